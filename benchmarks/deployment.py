@@ -22,12 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from wardround.deployment.coordinate import deployed_folder
+from wardround.deployment import SiteFile, approve, deployed_folder, provision
 from wardround.deployment.demo import prepare_site, started
 from wardround.deployment.flower.superlink import free_port
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.catalog import load_study
 
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]

@@ -20,8 +20,7 @@ SITES = (4, 100)
 def run(sites: int) -> dict[str, float]:
     """Two rounds of FedAvg with the chest X-ray study's network, and its predictions and results."""
     import wardround
-    from wardround.data.records import Records
-    from wardround.data.sources.source import Source
+    from wardround.data.records import Records, Source
 
     def noise() -> Source:
         """Noise takes as much memory as radiographs, and less time to make."""

@@ -57,8 +57,7 @@ def write_rows(folder: Path, rows: int) -> None:
 
 
 def predict(bundle: Path, data: Path) -> dict[str, float]:
-    from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.predict.predict import predict_file
+    from wardround.bundles import load_bundle, predict_file
 
     loaded, before, used = load_bundle(bundle), peak_megabytes(), time.process_time()
     found = predict_file(loaded, data, data.with_name("out.csv"))
@@ -67,8 +66,7 @@ def predict(bundle: Path, data: Path) -> dict[str, float]:
 
 
 def in_memory(bundle: Path, data: Path) -> dict[str, float]:
-    from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.predict.predict import predict_table
+    from wardround.bundles import load_bundle, predict_table
 
     loaded, before, used, began = load_bundle(bundle), peak_megabytes(), time.process_time(), time.perf_counter()
     table = pd.read_csv(data) if data.suffix == ".csv" else pd.read_parquet(data)
@@ -81,7 +79,7 @@ def one_row(bundle: Path) -> list[float]:
     """Seconds of each of many requests with one row, from outside the process."""
     import httpx
 
-    from wardround.bundles.bundle import load_bundle
+    from wardround.bundles import load_bundle
 
     row = {column.own_name: None for column in load_bundle(bundle).recipe.columns} | {"age": 63, "cp": "1", "chol": 233}
     command = [sys.executable, "-m", "wardround.cli.main", "serve", str(bundle), "--port", "0"]

@@ -142,7 +142,7 @@ def as_scaled(images: np.ndarray) -> torch.Tensor:
 def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
     from wardround.core.seeds import generator
     from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
-    from wardround.uncertainty.passes import ensemble, mc_dropout
+    from wardround.uncertainty.passes import mc_dropout
 
     with tempfile.TemporaryDirectory() as folder:
         trial, weights = trained(path, seeds, rounds, Path(folder))
@@ -162,7 +162,7 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
         "laplace": lambda x: laplace_passes(fitted, model, params, buffers, x, PASSES, generator(42, "laplace")),
     }
     if seeds > 1:
-        ways["ensemble"] = lambda x: ensemble(model, weights, x)
+        ways["ensemble"] = lambda x: torch.stack([model.logits(*member, x, None)[0] for member in weights])
     return {name: described(model, way, sides) for name, way in ways.items()}
 
 

@@ -16,15 +16,15 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
-    from wardround.bundles.build.make import make_bundle as make_bundle
-    from wardround.bundles.build.make import make_bundles as make_bundles
-    from wardround.bundles.build.shared_part import load_shared as load_shared
-    from wardround.bundles.build.shared_part import make_shared as make_shared
-    from wardround.bundles.bundle import load_bundle as load_bundle
-    from wardround.bundles.predict.predict import How as How
-    from wardround.bundles.predict.predict import predict_file as predict_file
-    from wardround.bundles.predict.predict import predict_images as predict_images
-    from wardround.bundles.predict.predict import predict_table as predict_table
+    from wardround.bundles import PredictOptions as PredictOptions
+    from wardround.bundles import load_bundle as load_bundle
+    from wardround.bundles import load_shared as load_shared
+    from wardround.bundles import make_bundle as make_bundle
+    from wardround.bundles import make_bundles as make_bundles
+    from wardround.bundles import make_shared as make_shared
+    from wardround.bundles import predict_file as predict_file
+    from wardround.bundles import predict_images as predict_images
+    from wardround.bundles import predict_table as predict_table
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.runs.catalog import load_study as load_study
@@ -36,10 +36,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
-    "wardround.bundles.build.make": ("make_bundle", "make_bundles"),
-    "wardround.bundles.build.shared_part": ("load_shared", "make_shared"),
-    "wardround.bundles.bundle": ("load_bundle",),
-    "wardround.bundles.predict.predict": ("How", "predict_file", "predict_images", "predict_table"),
+    "wardround.bundles": (
+        "PredictOptions",
+        "load_bundle",
+        "load_shared",
+        "make_bundle",
+        "make_bundles",
+        "make_shared",
+        "predict_file",
+        "predict_images",
+        "predict_table",
+    ),
     "wardround.report.build": ("build_report",),
     "wardround.report.compare": ("compare_runs",),
     "wardround.runs.catalog": ("load_study",),
@@ -47,7 +54,7 @@ _HOMES = {
     "wardround.runs.plan": ("check_study", "load_plan"),
 }
 __all__ = [
-    "How",
+    "PredictOptions",
     "StudyRun",
     "adapt",
     "build_report",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from wardround.bundles.build.shared_part import SharedPart, load_shared, make_shared
+from wardround.bundles import SharedPart, load_shared, make_shared
 from wardround.runs.execute import run_study
 
 OTHERS = ("cleveland", "hungarian", "switzerland")

@@ -15,9 +15,10 @@ from tests.adaptation.conftest import NEW, OTHERS, hospital_file
 from tests.adaptation.synthetic_hospitals import synthetic_source
 from wardround import load_bundle
 from wardround.adaptation import adapt as module
+from wardround.adaptation import figure
 from wardround.adaptation.adapt import Adapted, adapt
 from wardround.adaptation.curve import caution, conclusion, curve_of, sentence, verdict
-from wardround.bundles.build.shared_part import load_shared
+from wardround.bundles import load_shared
 from wardround.bundles.card.markdown import plain
 from wardround.bundles.sealed_files import seal
 from wardround.cli.bundles.adapt import show_adapted
@@ -160,7 +161,7 @@ def test_a_failure_leaves_nothing(
     def fails(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_curve", fails)
+    monkeypatch.setattr(figure, "write_curve", fails)
     with pytest.raises(BundleError, match="No space left"):
         adapt(shared, hospital, out=tmp_path / "va", repeats=1, epochs=1, workers=1)
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ import pytest
 from tests.adaptation.synthetic_hospitals import records
 from wardround.adaptation.newcomer import FRACTIONS, fraction, read_newcomer
 from wardround.adaptation.train import prepare_fraction
-from wardround.bundles.build.shared_part import SharedPart
+from wardround.bundles import SharedPart
 from wardround.core.errors import CheckError, DataError, StudyError
 from wardround.data.records import Records
 from wardround.data.sources import Source

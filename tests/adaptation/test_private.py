@@ -7,7 +7,7 @@ import pytest
 from tests.adaptation.conftest import OTHERS, SHARED, hearts
 from wardround import load_bundle
 from wardround.adaptation.adapt import adapt
-from wardround.bundles.build.shared_part import load_shared, make_shared
+from wardround.bundles import load_shared, make_shared
 from wardround.runs.execute import run_study
 
 

@@ -13,7 +13,8 @@ from tests.adaptation.conftest import OTHERS, PRIVATE, SHARED, hearts
 from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import federation
 from tests.deployment.parity import KNOWN
-from wardround.bundles.build.shared_part import ABOUT, WEIGHTS, load_shared, make_shared, part_of_run
+from wardround.bundles import load_shared, make_shared
+from wardround.bundles.build.shared_part import ABOUT, WEIGHTS, part_of_run
 from wardround.bundles.sealed_files import seal
 from wardround.core import seeds
 from wardround.core.errors import BundleError, RunError, StudyError
@@ -155,7 +156,7 @@ def test_what_is_no_shared_part_is_refused(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"it has no shared\.json"):
         load_shared(tmp_path)
     (copy / "notes.txt").touch()
-    with pytest.raises(BundleError, match=r"'notes.txt' is no part"):
+    with pytest.raises(BundleError, match=r"'notes.txt' is not part"):
         load_shared(copy)
     (copy / "notes.txt").unlink()
     weights = (copy / WEIGHTS).read_bytes()

@@ -12,7 +12,8 @@ from scipy.special import expit
 from tests.adaptation.conftest import NEW, OTHERS, PRIVATE, hearts
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
 from wardround.adaptation.train import train, with_constant_shared, within
-from wardround.bundles.build.shared_part import SharedPart, part_of_run
+from wardround.bundles import SharedPart
+from wardround.bundles.build.shared_part import part_of_run
 from wardround.data.sources.heart import heart
 from wardround.models.adapter import FIRST, in_space
 from wardround.runs.catalog import load_study

@@ -12,15 +12,17 @@ from tests.small_federations import trial as small_trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.scaffold import scaffold
-from wardround.attacks.gradient_inversion import (
+from wardround.attacks.inversion import (
     Effort,
     by_matching,
     from_first_layer,
     label_of,
+    likeness_of,
     observe_step,
+    psnr,
     reconstruct,
+    ssim,
 )
-from wardround.attacks.inversion import likeness_of, psnr, ssim
 from wardround.models import Model, Shape
 from wardround.models.cnn import cnn
 from wardround.models.logistic import logistic

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from wardround.bundles.build.make import Opened, make_bundle, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles import Bundle, FinishedRun, load_bundle, make_bundle, open_finished_run
 from wardround.runs.execute import run_study
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
@@ -43,9 +42,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def opened(run: Path) -> Opened:
+def opened(run: Path) -> FinishedRun:
     """The same run with its rows, for many bundles."""
-    return open_for_bundles(run)
+    return open_finished_run(run)
 
 
 @pytest.fixture(scope="session")

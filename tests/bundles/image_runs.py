@@ -8,7 +8,7 @@ import pandas as pd
 from PIL import Image
 
 from tests.radiographs import a_study, some_radiographs, source_of
-from wardround.bundles.build.make import Opened, open_for_bundles
+from wardround.bundles import FinishedRun, open_finished_run
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.runs.execute import run_study
@@ -59,14 +59,14 @@ def garments() -> Records:
     return Records(images.astype(np.uint8), label, ("coat", "boot", "bag"), hospital)
 
 
-def run_of(records: Records, folder: Path, **changes: Any) -> Opened:
+def run_of(records: Records, folder: Path, **changes: Any) -> FinishedRun:
     """Trained and opened again."""
     told = a_study(**{"model": NETWORK, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}, **changes})
     told["evaluation"] = {"seeds": {"count": 1}, "validation_share": 0.3, "test_share": 0.25, "every": 0}
     sources = source_of(records)
     with torch_threads(1):  # on a busy machine more of them only wait for each other
         run = run_study(told, folder, sources=sources, workers=1).folder
-    return open_for_bundles(run, sources=sources)
+    return open_finished_run(run, sources=sources)
 
 
 def as_files(records: Records, rows: np.ndarray, folder: Path) -> Path:

@@ -14,13 +14,13 @@ from tests.deployment import hospital_files as hospitals
 from tests.deployment import private_studies as protected
 from tests.deployment.in_process_federation import OpenGate, own_records
 from tests.deployment.parity import KNOWN, Both, deploy
-from wardround.bundles.build.make import make_bundle
-from wardround.bundles.bundle import load_bundle
+from wardround.bundles import load_bundle, make_bundle
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
+from wardround.deployment import make_site_bundle
 from wardround.deployment.common.deployed_plan import in_agreed_columns
 from wardround.deployment.flat import site_bundle as sitebundle
-from wardround.deployment.flat.site_bundle import bundle_of, make_site_bundle
+from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session
 from wardround.privacy.dp.accountant import epsilon
 from wardround.runs.catalog import load_study

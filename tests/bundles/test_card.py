@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.card.card import gap_words, share_of
-from wardround.bundles.card.concerning import Whose, concerning
+from tests.noticed import noticed
+from wardround.bundles import Bundle, FinishedRun, bundle_from, load_bundle, open_finished_run
+from wardround.bundles.card.card import Recipient, gap_text, notices_for, share_of
 from wardround.bundles.card.markdown import plain, render
+from wardround.core.notices import Notice
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 
@@ -75,10 +75,10 @@ def test_all_sections_are_there_in_order(text: str) -> None:
         "Figures on test rows",
         "Threshold",
         "Calibration",
-        "How sure it is",
+        "Uncertainty",
         "Privacy",
         "Columns that it needs",
-        "Gaps, unseen levels, far rows",
+        "Gaps, unseen levels, rows out of distribution",
         "Limits",
         "Where it comes from",
     ]
@@ -93,7 +93,7 @@ def test_hashes_and_the_study_are_named(bundle: Bundle, text: str) -> None:
     assert bundle.about["study"]["hash"] in text
 
 
-def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: Opened, tmp_path: Path) -> None:
+def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: FinishedRun, tmp_path: Path) -> None:
     def trained(arm: str, site: str) -> tuple[list[str], str]:
         made = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         return list(made.about["card"]["training"]["sites"]), (made.path / "card.md").read_text()
@@ -113,42 +113,45 @@ def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: Opened, tmp_path: 
     assert "va: chol is 0" not in few
 
 
-@pytest.mark.parametrize(
-    ("site", "line", "kept"),
-    [
-        ("north", "north: chol is 0 in 3 rows, which is impossible; treated as missing", True),
-        ("north", "south: chol is 0 in 3 rows, which is impossible; treated as missing", False),
-        ("north", "'south': 4 of 90 rows left out, without a value in 'ill'", False),
-        ("north", "'north': 4 of 90 rows left out, without a value in 'ill'", True),
-        ("north", "'age' at 'south': commas read as decimal signs", False),
-        ("north", "'age' at 'north': commas read as decimal signs", True),
-        ("north", "variant drop: south: only 12 rows (3 of them for testing)", False),
-        ("north", "north and south: the label runs opposite, seen from age", False),
-        ("north", "target 'ill': yes/no at 'north', 1/0 at 'south'. Please confirm.", False),
-        ("north", "each hospital uses the columns that it has: 'north' has no 'crp'", False),
-        ("north", "'crp': 4 spellings joined into 2 levels", False),
-        ("north", "'age': dates, read as years since 2000-01-01", True),
-        ("north", "left out (free text): 'remark' at 'north'", True),
-        ("north", "left out (free text): 'remark'", False),
-        ("north", "all sites: class 'yes' has only 3 rows", True),
-        ("north", "these sites' rows are the hospitals' own", True),
-        ("south", "south-west: only 12 rows", False),
-        ("south-west", "south-west: only 12 rows", True),
-        ("mary", "st mary: only 12 rows", False),
-        ("st mary", "st mary: only 12 rows", True),
-        ("3", "3: chol is 0 in 4 rows", True),
-        ("3", "4: chol is 0 in 3 rows", False),
-        ("3", "'age' at '4': commas read as decimal signs", False),
-    ],
+SITES = ("north", "south", "south-west", "mary", "st mary", "test", "3", "4")
+NOTICES = (
+    *(Notice("impossible-values", "info", site, ("chol",), {"rows": 3}) for site in SITES),
+    *(Notice("column-left-out", "info", site, ("remark",), details={"reason": "free text"}) for site in SITES),
+    *(Notice("few-rows", "warning", site, counts={"rows": 12, "test": 3}, variant="drop") for site in SITES),
 )
-def test_a_card_tells_nothing_of_other_hospitals_files(site: str, line: str, kept: bool) -> None:
-    sites = ("north", "south", "south-west", "mary", "st mary", "3", "4")
-    others = tuple(name for name in sites if name != site)
-    whose = Whose(site, others, frozenset({"age", "chol", "ill", "yes", "no"}), differing=True)
-    assert concerning([line], whose) == ((line,) if kept else ())
+OF_ALL = (
+    Notice("rare-class", "warning", classes=("yes",), counts={"rows": 3}),
+    Notice("dates-as-years", "info", columns=("age",)),
+    Notice("constant-scores", "warning", arm="fedavg"),
+)
+OF_OTHERS = (
+    Notice("label-direction", "warning", per_column={"age": 1}, classes=("yes",), other_sites=("north", "south")),
+    Notice("target-words", "warning", columns=("ill",), other_sites=SITES, details=dict.fromkeys(SITES, "yes/no")),
+    *(Notice("column-not-recorded", "info", site, ("crp",), details={"use": "own"}) for site in SITES),
+    Notice("source-note", "info", details={"text": "anything"}),
+)
+OF_UNKNOWN_COLUMNS = (
+    Notice("spellings-joined", "info", columns=("crp",), counts={"spellings": 4, "levels": 2}),
+    Notice("column-left-out", "info", columns=("remark",), details={"reason": "free text"}),
+    Notice("odd-values", "warning", per_column={"crp": 1}),
+)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_card_shows_nothing_of_other_hospitals_files(site: str) -> None:
+    """Whatever they are called: names are compared as fields, not looked for in sentences."""
+    recipient = Recipient(site, frozenset({site}), frozenset({"age", "chol"}), is_single=False, same_columns=False)
+    everything = (*NOTICES, *OF_ALL, *OF_OTHERS, *OF_UNKNOWN_COLUMNS)
+    own = tuple(notice for notice in NOTICES if notice.site == site)
+    assert notices_for(recipient, everything) == (*own, *OF_ALL)
     # where all files have the same columns, no name of one gives another hospital away
-    if line.endswith(("'remark'", "2 levels")):
-        assert concerning([line], replace(whose, differing=False)) == (line,)
+    assert notices_for(replace(recipient, same_columns=True), everything) == (*own, *OF_ALL, *OF_UNKNOWN_COLUMNS)
+    assert notices_for(replace(recipient, is_single=True), everything) == everything
+
+
+def test_a_site_of_some_rows_of_a_hospital_is_shown_what_the_source_remarks_on_it() -> None:
+    recipient = Recipient("site-1", frozenset({"north"}), frozenset(), is_single=False, same_columns=True)
+    assert {notice.site for notice in notices_for(recipient, NOTICES)} == {"north"}
 
 
 def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_path: Path) -> None:
@@ -174,18 +177,17 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
         "arms": [{"name": "fedavg", "algorithm": "fedavg"}],
     }
     made = run_study(study, tmp_path / "runs")
-    told = "'{}': 2 of 120 rows left out, without a value in 'ill'".format
-    notices = json.loads((made.folder / "results.json").read_text())["notices"]
-    assert {told("north"), told("south")} <= {notice["text"] for notice in notices}
-    opened = open_for_bundles(made.folder)
+    without_target = {notice["site"]: notice["text"] for notice in noticed(made.results, "rows-without-target")}
+    assert set(without_target) == {"north", "south"}
+    opened = open_finished_run(made.folder)
     for name, other in (("north", "south"), ("south", "north")):
         bundle = load_bundle(bundle_from(opened, arm="fedavg", site=name, out=tmp_path / name))
         limits = bundle.about["card"]["limits"]
-        assert told(name) in limits
+        assert without_target[name] in limits
         assert not [line for line in limits if other in line and not line.startswith("Sites with fewer than")]
 
 
-def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: Opened, tmp_path: Path) -> None:
+def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: FinishedRun, tmp_path: Path) -> None:
     for arm, own in (("fedavg", False), ("local", True), ("clustered", True), ("intercepts", True)):
         found = load_bundle(bundle_from(opened, arm=arm, site="va", out=tmp_path / arm))
         text = (found.path / "card.md").read_text()
@@ -197,9 +199,9 @@ def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: Opened, t
 
 def test_gaps_of_a_site_with_its_own_columns_are_filled_with_nobody_elses_values(bundle: Bundle) -> None:
     recipe = bundle.recipe
-    assert "or of other sites' where it has none" in " ".join(gap_words(recipe))
+    assert "or of other sites' where it has none" in " ".join(gap_text(recipe))
     own = replace(recipe, settings=replace(recipe.settings, schema="own"))
-    assert gap_words(own)[0] == "A gap in a number is filled with the median of this site's training rows."
+    assert gap_text(own)[0] == "A gap in a number is filled with the median of this site's training rows."
 
 
 def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
@@ -211,7 +213,7 @@ def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
     assert "<script>" not in made.replace("\\<script>", "")
 
 
-def test_no_patient_is_in_a_card(run: Path, text: str, opened: Opened) -> None:
+def test_no_patient_is_in_a_card(run: Path, text: str, opened: FinishedRun) -> None:
     """Of a number with many digits no card can have a copy by chance."""
     table = RunFolder(run).predictions()
     assert not any(f"{score:.6f}"[2:] in text for score in table["score"])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from wardround.bundles.build.operating_point import RIDGE, choose, recalibrate
+from wardround.bundles.build.validation_choices import RIDGE, choose_operating_point, recalibrate
 from wardround.bundles.bundle import Calibration
 from wardround.bundles.out_of_distribution import RIDGE as FAR_RIDGE
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_distance, by_ranges
@@ -79,7 +79,7 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
         label = np.zeros(rows, dtype=int)
         label[:positive] = 1
         score = np.where(label == 1, 0.7, 0.4) + np.linspace(0, 0.1, rows)
-        made = choose(label, score, private)
+        made = choose_operating_point(label, score, private)
         assert made.threshold is not None
         assert (made.threshold["value"] == 0.5) is not made.threshold["chosen"]
         assert bool(made.uncalibrated) is (made.calibration is None)
@@ -95,7 +95,7 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
 
 def test_scores_that_rank_the_wrong_way_round_are_left_alone() -> None:
     label = np.repeat([0, 1], 30)
-    made = choose(label, np.linspace(0.9, 0.1, 60), private=False)
+    made = choose_operating_point(label, np.linspace(0.9, 0.1, 60), private=False)
     assert made.threshold is not None
     assert (made.threshold["value"], made.threshold["chosen"], made.calibration) == (0.5, False, None)
     assert "does not mean a higher risk" in made.uncalibrated

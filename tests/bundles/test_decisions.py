@@ -20,16 +20,26 @@ from tests.bundles.test_same_referral import FEDAVG, heart_run, measured
 from tests.bundles.untrained_bundles import made as by_hand
 from tests.runs.test_vertical_studies import study as vertical_study
 from tests.serving.test_serve import Client
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, Finding, load_bundle
-from wardround.bundles.predict.image_request import block_of_arrays
-from wardround.bundles.predict.predict import How, predict_file, predict_images, predict_table
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    PredictOptions,
+    bundle_from,
+    export_onnx,
+    load_bundle,
+    open_finished_run,
+    predict_file,
+    predict_images,
+    predict_table,
+)
+from wardround.bundles.bundle import Finding
+from wardround.bundles.predict.images import block_of_arrays
 from wardround.bundles.predict.scoring import predict_block
 from wardround.bundles.uncertainty import SHARES, Referral
 from wardround.core.threads import torch_threads
 from wardround.runs.execute import run_study
 from wardround.serving.app import make_app
-from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS, REASONS, TEXTS
+from wardround.uncertainty.decision import DOUBT, NO_ANSWER_FITS, PREDICTION_ADDED, REASONS, TEXTS
 
 TABLE_ARMS = ("fedavg", "local", "pooled", "clustered", "intercepts", "newcomer", "exact", "network")
 
@@ -42,11 +52,11 @@ class Case:
     table: pd.DataFrame | None
     images: np.ndarray | None = None
 
-    def predict(self, bundle: Bundle, how: How) -> pd.DataFrame:
+    def predict(self, bundle: Bundle, how: PredictOptions) -> pd.DataFrame:
         if self.images is not None:
             return predict_images(bundle, self.images, self.table, how)
         assert self.table is not None
-        return predict_table(bundle, self.table, how=how)
+        return predict_table(bundle, self.table, options=how)
 
     def asked(self) -> list[dict[str, Any]]:
         """The same rows as a request has them."""
@@ -74,14 +84,14 @@ def spoilt(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, odd], ignore_index=True)
 
 
-def recorded(run: Opened, site: str | None = None) -> pd.DataFrame:
+def recorded(run: FinishedRun, site: str | None = None) -> pd.DataFrame:
     records = run.plan.cohort_of(run.plan.study.arms[0]).records
     assert isinstance(records.features, pd.DataFrame)
     return records.features if site is None else records.features[records.hospital == site].reset_index(drop=True)
 
 
 @pytest.fixture(scope="module")
-def cases(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+def cases(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("decisions")
     made: dict[str, Case] = {}
     rows = spoilt(recorded(opened, "hungarian").iloc[:60].reset_index(drop=True))
@@ -99,8 +109,8 @@ def cases(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         evaluation = {"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0}
         private = run_study(private_hearts(evaluation=evaluation), folder / "private", workers=1).folder
         parties = vertical_study(evaluation__validation_share=0.2, arms=[{"algorithm": "split"}])
-        vertical = open_for_bundles(run_study(parties, folder / "vertical", workers=1).folder)
-    path = bundle_from(open_for_bundles(private), arm="private", site="va", out=folder / "va")
+        vertical = open_finished_run(run_study(parties, folder / "vertical", workers=1).folder)
+    path = bundle_from(open_finished_run(private), arm="private", site="va", out=folder / "va")
     made["table, private"] = Case(load_bundle(path), rows)
     path = bundle_from(vertical, arm="split", site="hungarian", out=folder / "parties")
     made["table, parties"] = Case(load_bundle(path), rows)
@@ -134,13 +144,13 @@ def contradictions(bundle: Bundle, made: pd.DataFrame) -> list[str]:
         if codes != [reason.code for reason in REASONS if reason.code in codes]:
             found.append(f"{place}: reasons twice, or in another order")
         for end, names in questions:
-            call = row[f"call{end}"]
+            call = row[f"predicted{end}"]
             unscored = call is None or call != call
             if unscored and "refer" in row and not row["refer"]:
                 found.append(f"{place}: nobody looks at a row without a prediction")
             if f"set{end}" not in row:
                 continue
-            held = row[f"set{end}"]
+            held = row[f"prediction_set{end}"]
             if unscored:
                 found += [f"{place}: a set without a call"] if isinstance(held, str) else []
                 continue
@@ -148,7 +158,7 @@ def contradictions(bundle: Bundle, made: pd.DataFrame) -> list[str]:
             word = call if names is None else names[int(call)]
             if word not in answers:
                 found.append(f"{place}: called {word}, set {held}")
-            if not bundle.findings and len(answers) == 1 and {CALL_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
+            if not bundle.findings and len(answers) == 1 and {PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
                 found.append(f"{place}: one answer, which was added")
     return found
 
@@ -178,18 +188,18 @@ def test_no_prediction_of_any_kind_of_bundle_contradicts_itself(cases: dict[str,
     }
     assert without == {"table, few validation rows", "table, private"}
     for name, case in cases.items():
-        assert contradictions(case.bundle, case.predict(case.bundle, How())) == [], name
+        assert contradictions(case.bundle, case.predict(case.bundle, PredictOptions())) == [], name
         for _ in range(12):
             share = (
                 None if case.bundle.uncertainty is None or case.bundle.uncertainty.referral is None else rng.random()
             )
             bundle = with_choices(case.bundle, rng)
-            made = case.predict(bundle, How(refer_share=share))
+            made = case.predict(bundle, PredictOptions(refer_share=share))
             assert contradictions(bundle, made) == [], name
             seen |= {code for why in made["why"] for code in reasons_in(why)}
-        plain = case.predict(case.bundle, How(uncertain=False))
+        plain = case.predict(case.bundle, PredictOptions(uncertainty=False))
         assert contradictions(case.bundle, plain) == [], name
-        assert not {DOUBT.code, CALL_ADDED.code, NO_ANSWER_FITS.code} & {
+        assert not {DOUBT.code, PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & {
             c for why in plain["why"] for c in reasons_in(why)
         }
     # the cases are such that all but an image that cannot be read occur
@@ -198,12 +208,16 @@ def test_no_prediction_of_any_kind_of_bundle_contradicts_itself(cases: dict[str,
 
 def test_over_http_a_row_is_called_and_referred_as_in_a_file(cases: dict[str, Case]) -> None:
     for name, case in cases.items():
-        expected = case.predict(case.bundle, How())
+        expected = case.predict(case.bundle, PredictOptions())
         answer = Client(make_app(case.bundle)).post("/predict", json={"rows": case.asked()})
         assert answer.status_code == 200, (name, answer.text)
         made = pd.DataFrame(answer.json()["rows"]).assign(row=expected["row"])
         assert contradictions(case.bundle, made.astype(object).where(made.notna(), None)) == [], name
-        columns = [one for one in map(str, expected) if one.startswith(("call", "set")) or one in ("refer", "why")]
+        columns = [
+            one
+            for one in map(str, expected)
+            if one.startswith(("predicted", "prediction_set")) or one in ("refer", "why")
+        ]
         pd.testing.assert_frame_equal(
             made[columns].astype(object).fillna(""), expected[columns].astype(object).fillna(""), obj=name
         )
@@ -226,10 +240,10 @@ def test_an_image_that_cannot_be_read_is_referred_for_that(cases: dict[str, Case
     assert case.images is not None
     block = replace(block_of_arrays(case.bundle, case.images[:2], None, ()), unreadable={1: "damaged"})
     made = predict_block(case.bundle, block)
-    assert made.unsure is not None
-    assert made.unsure.refer[1]
+    assert made.refer is not None
+    assert made.refer[1]
     assert made.why.to_pylist()[1] == TEXTS["unreadable-image"]
-    assert (made.call[1], np.isnan(made.score[1]).all()) == (-1, True)
+    assert (made.predicted[1], np.isnan(made.score[1]).all()) == (-1, True)
 
 
 @pytest.fixture(scope="module")
@@ -253,13 +267,13 @@ def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.Data
     assert told.cuts.values[0] < bundle.threshold  # between the two, conformal cuts rule out what is called
     between = made["score"].between(told.cuts.values[0], bundle.threshold, inclusive="neither")
     assert between.sum() >= 5
-    assert (made["call"][between] == bundle.classes[0]).all()
-    assert (made["set"][between] == " or ".join(bundle.classes)).all()
+    assert (made["predicted"][between] == bundle.classes[0]).all()
+    assert (made["prediction_set"][between] == " or ".join(bundle.classes)).all()
     assert made["refer"][between].all()
-    assert made["why"][between].str.contains(CALL_ADDED.text).all()
+    assert made["why"][between].str.contains(PREDICTION_ADDED.text).all()
     assert contradictions(bundle, made) == []
     assert len(made) == len(table)
-    doubtful = made["refer"] & ~made["far"]
+    doubtful = made["refer"] & ~made["out_of_distribution"]
     assert doubtful.sum() > between.sum()
     assert (made["why"][doubtful] != "").all()
 
@@ -278,8 +292,8 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
             bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
             made = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
             codes = [set(reasons_in(why)) for why in made["why"]]
-            unsupported = [bool({CALL_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
-            sets.append((~made["set"].str.contains(" or ", regex=False)).mean())
+            unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
+            sets.append((~made["prediction_set"].str.contains(" or ", regex=False)).mean())
             added.append(np.mean(unsupported))
             away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))
         at_site = told["sets"]["sites"][site]
@@ -293,10 +307,9 @@ def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: 
     runtime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    from wardround.bundles.build.onnx import export
 
     bundle = by_hand(tmp_path / "b", threshold={"value": 0.37})
-    export(bundle, tmp_path / "model.onnx")
+    export_onnx(bundle, tmp_path / "model.onnx")
     table = pd.DataFrame(np.random.default_rng(1).normal(size=(200, 3)), columns=["age", "crp", "sodium"])
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     scores = session.run(["scores"], {"features": table.to_numpy(np.float32)})[0]
@@ -305,4 +318,4 @@ def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: 
     classes = np.array(json.loads(told["wardround.classes"]))
     called = classes[(scores.astype(np.float64) >= json.loads(told["wardround.threshold"])).astype(int)]
     assert set(called) == {"no", "yes"}
-    assert (made["call"] == called).all()
+    assert (made["predicted"] == called).all()

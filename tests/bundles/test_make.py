@@ -17,17 +17,16 @@ import wardround as package
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
+from wardround.bundles import Bundle, FinishedRun, bundle_from, load_bundle, make_bundle, open_finished_run
 from wardround.bundles.build import assemble as origin
 from wardround.bundles.build import onnx as exporting
 from wardround.bundles.build.assemble import plain_name
-from wardround.bundles.build.make import Opened, bundle_from, make_bundle, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.core.errors import BundleError, RunError, StudyError
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.execute import run_study
 
 
-def test_the_same_bundle_twice_but_for_the_moment(opened: Opened, tmp_path: Path) -> None:
+def test_the_same_bundle_twice_but_for_the_moment(opened: FinishedRun, tmp_path: Path) -> None:
     one, two = (bundle_from(opened, arm="fedavg", site="va", out=tmp_path / name) for name in ("one", "two"))
     assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in two.iterdir())
     for path in one.iterdir():
@@ -57,7 +56,7 @@ def test_a_fresh_process_loads_it_without_run_or_data(heart_bundle: Path, bundle
     assert np.array_equal(np.load(tmp_path / "scores.npy"), bundle.scores(x))
 
 
-def test_the_recipe_comes_back_to_the_last_bit(opened: Opened, bundle: Bundle) -> None:
+def test_the_recipe_comes_back_to_the_last_bit(opened: FinishedRun, bundle: Bundle) -> None:
     trial = opened.plan.trial(opened.plan.study.arm("fedavg"), 1)
     recipe = trial.scored[0].recipe
     assert recipe is not None
@@ -72,7 +71,7 @@ def test_the_recipe_comes_back_to_the_last_bit(opened: Opened, bundle: Bundle) -
     assert np.array_equal(bundle.recipe.fit.spread, recipe.fit.spread)
 
 
-def test_an_arm_a_site_and_a_seed_that_are_not_there(opened: Opened, tmp_path: Path) -> None:
+def test_an_arm_a_site_and_a_seed_that_are_not_there(opened: FinishedRun, tmp_path: Path) -> None:
     for asked, where, problem, remedy in (
         ({"arm": "fedavgg", "site": "va"}, "--arm", "no arm 'fedavgg'", "Did you mean 'fedavg'?"),
         ({"arm": "fedavg", "site": "clevland"}, "--site", "no site 'clevland'", "Did you mean 'cleveland'?"),
@@ -86,7 +85,9 @@ def test_an_arm_a_site_and_a_seed_that_are_not_there(opened: Opened, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(opened: Opened, tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(
+    opened: FinishedRun, tmp_path: Path
+) -> None:
     taken, empty, link = tmp_path / "taken", tmp_path / "empty", tmp_path / "link"
     taken.mkdir()
     (taken / "mine.txt").write_text("mine")
@@ -103,7 +104,7 @@ def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(o
 
 @pytest.mark.parametrize("place", ["card_of", "render", "load_bundle", "refuse_unequal", "seal"])
 def test_an_error_on_the_way_leaves_nothing(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def fails(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
@@ -114,7 +115,7 @@ def test_an_error_on_the_way_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: Opened, tmp_path: Path) -> None:
+def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: FinishedRun, tmp_path: Path) -> None:
     """Killed when every file is there under the other name, just before the rename."""
     out = tmp_path / "va"
     child = os.fork()
@@ -132,7 +133,9 @@ def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: Opened, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["va"]
 
 
-def test_without_out_it_has_a_name_of_its_own(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_it_has_a_name_of_its_own(
+    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     made = bundle_from(opened, arm="network", site="va")
     assert made == Path("bundles/hearts-network-va")
@@ -141,15 +144,15 @@ def test_without_out_it_has_a_name_of_its_own(opened: Opened, tmp_path: Path, mo
     assert plain_name("../../etc") == "etc"
 
 
-def test_onnx_goes_in_with_its_hash(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_goes_in_with_its_hash(opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def export(bundle: Bundle, out: Path) -> float:
+    def export_onnx(bundle: Bundle, out: Path) -> float:
         seen.append(bundle.id)
         out.write_bytes(b"a graph")
         return 0.0
 
-    monkeypatch.setattr(exporting, "export", export)
+    monkeypatch.setattr(exporting, "export_onnx", export_onnx)
     plain = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "plain"))
     both = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "both", onnx=True))
     assert seen == [plain.id]
@@ -162,7 +165,7 @@ def test_onnx_goes_in_with_its_hash(opened: Opened, tmp_path: Path, monkeypatch:
 
 def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     changed = private_hearts(evaluation={"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0})
-    opened = open_for_bundles(run_study(changed, tmp_path / "runs").folder)
+    opened = open_finished_run(run_study(changed, tmp_path / "runs").folder)
     private = load_bundle(bundle_from(opened, arm="private", site="cleveland", out=tmp_path / "private"))
     plain = load_bundle(bundle_from(opened, arm="plain", site="cleveland", out=tmp_path / "plain"))
     assert plain.about["threshold"]["chosen"]

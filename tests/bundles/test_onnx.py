@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.bundles.untrained_bundles import made
+from wardround.bundles import Bundle, export_onnx
 from wardround.bundles.build import onnx as exporting
-from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, export, largest_difference, trial_rows
-from wardround.bundles.bundle import Bundle
+from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, largest_difference, trial_rows
 from wardround.core.errors import BundleError, MachineError
 
 pytestmark = pytest.mark.skipif(
@@ -51,7 +51,7 @@ SLOW = ("logistic, three classes", "mlp with dropout", "adapter that aligns", "a
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in KINDS])
 def test_every_model_of_tables_scores_the_same(kind: str, tmp_path: Path) -> None:
     bundle = made(tmp_path / "bundle", **KINDS[kind])
-    told = export(bundle, tmp_path / "model.onnx")
+    told = export_onnx(bundle, tmp_path / "model.onnx")
     assert told <= TOLERANCE
     x = np.random.default_rng(5).normal(size=(257, 3)).astype(str(bundle.about["precision"]))
     expected = bundle.scores(x)
@@ -71,7 +71,7 @@ def test_the_file_says_what_it_is_and_nothing_of_this_machine(
     import onnx
 
     bundle = made(tmp_path / "bundle", kind="mlp", options={"hidden": [4], "dropout": 0.3}, name="heart-mlp-north")
-    export(bundle, tmp_path / "model.onnx")
+    export_onnx(bundle, tmp_path / "model.onnx")
     assert capfd.readouterr() == ("", "")  # the exporter's words about its own insides are not the user's
     content = (tmp_path / "model.onnx").read_bytes()
     assert b"site-packages" not in content
@@ -88,7 +88,7 @@ def test_the_file_says_what_it_is_and_nothing_of_this_machine(
     assert [value.name for value in graph.graph.input] == ["features"]
     assert [value.name for value in graph.graph.output] == ["scores"]
     # the same bundle gives the same bytes, so that a bundle with its ONNX file has one id
-    export(bundle, tmp_path / "again.onnx")
+    export_onnx(bundle, tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == content
 
 
@@ -136,13 +136,15 @@ def test_a_file_that_scores_otherwise_is_refused_and_not_left(
     """The slope of the sigmoid at 0.4 is 0.24: an intercept 0.0001 further gives scores 2.4e-5 apart."""
     monkeypatch.setattr(exporting, "_graph", lambda bundle: constant.graph)
     with pytest.raises(BundleError, match=f"differ from its own by {words}, and 1e-05 is allowed"):
-        export(with_intercept(constant.bundle, intercept), tmp_path / "model.onnx")
+        export_onnx(with_intercept(constant.bundle, intercept), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
     # 0.00001 further is 2.4e-6 apart, and allowed
-    assert export(with_intercept(constant.bundle, 0.40001), tmp_path / "model.onnx") == pytest.approx(2.4e-6, rel=0.1)
+    assert export_onnx(with_intercept(constant.bundle, 0.40001), tmp_path / "model.onnx") == pytest.approx(
+        2.4e-6, rel=0.1
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     with pytest.raises(BundleError, match="cannot be written"):
-        export(constant.bundle, tmp_path / "nowhere" / "model.onnx")
+        export_onnx(constant.bundle, tmp_path / "nowhere" / "model.onnx")
 
 
 def test_a_model_that_onnx_cannot_hold_is_refused_in_plain_words(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_model_that_onnx_cannot_hold_is_refused_in_plain_words(tmp_path: Path)
 
     odd = replace(bundle, model=replace(bundle.model, logits=by_value))
     with pytest.raises(BundleError, match="its model cannot be written as ONNX") as caught:
-        export(odd, tmp_path / "model.onnx")
+        export_onnx(odd, tmp_path / "model.onnx")
     assert "\n" not in caught.value.problem
     assert not (tmp_path / "model.onnx").exists()
 
@@ -162,5 +164,5 @@ def test_a_model_that_onnx_cannot_hold_is_refused_in_plain_words(tmp_path: Path)
 def test_a_missing_package_is_named_with_its_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MachineError, match=rf"{name} is not installed\n.*wardround\[onnx\]"):
-        export(made(tmp_path / "bundle"), tmp_path / "model.onnx")
+        export_onnx(made(tmp_path / "bundle"), tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.bundles.conftest import ARMS, SITES, hearts
+from wardround.bundles import Bundle, FinishedRun, bundle_from, load_bundle, open_finished_run
 from wardround.bundles.build import assemble as origin
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.core.errors import BundleError
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
@@ -21,7 +20,7 @@ def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:
     return table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site)].set_index("row")
 
 
-def again(opened: Opened, bundle: Bundle, rows: np.ndarray) -> np.ndarray:
+def again(opened: FinishedRun, bundle: Bundle, rows: np.ndarray) -> np.ndarray:
     """Scores of recorded rows through the bundle alone. `rows` are places in the whole source."""
     table = next(iter(opened.plan.cohorts.values())).table
     return bundle.scores(bundle.recipe.apply(table, rows))
@@ -29,7 +28,7 @@ def again(opened: Opened, bundle: Bundle, rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_site_of_every_arm_is_predicted_as_in_the_run(
-    run: Path, opened: Opened, tmp_path: Path, arm: str
+    run: Path, opened: FinishedRun, tmp_path: Path, arm: str
 ) -> None:
     for site in SITES:
         bundle = load_bundle(bundle_from(opened, arm=arm, site=site, seed=2, out=tmp_path / site))
@@ -40,7 +39,9 @@ def test_every_site_of_every_arm_is_predicted_as_in_the_run(
         assert bundle.about["seed"] == 2
 
 
-def test_models_of_their_own_differ_from_site_to_site_and_a_shared_one_does_not(opened: Opened, tmp_path: Path) -> None:
+def test_models_of_their_own_differ_from_site_to_site_and_a_shared_one_does_not(
+    opened: FinishedRun, tmp_path: Path
+) -> None:
     def weights(arm: str, site: str) -> np.ndarray:
         made = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         return np.concatenate([leaf.numpy().ravel() for leaf in made.params.values()])
@@ -98,7 +99,7 @@ def csv_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("site", ["north", "south"])
 def test_three_classes_with_gaps_categories_and_dates_from_files(csv_run: Path, tmp_path: Path, site: str) -> None:
-    opened = open_for_bundles(csv_run)
+    opened = open_finished_run(csv_run)
     bundle = load_bundle(bundle_from(opened, arm="fedprox", site=site, out=tmp_path / site))
     expected = saved(csv_run, "fedprox", 3, site)
     made = again(opened, bundle, expected.index.to_numpy())
@@ -126,7 +127,7 @@ def test_sites_with_columns_of_their_own_have_adapters_of_their_own(tmp_path: Pa
         ],
     )
     folder = run_study(study, tmp_path / "runs").folder
-    opened = open_for_bundles(folder)
+    opened = open_finished_run(folder)
     for arm, site in [*(("fedprox", site) for site in SITES), ("heads", "va"), ("heads", "switzerland")]:
         bundle = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         expected = saved(folder, arm, 1, site)
@@ -139,16 +140,16 @@ def test_sites_with_columns_of_their_own_have_adapters_of_their_own(tmp_path: Pa
 
 
 def test_scores_that_differ_from_the_run_are_not_given_out(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origin, "EQUAL", -1.0)
+    monkeypatch.setattr(origin, "TOLERANCE", -1.0)
     with pytest.raises(BundleError, match=r"differ from those in the run by up to \S+, more than -1") as caught:
         bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "va")
     assert caught.value.exit_code == 10
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_are_scored_alike_alone_and_together(run: Path, opened: Opened, bundle: Bundle) -> None:
+def test_rows_are_scored_alike_alone_and_together(run: Path, opened: FinishedRun, bundle: Bundle) -> None:
     rows = saved(run, "fedavg", 1, "cleveland").index.to_numpy()
     together = again(opened, bundle, rows)
     alone = np.concatenate([again(opened, bundle, rows[[place]]) for place in range(5)])

@@ -7,11 +7,20 @@ import pandas as pd
 import pytest
 
 from tests.runs.test_vertical_studies import PARTIES, study
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    PredictOptions,
+    bundle_from,
+    load_bundle,
+    open_finished_run,
+    predict_file,
+    predict_rows,
+    predict_table,
+)
 from wardround.bundles.inputs import Inputs, read_inputs, write_inputs
-from wardround.bundles.predict.blocks import Wanted
-from wardround.bundles.predict.predict import How, predict_file, predict_rows, predict_table, wanted
+from wardround.bundles.predict.blocks import RequiredColumns
+from wardround.bundles.predict.predict import required_columns
 from wardround.core.errors import DataError, StudyError
 from wardround.core.threads import torch_threads
 from wardround.runs.execute import run_study
@@ -20,21 +29,21 @@ SITE = "hungarian"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Of the heart hospitals' rows, whose laboratory knows seven patients in ten."""
     arms = [{"algorithm": "split"}, {"algorithm": "pooled", "topology.kind": "flat"}]
     told = study(topology__known={"laboratory": 0.7}, evaluation__validation_share=0.2, arms=arms)
     with torch_threads(1):
         folder = run_study(told, tmp_path_factory.mktemp("runs"), workers=1).folder
-    return open_for_bundles(folder)
+    return open_finished_run(folder)
 
 
 @pytest.fixture(scope="module")
-def bundle(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return load_bundle(bundle_from(run, arm="split", site=SITE, out=tmp_path_factory.mktemp("b") / "split"))
 
 
-def recorded(run: Opened, arm: str, name: str = SITE) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+def recorded(run: FinishedRun, arm: str, name: str = SITE) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """The site's test rows, their scores in the run, and whom the laboratory knows."""
     plan = run.plan
     trial = plan.trial(plan.study.arm(arm), 42)
@@ -49,18 +58,18 @@ def recorded(run: Opened, arm: str, name: str = SITE) -> tuple[pd.DataFrame, np.
     return rows, chosen["score"].to_numpy(), site.test.x[:, flag].numpy() > 0
 
 
-def test_rows_are_predicted_as_in_the_run_with_what_each_party_knew(run: Opened, bundle: Bundle) -> None:
+def test_rows_are_predicted_as_in_the_run_with_what_each_party_knew(run: FinishedRun, bundle: Bundle) -> None:
     table, expected, known = recorded(run, "split")
     assert 0 < known.sum() < len(known)
     made = predict_table(bundle, table[known])
     assert np.abs(made["score"].to_numpy() - expected[known]).max() <= 1e-6
     assert (made["absent"] == "").all()
-    unknown = predict_table(bundle, table[~known], how=How(without=("laboratory",)))
+    unknown = predict_table(bundle, table[~known], options=PredictOptions(without=("laboratory",)))
     assert np.abs(unknown["score"].to_numpy() - expected[~known]).max() <= 1e-6
     assert (unknown["absent"] == "laboratory").all()
 
 
-def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: Opened, tmp_path: Path) -> None:
+def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: FinishedRun, tmp_path: Path) -> None:
     """Of some veterans no value is known of anything that cardiology holds. It knows the patients all the same: their
     gaps were filled in training, and the run has scored them so."""
     bundle = load_bundle(bundle_from(run, arm="split", site="va", out=tmp_path / "b"))
@@ -78,7 +87,7 @@ def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: Opened, tmp_path
     assert found[1]["score"] != found[0]["score"]
 
 
-def test_all_parties_at_one_place(run: Opened, tmp_path: Path) -> None:
+def test_all_parties_at_one_place(run: FinishedRun, tmp_path: Path) -> None:
     made = load_bundle(bundle_from(run, arm="pooled", site=SITE, out=tmp_path / "b"))
     table, expected, known = recorded(run, "pooled")
     assert known.all()
@@ -87,10 +96,12 @@ def test_all_parties_at_one_place(run: Opened, tmp_path: Path) -> None:
     assert np.abs(found["score"].to_numpy() - expected).max() <= 1e-6
 
 
-def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(run: Opened, bundle: Bundle, tmp_path: Path) -> None:
+def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(
+    run: FinishedRun, bundle: Bundle, tmp_path: Path
+) -> None:
     """And the run says the same of its test rows while the laboratory is missing."""
     table, _, _ = recorded(run, "split")
-    left_out = predict_table(bundle, table, how=How(without=("laboratory",)))
+    left_out = predict_table(bundle, table, options=PredictOptions(without=("laboratory",)))
     lacking = predict_table(bundle, table.drop(columns=PARTIES["laboratory"]))
     pd.testing.assert_frame_equal(left_out, lacking, check_exact=True)
     absent = run.folder.other_predictions("missing_party")
@@ -104,11 +115,11 @@ def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(run: Opened, bu
     with pytest.raises(DataError, match="there is no column 'age'"):
         predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
     with pytest.raises(StudyError, match="'clinic' is always needed"):
-        predict_table(bundle, table, how=How(without=("clinic",)))
+        predict_table(bundle, table, options=PredictOptions(without=("clinic",)))
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_single_rows_may_leave_a_party_out(run: Opened, bundle: Bundle) -> None:
+def test_single_rows_may_leave_a_party_out(run: FinishedRun, bundle: Bundle) -> None:
     table, _, _ = recorded(run, "split")
     row = table.iloc[3].to_dict()
     plain = {str(name): None if value != value else value for name, value in row.items()}
@@ -120,11 +131,11 @@ def test_single_rows_may_leave_a_party_out(run: Opened, bundle: Bundle) -> None:
 
 
 def test_what_is_asked_of_a_file(bundle: Bundle) -> None:
-    asked = wanted(bundle)
+    asked = required_columns(bundle)
     assert set(asked.needed) == set(PARTIES["clinic"])
-    assert [set(party) for party in asked.together] == [set(PARTIES["laboratory"]), set(PARTIES["cardiology"])]
-    assert list(Wanted(["a"], together=[["b", "c"]]).find(["a", "x"], "file")) == ["a"]
-    assert list(Wanted(["a"], together=[["b", "c"]]).find(["c", "a", "b"], "file")) == ["a", "b", "c"]
+    assert [set(party) for party in asked.parties] == [set(PARTIES["laboratory"]), set(PARTIES["cardiology"])]
+    assert list(RequiredColumns(["a"], parties=[["b", "c"]]).locate(["a", "x"], "file")) == ["a"]
+    assert list(RequiredColumns(["a"], parties=[["b", "c"]]).locate(["c", "a", "b"], "file")) == ["a", "b", "c"]
 
 
 def test_lines_that_do_not_make_up_a_row_are_refused(bundle: Bundle) -> None:
@@ -149,7 +160,7 @@ def test_a_model_that_was_scored_through_noise_is_refused(tmp_path: Path) -> Non
     """In a bundle all parts are at one place, so that it would predict without the noise of the run."""
     told = study(topology__embeddings={"clip": 1.0, "noise": 1.0}, training__rounds=1)
     with torch_threads(1):
-        opened = open_for_bundles(run_study(told, tmp_path / "runs", workers=1).folder)
+        opened = open_finished_run(run_study(told, tmp_path / "runs", workers=1).folder)
     with pytest.raises(StudyError, match="scored with noise between the parties") as caught:
         bundle_from(opened, arm="split", site=SITE, out=tmp_path / "b")
     assert "without [topology.embeddings]" in caught.value.remedy

@@ -11,10 +11,17 @@ import torch
 from PIL import Image
 
 from tests.bundles.image_runs import ARMS, as_files, garments, radiographs, run_of
-from wardround.bundles.build.make import Opened, bundle_from
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    PredictOptions,
+    bundle_from,
+    load_bundle,
+    predict_file,
+    predict_images,
+    predict_table,
+)
 from wardround.bundles.inputs import LOOKS, looks_of
-from wardround.bundles.predict.predict import How, predict_file, predict_images, predict_table
 from wardround.bundles.predict.scoring import IMAGES
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
@@ -29,24 +36,24 @@ def records() -> Records:
 
 
 @pytest.fixture(scope="module")
-def run(records: Records, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def run(records: Records, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return run_of(records, tmp_path_factory.mktemp("runs"), arms=ARMS)
 
 
 @pytest.fixture(scope="module")
-def bundles(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+def bundles(run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     folder = tmp_path_factory.mktemp("bundles")
     names = [str(arm["name"]) for arm in ARMS]
     return {name: load_bundle(bundle_from(run, arm=name, site=SITE, out=folder / name)) for name in names}
 
 
 @pytest.fixture(scope="module")
-def files(run: Opened, records: Records, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(run: FinishedRun, records: Records, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site's test images."""
     return as_files(records, saved(run, "fedavg").index.to_numpy(), tmp_path_factory.mktemp("files") / "images")
 
 
-def saved(run: Opened, arm: str, kind: Predictions = "predictions") -> pd.DataFrame:
+def saved(run: FinishedRun, arm: str, kind: Predictions = "predictions") -> pd.DataFrame:
     """What the run saved of the site's test rows, in the order of the rows."""
     table = run.folder.other_predictions(kind)
     assert table is not None
@@ -56,7 +63,7 @@ def saved(run: Opened, arm: str, kind: Predictions = "predictions") -> pd.DataFr
 
 @pytest.mark.parametrize("arm", [str(arm["name"]) for arm in ARMS])
 def test_files_are_predicted_as_the_run_predicted(
-    run: Opened, bundles: dict[str, Bundle], files: Path, tmp_path: Path, arm: str
+    run: FinishedRun, bundles: dict[str, Bundle], files: Path, tmp_path: Path, arm: str
 ) -> None:
     """From PNG files, by their table, in which words are written otherwise than the source has them."""
     expected = saved(run, arm)
@@ -69,13 +76,13 @@ def test_files_are_predicted_as_the_run_predicted(
 
 
 def test_without_a_party_its_stand_in_is_used(
-    run: Opened, bundles: dict[str, Bundle], files: Path, tmp_path: Path
+    run: FinishedRun, bundles: dict[str, Bundle], files: Path, tmp_path: Path
 ) -> None:
     """The run has predicted so too. A folder of images says nothing of ages, so that it comes to the same."""
     expected, bundle = saved(run, "vertical", "missing_party"), bundles["vertical"]
     made = []
-    for source, how in ((files / "list.csv", How(without=("records",))), (files, How())):
-        found = predict_file(bundle, source, tmp_path / "out.csv", how=how)
+    for source, how in ((files / "list.csv", PredictOptions(without=("records",))), (files, PredictOptions())):
+        found = predict_file(bundle, source, tmp_path / "out.csv", options=how)
         made.append(pd.read_csv(tmp_path / "out.csv"))
         assert found.absent == {"records": len(expected)}
         assert (made[-1]["absent"] == "records").all()
@@ -88,7 +95,7 @@ def test_without_a_party_its_stand_in_is_used(
     (files / "some.csv").unlink()
     assert "--without records" in caught.value.remedy
     with pytest.raises(StudyError, match="'radiology' is always needed"):
-        predict_file(bundle, files, tmp_path / "out.csv", how=How(without=("radiology",)))
+        predict_file(bundle, files, tmp_path / "out.csv", options=PredictOptions(without=("radiology",)))
 
 
 def test_gaps_are_filled_and_a_party_is_absent_only_without_its_columns(
@@ -105,7 +112,7 @@ def test_gaps_are_filled_and_a_party_is_absent_only_without_its_columns(
 
 
 def test_an_archive_a_folder_and_memory_give_the_same_to_the_last_bit(
-    run: Opened, bundles: dict[str, Bundle], records: Records, files: Path, tmp_path: Path
+    run: FinishedRun, bundles: dict[str, Bundle], records: Records, files: Path, tmp_path: Path
 ) -> None:
     bundle, rows = bundles["vertical"], saved(run, "vertical").index.to_numpy()
     images, group = np.asarray(records.features)[rows, 0], records.groups.iloc[rows]
@@ -142,17 +149,17 @@ def test_three_classes_in_images(tmp_path: Path) -> None:
     scores = [f"score_{name}" for name in bundle.classes]
     made = predict_images(bundle, np.asarray(records.features)[expected.index])
     assert np.abs(made[scores].to_numpy() - expected[scores].to_numpy()).max() <= 1e-6
-    assert made["call"].tolist() == [bundle.classes[place] for place in made[scores].to_numpy().argmax(axis=1)]
+    assert made["predicted"].tolist() == [bundle.classes[place] for place in made[scores].to_numpy().argmax(axis=1)]
     assert bundle.uncertainty is not None
     assert (bundle.threshold, bundle.findings, bundle.uncertainty.method) == (None, (), "dropout")
     for name in bundle.classes:
         assert (made[f"low_{name}"] <= made[f"score_{name}"]).all()
         assert (made[f"high_{name}"] >= made[f"score_{name}"]).all()
     named = {" or ".join(name for place, name in enumerate(bundle.classes) if n >> place & 1) for n in range(1, 8)}
-    assert set(made["set"]) <= {*named, "none"}
+    assert set(made["prediction_set"]) <= {*named, "none"}
 
 
-def test_a_regions_own_model(run: Opened, bundles: dict[str, Bundle], records: Records, tmp_path: Path) -> None:
+def test_a_regions_own_model(run: FinishedRun, bundles: dict[str, Bundle], records: Records, tmp_path: Path) -> None:
     made = load_bundle(bundle_from(run, arm="regions", site=SITE, region="east", out=tmp_path / "east"))
     expected = saved(run, "regions", "regional")
     images = np.asarray(records.features)[expected.index]
@@ -169,7 +176,7 @@ def test_a_regions_own_model(run: Opened, bundles: dict[str, Bundle], records: R
 
 
 def test_thresholds_and_calibration_of_each_finding_come_from_validation_rows(
-    run: Opened, bundles: dict[str, Bundle]
+    run: FinishedRun, bundles: dict[str, Bundle]
 ) -> None:
     """The best F1 on the site's own validation rows, or that of all sites where a finding is too rare here."""
     bundle = bundles["fedavg"]
@@ -259,7 +266,9 @@ def test_noise_and_inverted_images_are_far(bundles: dict[str, Bundle], records: 
     """One in a hundred images like the training images is, so that a fifth is far from chance."""
     images = np.asarray(records.features)[:, 0]
     noise = np.random.default_rng(0).integers(0, 256, images.shape).astype(np.uint8)
-    usual, inverted, noisy = (predict_images(bundles["fedavg"], x)["far"].mean() for x in (images, 255 - images, noise))
+    usual, inverted, noisy = (
+        predict_images(bundles["fedavg"], x)["out_of_distribution"].mean() for x in (images, 255 - images, noise)
+    )
     assert usual < 0.05
     assert inverted > 0.95
     assert noisy > 0.95

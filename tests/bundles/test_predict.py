@@ -22,11 +22,20 @@ from hypothesis import strategies as st
 
 from tests.bundles.conftest import SITES
 from tests.bundles.untrained_bundles import made as by_hand
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    Progress,
+    bundle_from,
+    load_bundle,
+    open_finished_run,
+    predict_file,
+    predict_rows,
+    predict_table,
+)
 from wardround.bundles.out_of_distribution import by_ranges
-from wardround.bundles.predict.blocks import opened
-from wardround.bundles.predict.predict import TILE, Done, in_words, predict_file, predict_rows, predict_table
+from wardround.bundles.predict.blocks import open_rows
+from wardround.bundles.predict.scoring import TILE, join_texts
 from wardround.cli.main import main
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.prepare import Fit, Layout, Recipe
@@ -35,9 +44,9 @@ from wardround.data.sources.heart import read_hospital
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Preparation
-from wardround.uncertainty.decision import FAR, TOO_LARGE
+from wardround.uncertainty.decision import OUT_OF_DISTRIBUTION, TOO_LARGE
 
-HEADER = "row,score,call,far,why\n"
+HEADER = "row,score,predicted,out_of_distribution,why\n"
 
 
 def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:
@@ -48,7 +57,7 @@ def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:
 @pytest.mark.parametrize("arm", ["fedavg", "network"])
 def test_test_rows_of_every_heart_hospital_written_as_csv_have_the_runs_scores(
     run: Path,
-    opened: Opened,
+    opened: FinishedRun,
     tmp_path: Path,
     arm: str,
 ) -> None:
@@ -65,7 +74,7 @@ def test_test_rows_of_every_heart_hospital_written_as_csv_have_the_runs_scores(
 
 
 def test_a_hospitals_raw_file_has_the_runs_scores_where_0_stands_for_not_measured(
-    run: Path, opened: Opened, tmp_path: Path
+    run: Path, opened: FinishedRun, tmp_path: Path
 ) -> None:
     """49 of VA's cholesterols are 0, and one of its blood pressures."""
     raw = read_hospital("va").drop(columns="num")
@@ -117,7 +126,7 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "evaluation": {"seeds": {"first": 3, "count": 1}, "every": 0, "validation_share": 0.25},
         "arms": [{"name": "fedprox", "algorithm": "fedprox"}],
     }
-    made = open_for_bundles(run_study(study, folder / "runs").folder)
+    made = open_finished_run(run_study(study, folder / "runs").folder)
     for name in ("north", "south"):
         bundle_from(made, arm="fedprox", site=name, out=folder / f"bundle-{name}")
     return folder
@@ -134,7 +143,7 @@ def test_a_hospitals_own_file_gives_the_runs_scores(wards: Path, tmp_path: Path,
     assert np.abs(made["score"].to_numpy()[rows] - expected["score"].to_numpy()).max() <= 1e-6
     assert (found.rows, found.unseen, found.outside, found.unscored) == (150, 0, 0, 0)
     assert 12 <= found.gaps <= 36  # what south never records is not counted
-    assert sum(found.calls.values()) == 150
+    assert sum(found.predicted.values()) == 150
     assert set(made["ill"]) == {"yes", "no"}
 
 
@@ -185,7 +194,9 @@ def test_rows_have_the_same_bits_in_any_place_and_number(tmp_path: Path) -> None
     for rows in (order, order[:1], order[:5], order[: TILE - 1]):
         part = predict_table(bundle, table.iloc[rows])
         np.testing.assert_array_equal(part["score"].to_numpy(), whole["score"].to_numpy()[rows])
-        np.testing.assert_array_equal(part["far"].to_numpy(), whole["far"].to_numpy()[rows])
+        np.testing.assert_array_equal(
+            part["out_of_distribution"].to_numpy(), whole["out_of_distribution"].to_numpy()[rows]
+        )
     assert len(predict_table(bundle, table.iloc[:0])) == 0
 
 
@@ -194,8 +205,10 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 3)).round(3), columns=["age", "crp", "sodium"])
     table.to_csv(tmp_path / "rows.csv", index=False)
     predict_file(bundle, tmp_path / "rows.csv", tmp_path / "whole.csv")
-    monkeypatch.setattr("wardround.bundles.predict.predict.opened", lambda source, wanted: opened(source, wanted, 64))
-    told: list[Done] = []
+    monkeypatch.setattr(
+        "wardround.bundles.predict.predict.open_rows", lambda source, columns: open_rows(source, columns, 64)
+    )
+    told: list[Progress] = []
     predict_file(bundle, tmp_path / "rows.csv", tmp_path / "cut.csv", progress=told.append)
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert len(told) > 50
@@ -205,7 +218,9 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_blank_lines_are_no_rows_even_where_they_fill_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wardround.bundles.predict.predict.opened", lambda source, wanted: opened(source, wanted, 64))
+    monkeypatch.setattr(
+        "wardround.bundles.predict.predict.open_rows", lambda source, columns: open_rows(source, columns, 64)
+    )
     (tmp_path / "rows.csv").write_text("age,crp,sodium\n1,2,3\n" + "\n" * 200 + "4,5,6\n" + " \n" * 100)
     found = predict_file(by_hand(tmp_path / "b"), tmp_path / "rows.csv", tmp_path / "out.csv")
     assert found.rows == 2
@@ -222,7 +237,7 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
     bundle = with_columns(by_hand(tmp_path / "b"), lambda r: replace(r, columns=(limits, *r.columns[1:])))
     table = pd.DataFrame({"age": [0, 3.1, -1, 11, None], "crp": [3.0, 0, 0, 0, 0], "sodium": 0.0})
     made = predict_table(bundle, table)
-    assert made["far"].tolist() == [False, True, False, True, False]
+    assert made["out_of_distribution"].tolist() == [False, True, False, True, False]
     assert made["why"].tolist() == [
         "",
         "far from the training rows",
@@ -231,7 +246,7 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
         "a gap where training had none: age",
     ]
     private = predict_table(replace(bundle, out_of_distribution=by_ranges()), table)
-    assert private["far"].tolist() == [False, False, True, True, False]
+    assert private["out_of_distribution"].tolist() == [False, False, True, True, False]
     assert private["why"].tolist()[3] == "outside the known range: age"
 
 
@@ -251,9 +266,14 @@ def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> 
     weights = next(leaf for name, leaf in bundle.params.items() if leaf.numel() == 2).ravel()
     huge = 1e300 * np.array([1, -1 if weights[0] * weights[1] > 0 else 1])
     made = predict_rows(bundle, [{"a": float(huge[0]), "b": float(huge[1])}, {"a": float(huge[0]), "b": 0}])
-    assert made[0] == {"score": None, "call": None, "far": True, "why": f"{FAR.text}; {TOO_LARGE.text}"}
+    assert made[0] == {
+        "score": None,
+        "predicted": None,
+        "out_of_distribution": True,
+        "why": f"{OUT_OF_DISTRIBUTION.text}; {TOO_LARGE.text}",
+    }
     assert made[1]["score"] in (0.0, 1.0)
-    assert made[1]["far"] is True
+    assert made[1]["out_of_distribution"] is True
 
 
 def test_levels_that_training_never_saw_are_marked_and_counted(wards: Path, tmp_path: Path) -> None:
@@ -273,11 +293,11 @@ def test_a_model_of_complete_rows_predicts_no_others(tmp_path: Path) -> None:
     found = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[2] == '1,,,false,"incomplete: age, sodium"'
-    assert (found.rows, found.gaps, found.unscored, sum(found.calls.values())) == (2, 0, 1, 1)
+    assert (found.rows, found.gaps, found.unscored, sum(found.predicted.values())) == (2, 0, 1, 1)
     assert predict_rows(bundle, [{"age": 0, "crp": None, "sodium": 0}])[0] == {
         "score": None,
-        "call": None,
-        "far": False,
+        "predicted": None,
+        "out_of_distribution": False,
         "why": "incomplete: crp",
     }
 
@@ -349,17 +369,17 @@ def test_half_a_letter_is_told_and_not_repeated(tmp_path: Path) -> None:
 def test_three_classes_have_a_score_each_and_the_highest_is_called(tmp_path: Path) -> None:
     bundle = by_hand(tmp_path / "b", classes=("mild", "none", "severe"))
     made = predict_table(bundle, pd.DataFrame(np.eye(3) * 4, columns=["age", "crp", "sodium"]))
-    assert list(made) == ["row", "score_mild", "score_none", "score_severe", "call", "far", "why"]
+    assert list(made) == ["row", "score_mild", "score_none", "score_severe", "predicted", "out_of_distribution", "why"]
     scores = made[["score_mild", "score_none", "score_severe"]].to_numpy()
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-6)
-    assert made["call"].tolist() == [bundle.classes[place] for place in scores.argmax(axis=1)]
+    assert made["predicted"].tolist() == [bundle.classes[place] for place in scores.argmax(axis=1)]
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), max_size=6))
 def test_reasons_in_words_are_those_of_each_row(masks: list[list[bool]]) -> None:
     reasons = [("kind" if number % 2 else "sort", f"c{number}", np.array(mask)) for number, mask in enumerate(masks)]
-    found = in_words(reasons, 6).dictionary_decode().to_pylist()
+    found = join_texts(reasons, 6).dictionary_decode().to_pylist()
     for row, text in enumerate(found):
         said = {column for part in text.split("; ") if part for column in part.partition(": ")[2].split(", ")}
         assert said == {column for _, column, mask in reasons if mask[row]}
@@ -367,7 +387,7 @@ def test_reasons_in_words_are_those_of_each_row(masks: list[list[bool]]) -> None
 
 def test_many_reasons_at_once_do_not_overflow() -> None:
     every = [("unseen level", f"c{number}", np.arange(70) >= number) for number in range(70)]
-    found = in_words(every, 70).dictionary_decode().to_pylist()
+    found = join_texts(every, 70).dictionary_decode().to_pylist()
     assert found[0] == "unseen level: c0"
     assert found[69].count("c") == 70
 
@@ -385,7 +405,7 @@ def test_kept_columns_are_copied_as_they_are(simple: Bundle, tmp_path: Path) -> 
     (tmp_path / "rows.csv").write_text('id,age,crp,sodium,remark\n007,1,2,3,"a, ""b"""\n,4,5,6,\n')
     predict_file(simple, tmp_path / "rows.csv", tmp_path / "out.csv", keep=["remark", "id", "age"])
     lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert lines[0] == "row,remark,id,age,score,call,far,why"
+    assert lines[0] == "row,remark,id,age,score,predicted,out_of_distribution,why"
     assert lines[1].startswith('0,"a, ""b""",007,1,0.')
     assert lines[2].startswith("1,,,4,0.")
 
@@ -447,7 +467,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
 
 @pytest.mark.parametrize("trouble", [RuntimeError, KeyboardInterrupt])
 def test_whoever_stops_it_leaves_nothing_behind(simple: Bundle, tmp_path: Path, trouble: type[BaseException]) -> None:
-    def stop(done: Done) -> None:
+    def stop(done: Progress) -> None:
         raise trouble
 
     for out in ("out.csv", "out.parquet"):
@@ -538,14 +558,14 @@ def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(
             "bundle",
             "out",
             "rows",
-            "far",
+            "out_of_distribution",
             "gaps",
             "new_gaps",
             "unseen",
             "outside",
             "unscored",
             "empty",
-            "calls",
+            "predicted",
             "seconds",
             "referred",
             "absent",

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wardround.bundles.predict.blocks import Block, Wanted, opened
-from wardround.bundles.predict.reading import Read, Signs, judge, read_block, together
+from wardround.bundles.predict.blocks import Block, RequiredColumns, open_rows
+from wardround.bundles.predict.reading import Notation, ReadBlock, merge_notations, read_block, refuse_ambiguous
 from wardround.core.errors import DataError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.text_table import checked_names, read_table
+from wardround.data.text_table import checked_names, read_table
 from wardround.study.schema import Preparation
 
 NAMES = ("a", "b", "c")
@@ -42,7 +42,7 @@ def in_pieces(path: Path, size: int, names: tuple[str, ...] = NAMES) -> list[tup
 
     rows: list[tuple[str | None, ...]] = []
     try:
-        with opened(path, Wanted(names), size) as found:
+        with open_rows(path, RequiredColumns(names), size) as found:
             for unread in found.blocks:
                 block = unread()
                 cells = [cells_of(block.columns[name], block.commas) for name in names]
@@ -153,7 +153,7 @@ def test_a_byte_order_mark_and_compression_change_nothing(tmp_path: Path) -> Non
     assert "the compressed file is damaged or cut off" in str(in_pieces(path, 20))
 
 
-def read(columns: tuple[Column, ...], values: dict[str, pa.Array], commas: bool = False, **known: object) -> Read:
+def read(columns: tuple[Column, ...], values: dict[str, pa.Array], commas: bool = False, **known: object) -> ReadBlock:
     layout = Layout(tuple(c for c in columns if c.kind == "numeric"), known.get("levels", {}), ())  # type: ignore[arg-type]
     fill = dict.fromkeys((c.name for c in layout.numeric), 0.0)
     fitted = Fit(fill, known.get("fill_level", {}), np.zeros(len(fill)), np.ones(len(fill)))  # type: ignore[arg-type]
@@ -237,16 +237,16 @@ def test_the_first_line_with_a_text_is_named() -> None:
 def test_decimal_commas_where_the_separator_is_none() -> None:
     made = read((Column("x"),), {"x": pa.array(["1,5", "2", "-3,25"])}, commas=True)
     np.testing.assert_array_equal(made.table.numbers[:, 0], [1.5, 2, -3.25])
-    assert made.signs == {"x": Signs(commas=True)}
+    assert made.notations == {"x": Notation(commas=True)}
 
 
 def test_points_in_one_block_and_commas_in_another_are_refused_as_in_one_file() -> None:
     """Each block alone could be read; but 1.234 may then be a thousand."""
-    signs = [read((Column("x"),), {"x": pa.array([text])}, commas=True).signs for text in ("1.234", "7", "1,5")]
-    judge(together(signs[0], signs[1]), "file")
-    judge(together(signs[1], signs[2]), "file")
+    signs = [read((Column("x"),), {"x": pa.array([text])}, commas=True).notations for text in ("1.234", "7", "1,5")]
+    refuse_ambiguous(merge_notations(signs[0], signs[1]), "file")
+    refuse_ambiguous(merge_notations(signs[1], signs[2]), "file")
     with pytest.raises(DataError, match="column 'x': both points and commas stand as decimal signs"):
-        judge(together(signs[0], signs[2]), "file")
+        refuse_ambiguous(merge_notations(signs[0], signs[2]), "file")
 
 
 def years(moment: datetime) -> float:
@@ -275,10 +275,10 @@ def test_dates_by_text_and_by_type_give_the_same_bits() -> None:
 
 def test_days_and_months_must_be_told_apart_somewhere_in_the_file() -> None:
     column = (Column("x", dates=True),)
-    unclear, clear = (read(column, {"x": pa.array([text])}).signs for text in ("03/04/2021", "31/12/2021"))
-    judge(together(unclear, clear), "file")
+    unclear, clear = (read(column, {"x": pa.array([text])}).notations for text in ("03/04/2021", "31/12/2021"))
+    refuse_ambiguous(merge_notations(unclear, clear), "file")
     with pytest.raises(DataError, match="column 'x': day and month cannot be told apart"):
-        judge(together(unclear, unclear), "file")
+        refuse_ambiguous(merge_notations(unclear, unclear), "file")
 
 
 WARD = Column("ward", "categorical")
@@ -364,9 +364,9 @@ def test_parquet_comes_in_blocks_with_the_columns_that_are_asked_for(tmp_path: P
         tmp_path / "rows.parquet",
         **{" b": pa.array(range(7)), "x": pa.array([b"?"] * 7), "a": pa.array(list("abcdefg"))},
     )
-    with opened(path, Wanted(("a",), ("c",), ("b",))) as found:
+    with open_rows(path, RequiredColumns(("a",), ("c",), ("b",))) as found:
         blocks = [unread() for unread in found.blocks]
-    assert found.kept == {"b": pa.int64()}
+    assert found.keep == {"b": pa.int64()}
     assert all(set(block.columns) == {"a", "b"} for block in blocks)
     assert [text for block in blocks for text in block.columns["a"].to_pylist()] == list("abcdefg")
     assert blocks[0].place(0) == f"{path}, row 0 (counted from 0)"
@@ -408,17 +408,17 @@ def bad_files(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_files_give_one_clear_error(bad_files: Path, name: str, problem: str) -> None:
-    with pytest.raises(DataError) as error, opened(bad_files / name, Wanted(NAMES)):
+    with pytest.raises(DataError) as error, open_rows(bad_files / name, RequiredColumns(NAMES)):
         pass
     assert problem in str(error.value)
     assert str(error.value).startswith(str(bad_files / name))
 
 
 def test_a_missing_column_is_suggested_unless_the_header_may_be_a_patient(bad_files: Path) -> None:
-    with pytest.raises(DataError) as error, opened(bad_files / "other.csv", Wanted(NAMES)):
+    with pytest.raises(DataError) as error, open_rows(bad_files / "other.csv", RequiredColumns(NAMES)):
         pass
     assert error.value.remedy.startswith("Here 'B' may be 'b'; if so, rename. Needed: a, b, c.")
-    with pytest.raises(DataError) as error, opened(bad_files / "nameless.csv", Wanted(NAMES)):
+    with pytest.raises(DataError) as error, open_rows(bad_files / "nameless.csv", RequiredColumns(NAMES)):
         pass
     assert "add a line above it that names the columns" in error.value.remedy
     said = str(error.value).replace(str(bad_files), "")  # the folder's own name may hold any digits
@@ -431,5 +431,8 @@ def test_standard_input_that_is_a_terminal_is_refused(monkeypatch: pytest.Monkey
             return True
 
     monkeypatch.setattr("sys.stdin", Terminal())
-    with pytest.raises(DataError, match="standard input: nothing is sent to it"), opened("-", Wanted(NAMES)):
+    with (
+        pytest.raises(DataError, match="standard input: nothing is sent to it"),
+        open_rows("-", RequiredColumns(NAMES)),
+    ):
         pass

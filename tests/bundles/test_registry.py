@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.bundles.untrained_bundles import write_bundle
-from wardround.bundles.bundle import load_bundle
+from wardround.bundles import Registry, find_bundle, load_bundle
 from wardround.bundles.registry import registry as registries
 from wardround.bundles.registry.listing import listing
-from wardround.bundles.registry.registry import Registry, find_bundle
 from wardround.bundles.registry.versions import default_name, parse_name
 from wardround.core.errors import BundleError
 from wardround.runs.audit import AuditLog

@@ -10,9 +10,8 @@ import torch
 
 from tests.bundles.untrained_bundles import made, write_bundle
 from tests.cli.test_commands import as_json, wardround
-from wardround.bundles.bundle import Bundle
+from wardround.bundles import Bundle, Registry
 from wardround.bundles.registry.bundle_differences import differences, headline
-from wardround.bundles.registry.registry import Registry
 from wardround.cli.bundles.registry import shown
 from wardround.core.errors import BundleError, RunError
 from wardround.data.prepare import Fit, Layout, Recipe

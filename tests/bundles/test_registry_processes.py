@@ -9,8 +9,7 @@ import pytest
 
 from tests.bundles.test_registry import in_order, registry
 from tests.bundles.untrained_bundles import write_bundle
-from wardround.bundles.bundle import load_bundle
-from wardround.bundles.registry.registry import Registry
+from wardround.bundles import Registry, load_bundle
 from wardround.bundles.sealed_files import ABOUT
 
 __all__ = ["registry"]  # the fixture
@@ -23,7 +22,7 @@ registry.Registry(sys.argv[1]).add(sys.argv[2], "heart")
 """
 ADDING = """
 import sys
-from wardround.bundles.registry.registry import Registry
+from wardround.bundles import Registry
 for bundle in sys.argv[2:]:
     Registry(sys.argv[1]).add(bundle, "heart")
 """

@@ -10,13 +10,19 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.bundles.image_runs import radiographs, run_of
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict.predict import predict_images, predict_table
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    bundle_from,
+    load_bundle,
+    open_finished_run,
+    predict_images,
+    predict_table,
+)
 from wardround.core.threads import torch_threads
 from wardround.data.site import Site
+from wardround.evaluation.uncertainty.uncertainty_results import reasons_of
 from wardround.evaluation.uncertainty.uncertainty_rows import SeedRows, seeds_of
-from wardround.evaluation.uncertainty.uncertainty_use import reasons_of
 from wardround.runs.execute import run_study
 from wardround.uncertainty.decision import referred
 
@@ -24,12 +30,12 @@ FEDAVG = [{"name": "fedavg", "algorithm": "fedavg"}]
 NETWORK = {"kind": "mlp", "hidden": [8], "dropout": 0.2}
 
 
-def heart_run(folder: Path, **changes: Any) -> Opened:
+def heart_run(folder: Path, **changes: Any) -> FinishedRun:
     with torch_threads(1):
-        return open_for_bundles(run_study(hearts(arms=FEDAVG, **changes), folder, workers=1).folder)
+        return open_finished_run(run_study(hearts(arms=FEDAVG, **changes), folder, workers=1).folder)
 
 
-def measured(run: Opened) -> SeedRows:
+def measured(run: FinishedRun) -> SeedRows:
     """What the report is made from, with the first seed."""
     table, cohort = run.folder.other_predictions("uncertainty"), run.plan.cohort_of(run.plan.study.arms[0])
     assert table is not None
@@ -54,7 +60,7 @@ def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     made = predict_table(bundle, table.iloc[site.test_rows].reset_index(drop=True))
     assert bundle.threshold is not None
     seed = replace(measured(run), cut=bundle.threshold)  # calls lie on the sides of the bundle's own
-    expected, near = referred_by_the_report(seed, site, 0.3), ~made["far"].to_numpy()
+    expected, near = referred_by_the_report(seed, site, 0.3), ~made["out_of_distribution"].to_numpy()
     assert 0 < expected[near].sum() < near.sum()
     assert (made["refer"].to_numpy() == expected)[near].all()
 
@@ -68,7 +74,7 @@ def test_of_findings_the_same_rows_are_referred_about_the_same_thresholds(tmp_pa
     site = next(one for one in trial.scored if one.name == "hospital-1")
     bundle = load_bundle(bundle_from(run, arm="fedavg", site=site.name, out=tmp_path / "b"))
     made = predict_images(bundle, np.asarray(records.features)[site.test_rows])
-    seed, near = replace(measured(run), cut=np.asarray(bundle.thresholds)), ~made["far"].to_numpy()
+    seed, near = replace(measured(run), cut=np.asarray(bundle.thresholds)), ~made["out_of_distribution"].to_numpy()
     expected = referred_by_the_report(seed, site, 0.3)
     assert 0 < expected[near].sum() < near.sum()
     assert (made["refer"].to_numpy() == expected)[near].all()

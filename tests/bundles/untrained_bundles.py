@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from wardround.bundles.bundle import Bundle, build_model, load_bundle
+from wardround.bundles import Bundle, load_bundle
+from wardround.bundles.bundle import build_model
 from wardround.bundles.sealed_files import ABOUT, CARD, FORMAT, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
@@ -36,7 +37,6 @@ def write_bundle(
     **about: Any,
 ) -> Path:
     """`weights` is the seed of the weights; other keywords go into bundle.json as they are."""
-    distribution = "out_of_distribution" if of_format > 2 else "far"
     recipe = numeric_recipe(columns) if prepared_by is None else prepared_by
     width = len(recipe.names)
     model = {
@@ -50,8 +50,8 @@ def write_bundle(
     leaves = {f"params/{name}": torch.tensor(rng.normal(size=leaf.shape), dtype=dtype) for name, leaf in params.items()}
     leaves |= {f"buffers/{name}": leaf for name, leaf in buffers.items()}
     leaves |= {
-        f"{distribution}/mean": torch.zeros(width).double(),
-        f"{distribution}/whitening": torch.eye(width).double(),
+        "out_of_distribution/mean": torch.zeros(width).double(),
+        "out_of_distribution/whitening": torch.eye(width).double(),
     }
     files = {
         WEIGHTS: save(leaves),
@@ -72,7 +72,7 @@ def write_bundle(
         "classes": list(classes),
         "threshold": {"value": 0.5} if len(classes) == 2 else None,
         "calibration": None,
-        distribution: {"kind": "distance", "cut": 3.0},
+        "out_of_distribution": {"kind": "distance", "cut": 3.0},
         "unrecorded": [],
         **about,
     }

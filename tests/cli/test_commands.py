@@ -84,7 +84,7 @@ def test_a_newcomers_three_hospitals_run_with_a_study_of_ten_lines(tmp_path: Pat
     assert len(path.read_text().splitlines()) == 9
     checked = as_json("check", path)
     assert not checked["refused"]
-    assert any("admitted" in note for note in checked["notes"])
+    assert any(notice.get("columns") == ["admitted"] for notice in checked["notices"])
     done = wardround("run", path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fedprox" in done.stdout
@@ -134,7 +134,7 @@ def test_split_writes_each_site_once_and_refuses_a_folder_in_use(tmp_path: Path)
     written = as_json("data", "split", "heart-fedprox", "--set", "sites.disjoint=true", "--out", out)
     assert set(written["files"]) == {f"site-0{i}.csv" for i in range(1, 5)}
     lines = (out / "site-03.csv").read_text().splitlines()
-    assert lines[0].endswith(",label,side")
+    assert lines[0].endswith(",label,split")
     assert len(lines) == written["files"]["site-03.csv"] + 1
     again = wardround("data", "split", "heart-fedprox", "--out", out)
     assert again.returncode == 6

@@ -59,10 +59,10 @@ def test_a_split_is_written_without_a_study_and_reads_back(tmp_path: Path) -> No
         places = [row_of[image.tobytes()] for image in again.features]
         np.testing.assert_array_equal(again.target, original.target[places])
         assert again.classes == original.classes
-        assert again.side is not None
-        assert set(again.side) == {"train", "validation", "test"}
+        assert again.split is not None
+        assert set(again.split) == {"train", "validation", "test"}
         assert original.patient is not None
-        sides = [set(original.patient[np.array(places)[again.side == side]]) for side in set(again.side)]
+        sides = [set(original.patient[np.array(places)[again.split == side]]) for side in set(again.split)]
         assert sum(map(len, sides)) == len(set.union(*sides))
         seen += places
     assert sorted(seen) == list(range(200))

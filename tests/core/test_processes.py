@@ -14,7 +14,7 @@ import pytest
 import wardround
 from tests.runs.test_resume import STUDY, kill_at_random, numbers
 from wardround.core.errors import RunError
-from wardround.core.processes import can_fork, side_by_side
+from wardround.core.processes import can_fork, in_parallel
 from wardround.runs.execute import Progress
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, on Linux only")
@@ -28,7 +28,7 @@ def count_to_three(unit: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
 def test_every_unit_is_run_once_by_whoever_is_free(workers: int) -> None:
-    heard = list(side_by_side(range(5), count_to_three, workers))
+    heard = list(in_parallel(range(5), count_to_three, workers))
     assert sorted(heard) == [(unit, rounds) for unit in range(5) for rounds in (1, 2, 3)]
     for unit in range(5):
         assert [rounds for other, rounds in heard if other == unit] == [1, 2, 3]
@@ -64,7 +64,7 @@ def test_a_workers_error_is_raised_here() -> None:
         yield 2
 
     with pytest.raises(RunError, match="went wrong"):
-        list(side_by_side(range(4), fails_elsewhere, 2))
+        list(in_parallel(range(4), fails_elsewhere, 2))
 
 
 def test_a_worker_that_dies_is_noticed() -> None:
@@ -78,18 +78,18 @@ def test_a_worker_that_dies_is_noticed() -> None:
         yield 2
 
     with pytest.raises(RunError, match="died without a word"):
-        list(side_by_side(range(4), dies_elsewhere, 2))
+        list(in_parallel(range(4), dies_elsewhere, 2))
 
 
 def test_workers_end_when_their_run_is_killed(tmp_path: Path) -> None:
     code = """
 import os, time
-from wardround.core.processes import side_by_side
+from wardround.core.processes import in_parallel
 def forever(unit):
     while True:
         yield os.getpid()
         time.sleep(0.02)
-for unit, who in side_by_side(range(3), forever, 3):
+for unit, who in in_parallel(range(3), forever, 3):
     print(who, flush=True)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -116,7 +116,7 @@ def alive(pid: int) -> bool:
 
 
 def test_stopping_early_ends_the_workers() -> None:
-    steps = side_by_side(range(4), count_to_three, 2)
+    steps = in_parallel(range(4), count_to_three, 2)
     next(steps)
     steps.close()
     assert not multiprocessing.active_children()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from wardround.core.notices import Notice
 from wardround.data.records import Records
 
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position"
@@ -46,7 +47,7 @@ def first_pixels(records: Records) -> list[int]:
     return [int(value) for value in images(records)[:, 0, 0, 0]]
 
 
-def note(records: Records, word: str) -> str:
-    """The one note in which this word stands."""
-    (found,) = [text for text in records.notes if word in text]
-    return found
+def noticed(records: Records, code: str) -> Notice:
+    """The one notice with this code."""
+    (notice,) = [notice for notice in records.notices if notice.code == code]
+    return notice

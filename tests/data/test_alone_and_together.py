@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import wardround
+from wardround.core.notices import Notice
 from wardround.data.agreement import own_recipe
 from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
@@ -122,9 +123,9 @@ def test_what_differs_is_a_column_for_each_hospital(tmp_path: Path) -> None:
 def test_a_range_that_does_not_fit_the_hospital_that_is_alone_is_told(tmp_path: Path) -> None:
     """At another hospital it fits: in a simulation nobody is told, and nothing is refused."""
     whole = together(tmp_path)
-    assert not [note for note in whole.notes if "not used here" in note]
-    said = "'stage': the study's `levels` are not used here: the column holds numbers, which have no levels"
-    assert said in alone(tmp_path, "north").notes
+    assert "declaration-not-used" not in {notice.code for notice in whole.notices}
+    expected = Notice("declaration-not-used", "info", columns=("stage",), details={"setting": "levels"})
+    assert expected in alone(tmp_path, "north").notices
 
 
 @pytest.mark.parametrize("name", ["north", "south"])

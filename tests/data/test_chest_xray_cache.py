@@ -18,7 +18,6 @@ from PIL import Image
 from tests.data.nih_folders import NAMES, first_pixels, grey, images, nih_folder
 from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging import cache as store
-from wardround.data.imaging import convert
 from wardround.data.imaging.decode import Picture
 from wardround.data.sources.chest_xray import chest_xray
 
@@ -27,13 +26,13 @@ from wardround.data.sources.chest_xray import chest_xray
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were decoded, in order of their end."""
     names: list[str] = []
-    real = convert.decode
+    real = store.decode
 
     def decode(path: Path, size: int, clahe: bool) -> Picture:
         names.append(path.name)
         return real(path, size, clahe)
 
-    monkeypatch.setattr(convert, "decode", decode)
+    monkeypatch.setattr(store, "decode", decode)
     return names
 
 
@@ -213,9 +212,9 @@ def test_a_killed_first_run_leaves_nothing_that_counts(tmp_path: Path) -> None:
     folder = nih_folder(tmp_path)
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from wardround.data.imaging import convert\n"
+        "from wardround.data.imaging import cache\n"
         "from wardround.data.sources.chest_xray import chest_xray\n"
-        "convert.decode = lambda *arguments: time.sleep(600)\n"
+        "cache.decode = lambda *arguments: time.sleep(600)\n"
         "chest_xray(Path(sys.argv[1]), size=8).load()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
@@ -239,7 +238,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def fail(path: Path, size: int, clahe: bool) -> Picture:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(convert, "decode", fail)
+    monkeypatch.setattr(store, "decode", fail)
     with pytest.raises(KeyboardInterrupt):
         chest_xray(folder, size=8).load()
     assert conversions(folder / store.FOLDER) == []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.nih_folders import images, note
+from tests.data.nih_folders import images, noticed
 from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging.cache import read_facts
 from wardround.data.imaging.dicom import RANGE, grey_levels, read_dicom, turn
@@ -96,7 +96,7 @@ def test_a_real_mirrored_image_is_turned() -> None:
     data = pydicom.dcmread(real("RG3_UNCR.dcm"))
     assert list(data.PatientOrientation) == ["R", "F"]
     found = read_dicom(real("RG3_UNCR.dcm"), 1760, clahe=False)
-    assert "turned" in found.found
+    assert "turned" in found.remarks
     assert found.pixels is not None
     assert np.array_equal(found.pixels, grey_levels(data)[0][:, ::-1])
 
@@ -236,10 +236,10 @@ def test_a_folder_of_dicom_files_with_its_table(folder: Path) -> None:
     (conversion,) = (folder / ".wardround-cache").glob("8px-*/")
     assert read_facts(conversion)["patient"].nunique() == 2
     assert "P-17" not in read_facts(conversion)["patient"].tolist()
-    assert note(records, "inverted").startswith("1 images stored with dark bones")
-    assert note(records, "turned").startswith("1 images were turned")
-    assert note(records, "not square").startswith("3 images")
-    assert note(records, "uncertain") == "1 uncertain labels (-1) in 1 images, not counted"
+    assert noticed(records, "dicom-inverted").counts == {"images": 1}
+    assert noticed(records, "dicom-turned").counts == {"images": 1}
+    assert noticed(records, "images-rescaled").counts["images"] == 3
+    assert noticed(records, "uncertain-labels").counts == {"labels": 1, "images": 1}
 
 
 def test_what_the_table_says_of_people_goes_before_the_tags(folder: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_real_file_goes_all_the_way(tmp_path: Path) -> None:
     assert records.groups["sex"].tolist() == ["female"] * 2
     assert records.groups["view"].tolist() == ["PA"] * 2
     assert "age" not in records.groups  # the tag is not in the file
-    assert note(records, "not square").startswith("2 images")
+    assert noticed(records, "images-rescaled").counts["images"] == 2
 
 
 def test_without_pydicom_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

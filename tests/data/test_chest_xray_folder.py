@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
+from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, noticed
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, MachineError, StudyError
 from wardround.core.settings import parse_settings, settings_of
@@ -35,9 +35,9 @@ def test_images_labels_and_people_arrive_in_the_order_of_the_table(tmp_path: Pat
     assert records.groups["view"].tolist() == ["PA", "PA", "AP", "PA"]
     assert records.groups["age"].tolist()[:3] == [58, 58, 81]
     assert np.isnan(records.groups["age"][3])  # 412 years
-    assert note(records, "ages").startswith("1 ages are 0, above 120")
+    assert noticed(records, "impossible-ages").counts == {"ages": 1, "oldest": 120}
     assert records.hospitals == ("chest-xray",)
-    assert records.side is None
+    assert records.split is None
     assert records.boxes is None
     assert not records.synthetic
 
@@ -71,7 +71,7 @@ def test_the_official_lists_give_the_sides(tmp_path: Path) -> None:
     folder = nih_folder(tmp_path)
     (folder / "train_val_list.txt").write_text("\n".join(NAMES[:2]))
     (folder / "test_list.txt").write_text("\n".join(NAMES[2:]) + "\n")
-    side = chest_xray(folder, size=8).load().side
+    side = chest_xray(folder, size=8).load().split
     assert side is not None
     assert side.tolist() == ["train", "train", "test", "test"]
 
@@ -80,8 +80,8 @@ def test_lists_that_leave_an_image_out_are_refused_and_one_list_alone_is_not_use
     folder = nih_folder(tmp_path)
     (folder / "test_list.txt").write_text("\n".join(NAMES[2:]))
     records = chest_xray(folder, size=8).load()
-    assert records.side is None
-    assert "without its counterpart" in note(records, "test_list.txt")
+    assert records.split is None
+    assert noticed(records, "side-list-alone").files == ("test_list.txt",)
     (folder / "train_val_list.txt").write_text(NAMES[0])
     with pytest.raises(DataError, match=r"1 images are in both of .* or in neither"):
         chest_xray(folder, size=8).load()
@@ -144,7 +144,7 @@ def test_rows_are_kept_by_patient_and_a_smaller_choice_is_part_of_a_larger(tmp_p
     assert np.bincount(small.units).tolist() == [3, 3]
     assert set(first_pixels(small)) < set(first_pixels(large))
     assert first_pixels(large) == sorted(first_pixels(large))
-    assert "Kept 15 of 36 images" in note(large, "Kept")
+    assert noticed(large, "rows-chosen").counts == {"images": 15, "of": 36}
     assert first_pixels(small) != first_pixels(chest_xray(folder, size=8, rows=6, seed=4).load())
     with pytest.raises(StudyError, match="37 images wanted, 36 there"):
         chest_xray(folder, size=8, rows=37).load()
@@ -203,7 +203,7 @@ def test_the_real_table_says_what_is_known_of_it() -> None:
     listing = read_listing(shared_data("nih-cxr14/NIH_Data_Entry_2017_v2020.csv.gz"), FINDINGS)
     assert len(listing) == 112_120
     assert not listing.problems
-    assert listing.said["patient"].nunique() == 30_805
+    assert listing.attributes["patient"].nunique() == 30_805
     counts = dict(zip(FINDINGS, listing.target.sum(axis=0).tolist(), strict=True))
     assert counts["Infiltration"] == 19_894
     assert counts["Hernia"] == 227
@@ -224,4 +224,4 @@ def test_real_images_written_as_files_come_back_with_their_labels(tmp_path: Path
     assert np.array_equal(images(records)[:, 0], archive["test_images"][order])
     assert np.array_equal(records.target, archive["test_labels"][order])
     assert records.groups["age"].tolist() == archive["test_age"][order].tolist()
-    assert "112100 of 112120" in note(records, "no file")
+    assert noticed(records, "image-missing").counts == {"images": 112100, "of": 112120}

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.nih_folders import first_pixels, images, note
+from tests.data.nih_folders import first_pixels, images, noticed
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.notices import Notice
 from wardround.data.imaging import npz
 from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import Records
@@ -40,19 +41,19 @@ def test_chestmnist_has_pixels_labels_and_sides_but_no_people(tmp_path: Path) ->
     assert records.classes == FINDINGS
     assert records.target.tolist() == np.eye(14, dtype=int)[:12].tolist()
     assert records.target.dtype == np.int64
-    assert records.side is not None
-    assert records.side.tolist() == ["train"] * 4 + ["validation"] * 4 + ["test"] * 4
+    assert records.split is not None
+    assert records.split.tolist() == ["train"] * 4 + ["validation"] * 4 + ["test"] * 4
     assert records.patient is None
     assert len(records.groups) == 12
     assert list(records.groups.columns) == []
-    assert "no patient numbers" in note(records, "patient")
+    assert noticed(records, "no-patient-column").details == {"images": True}
     assert not (tmp_path / ".wardround-cache").exists()
 
 
 def test_an_archive_may_lack_sides(tmp_path: Path) -> None:
     records = chest_xray(written(tmp_path / "a.npz", **arrays(("test",))), size=28).load()
-    assert records.side is not None
-    assert records.side.tolist() == ["test"] * 4
+    assert records.split is not None
+    assert records.split.tolist() == ["test"] * 4
 
 
 def test_images_are_resized_in_memory_and_it_is_said(tmp_path: Path) -> None:
@@ -60,7 +61,8 @@ def test_images_are_resized_in_memory_and_it_is_said(tmp_path: Path) -> None:
     records = chest_xray(path, size=12).load()
     assert images(records).shape == (12, 1, 12, 12)
     assert first_pixels(records) == list(range(12))
-    assert "train_images: resized from 28 x 28 to 12 x 12 pixels" in records.notes
+    counts = {"width": 28, "height": 28, "size": 12}
+    assert Notice("images-rescaled", "info", counts=counts, files=("train_images",)) in records.notices
 
 
 def test_findings_and_uncertain_labels_hold_here_too(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_findings_and_uncertain_labels_hold_here_too(tmp_path: Path) -> None:
     records = chest_xray(path, size=28, findings=("Pleural_Thickening",)).load()
     assert records.classes == ("pleural",)
     assert records.target[:, 0].tolist() == [-1, 1, -1, 0]
-    assert note(records, "uncertain") == "2 uncertain labels (-1) in 2 images, not counted"
+    assert noticed(records, "uncertain-labels").counts == {"labels": 2, "images": 2}
     both = ("Edema", "pleural")
     assert chest_xray(path, size=28, findings=both, uncertain="one").load().target.tolist() == [
         [1, 1],
@@ -81,7 +83,7 @@ def test_findings_and_uncertain_labels_hold_here_too(tmp_path: Path) -> None:
     ]
     taken = chest_xray(path, size=28, findings=both, uncertain="zero").load()
     assert taken.target.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
-    assert note(taken, "uncertain") == "3 uncertain labels (-1) in 2 images, taken as absent"
+    assert noticed(taken, "uncertain-labels").counts == {"labels": 3, "images": 2}
     with pytest.raises(StudyError, match=r"'Hernia' is not a finding of a\.npz"):
         chest_xray(path, size=28, findings=("Hernia",)).load()
 
@@ -95,8 +97,8 @@ def test_colour_and_sixteen_bits_are_converted_and_said_or_refused(tmp_path: Pat
     path = written(tmp_path / "a.npz", **content)
     records = chest_xray(path, size=28).load()
     assert first_pixels(records) == [76] * 4 + [100] * 4
-    assert "train_images" in note(records, "colour")
-    assert "test_images" in note(records, "16 bits")
+    assert noticed(records, "image-colour").files == ("train_images",)
+    assert noticed(records, "image-16-bit").files == ("test_images",)
     with pytest.raises(DataError, match=r"test_images.*\(16-bit\).*train_images.*\(colour\)"):
         chest_xray(path, size=28, accept=()).load()
 
@@ -252,10 +254,10 @@ def real() -> Records:
 
 def test_the_real_subset_has_its_known_sizes_and_no_patient_on_two_sides(real: Records) -> None:
     assert images(real).shape == (17_060, 1, 64, 64)
-    assert real.side is not None
-    assert [int((real.side == side).sum()) for side in ("train", "validation", "test")] == [11_876, 1_586, 3_598]
+    assert real.split is not None
+    assert [int((real.split == side).sum()) for side in ("train", "validation", "test")] == [11_876, 1_586, 3_598]
     assert real.patient is not None
-    patients = {side: set(real.patient[real.side == side]) for side in set(real.side)}
+    patients = {side: set(real.patient[real.split == side]) for side in set(real.split)}
     assert sum(map(len, patients.values())) == len(set().union(*patients.values())) == 4_458
 
 
@@ -274,7 +276,8 @@ def test_the_real_boxes_lie_on_images_with_their_finding(real: Records) -> None:
     assert real.boxes is not None
     assert len(real.boxes) == 109
     assert real.boxes["row"].nunique() == 101
-    assert "109 of 984 boxes used; 875 are of images that are not here" in note(real, "boxes")
+    counts = noticed(real, "boxes-used").counts
+    assert (counts["boxes"], counts["of"], counts["elsewhere"]) == (109, 984, 875)
     ends = real.boxes[["x", "y"]].to_numpy() + real.boxes[["width", "height"]].to_numpy()
     assert (real.boxes[["x", "y", "width", "height"]] > 0).all(axis=None)
     assert ends.max() <= 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
+from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, noticed
 from wardround.core.errors import DataError
 from wardround.data.imaging.decode import read_picture
 from wardround.data.sources.chest_xray import chest_xray
@@ -59,7 +59,7 @@ def test_an_accepted_absent_image_is_left_out_and_counted(tmp_path: Path) -> Non
     assert first_pixels(records) == [10, 30, 40]
     assert records.groups["view"].tolist() == ["PA", "AP", "PA"]
     assert records.target[:, [1, 10, 13]].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
-    assert note(records, "no file") == f"images that the table names have no file, left out: 1 of 4 ({NAMES[1]})"
+    assert noticed(records, "image-missing").files == (NAMES[1],)
 
 
 def test_no_image_at_all_is_an_error_whatever_is_accepted(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_damaged_image_stops_the_study_or_is_left_out(tmp_path: Path, spoil: C
     assert first_pixels(records) == [10, 20, 40]
     assert records.groups["sex"].tolist() == ["male", "male", "female"]
     assert len(records.prints if records.prints is not None else []) == 3
-    assert "left out: 1 of 4" in note(records, "cannot be read")
+    assert noticed(records, "image-unreadable").counts == {"images": 1, "of": 4}
     ((kind, name, detail),) = listed(folder)
     assert (kind, Path(name).name) == ("unreadable", NAMES[2])
     assert detail.startswith("damaged")
@@ -102,7 +102,7 @@ def test_sixteen_bits_are_brought_to_eight_by_the_full_range(tmp_path: Path) -> 
     records = chest_xray(folder, size=32).load()
     # v / 257: 0, 1, 233.46, 255 (v / 256 would make 234 of the third); corners are far from where the four fields meet
     assert images(records)[0, 0][[0, 0, 31, 31], [0, 31, 0, 31]].tolist() == [0, 1, 233, 255]
-    assert "converted to 8: 1 of 4" in note(records, "16 bits")
+    assert noticed(records, "image-16-bit").counts == {"images": 1, "of": 4}
     with pytest.raises(DataError, match=r"\(16-bit\)") as caught:
         chest_xray(folder, size=32, accept=("colour",)).load()
     assert '`accept = ["colour", "16-bit"]`' in caught.value.remedy
@@ -122,7 +122,7 @@ def test_colour_becomes_luminance(tmp_path: Path, pixels: np.ndarray, luminance:
     Image.fromarray(pixels).save(picture(folder, 3))
     records = chest_xray(folder, size=8).load()
     assert first_pixels(records) == [10, 20, 30, luminance]
-    assert "converted to grey: 1 of 4" in note(records, "colour")
+    assert noticed(records, "image-colour").counts == {"images": 1, "of": 4}
     with pytest.raises(DataError, match=r"\(colour\)"):
         chest_xray(folder, size=8, accept=()).load()
 
@@ -132,7 +132,7 @@ def test_a_palette_counts_as_colour_and_keeps_its_brightness(tmp_path: Path) -> 
     Image.fromarray(grey(77)).convert("P").save(picture(folder, 0))
     records = chest_xray(folder, size=8).load()
     assert first_pixels(records)[0] == 77
-    assert "1 of 4" in note(records, "colour")
+    assert noticed(records, "image-colour").counts == {"images": 1, "of": 4}
 
 
 def test_other_sizes_are_counted_against_the_most_common_one(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_other_sizes_are_counted_against_the_most_common_one(tmp_path: Path) -> 
     Image.fromarray(np.full((20, 32), 6, dtype=np.uint8)).save(picture(folder, 1))
     records = chest_xray(folder, size=8).load()
     assert first_pixels(records) == [5, 6, 30, 40]
-    assert "resized like all: 2 of 4" in note(records, "differ in size")
-    assert note(records, "not square") == "1 images are not square, stretched to 8 x 8"
+    assert noticed(records, "image-other-size").counts == {"images": 2, "of": 4}
+    assert noticed(records, "images-rescaled").counts == {"images": 1, "size": 8}
     assert [row[2] for row in listed(folder)] == ["48 x 48", "32 x 20"]
     with pytest.raises(DataError, match=r"\(other-size\)"):
         chest_xray(folder, size=8, accept=()).load()
@@ -160,7 +160,7 @@ def test_an_unknown_finding_stops_the_study_or_is_ignored_in_its_row(tmp_path: P
     ]
     records = chest_xray(folder, size=8, accept=("unknown-finding",)).load()
     assert records.target.sum(axis=1).tolist() == [1, 2, 0]
-    assert "what is unknown is ignored: 2 of 3" in note(records, "not known")
+    assert noticed(records, "image-unknown-finding").counts == {"images": 2, "of": 3}
 
 
 def test_a_study_may_want_a_finding_that_is_not_one_of_nihs(tmp_path: Path) -> None:
@@ -177,8 +177,9 @@ def test_files_that_no_table_names_are_only_noted(tmp_path: Path) -> None:
     (folder / "README.txt").write_text("no image")
     records = chest_xray(folder, size=8, accept=()).load()
     assert len(records) == 4
-    told = note(records, "named by no table")
-    assert told.endswith("7 (stray-0.png, stray-1.png, stray-2.png, stray-3.png, stray-4.png, ...)")
+    notice = noticed(records, "image-extra")
+    assert notice.counts == {"images": 7}
+    assert notice.files == tuple(f"stray-{number}.png" for number in range(5))
     assert len(listed(folder)) == 7
 
 
@@ -194,9 +195,9 @@ def test_several_kinds_are_told_at_once(tmp_path: Path) -> None:
     assert len(listed(folder)) == 7
 
 
-def test_a_clean_folder_has_no_notes_of_problems_and_clears_the_old_listing(tmp_path: Path) -> None:
+def test_a_clean_folder_has_no_notices_of_problems_and_clears_the_old_listing(tmp_path: Path) -> None:
     folder = nih_folder(tmp_path)
-    assert [text for text in chest_xray(folder, size=8).load().notes if text.startswith("images")] == []
+    assert not [n for n in chest_xray(folder, size=8).load().notices if n.code.startswith("image-")]
     assert not (folder / ".wardround-cache" / "problems.csv").exists()
     Image.fromarray(grey(0)).save(folder / "stray.png")
     chest_xray(folder, size=8).load()

@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from tests.data.nih_folders import NAMES, first_pixels, grey, nih_folder, note
+from tests.data.nih_folders import NAMES, first_pixels, grey, nih_folder, noticed
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
-from wardround.data.imaging.boxes import read_boxes
+from wardround.core.notices import Notice
 from wardround.data.imaging.file_lookup import matched
 from wardround.data.imaging.finding_names import FINDINGS
+from wardround.data.imaging.labels import read_boxes
 from wardround.data.imaging.listing import groups, years
 from wardround.data.sources.chest_xray import chest_xray
 
@@ -37,19 +38,17 @@ def chexpert(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("policy", "second", "words"),
-    [("ignore", [-1, -1, 1], "not counted"), ("zero", [0, 0, 1], "absent"), ("one", [1, 1, 1], "present")],
+    ("policy", "second"),
+    [("ignore", [-1, -1, 1]), ("zero", [0, 0, 1]), ("one", [1, 1, 1])],
 )
-def test_chexpert_with_its_uncertain_and_blank_labels(
-    chexpert: Path, policy: str, second: list[int], words: str
-) -> None:
+def test_chexpert_with_its_uncertain_and_blank_labels(chexpert: Path, policy: str, second: list[int]) -> None:
     records = chest_xray(chexpert, 8, WANTED, chexpert / "train.csv", uncertain=policy).load()  # type: ignore[arg-type]
     assert records.classes == WANTED
     assert records.target[0].tolist() == [0, 0, 0]  # blank: not mentioned
     assert records.target[1].tolist() == second
     assert records.target[3].tolist() == [1, 1, 0]
-    assert note(records, "uncertain").startswith("3 uncertain labels (-1) in 2 images")
-    assert words in note(records, "uncertain")
+    notice = noticed(records, "uncertain-labels")
+    assert (notice.counts, notice.details) == ({"labels": 3, "images": 2}, {"uncertain": policy})
     assert first_pixels(records) == pytest.approx([50, 100, 150, 200], abs=1)
 
 
@@ -93,15 +92,16 @@ def test_a_hospitals_own_table(tmp_path: Path) -> None:
     records = chest_xray(tmp_path / "own.csv", 8, ("Edema",)).load()
     assert records.hospitals == ("north", "south")
     assert len(set(records.units.tolist())) == 4  # number 7 of two hospitals, and two whose numbers are not known
-    assert note(records, "patient number").startswith("2 images without a patient number")
-    assert records.side is not None
-    assert records.side.tolist() == ["train", "validation", "test", "test"]
+    assert noticed(records, "unknown-patients").counts == {"images": 2}
+    assert records.split is not None
+    assert records.split.tolist() == ["train", "validation", "test", "test"]
 
 
 @pytest.mark.parametrize(
-    ("row", "problem"), [("c.png;south;7;dev;", "1 rows are on no side"), ("c.png;;7;test;", "1 rows have no hospital")]
+    ("row", "problem"),
+    [("c.png;south;7;dev;", "1 rows are in no part of the split"), ("c.png;;7;test;", "1 rows have no hospital")],
 )
-def test_sides_and_hospitals_are_whole_or_absent(tmp_path: Path, row: str, problem: str) -> None:
+def test_a_split_and_hospitals_are_complete_or_left_out(tmp_path: Path, row: str, problem: str) -> None:
     (tmp_path / "own.csv").write_text(f"image;hospital;patient;side;Edema\n{row}\n")
     with pytest.raises(DataError, match=problem):
         chest_xray(tmp_path / "own.csv", 8, ("Edema",)).load()
@@ -133,9 +133,9 @@ def test_ages_are_years_or_missing(text: str, age: float | None) -> None:
 
 
 def test_ages_that_cannot_be_are_counted_and_blanks_are_not() -> None:
-    found, notes = groups(pd.DataFrame({"age": ["58", "0", "", "412", "058Y"]}, dtype=object))
+    found, notices = groups(pd.DataFrame({"age": ["58", "0", "", "412", "058Y"]}, dtype=object))
     assert found["age"].notna().tolist() == [True, False, False, False, True]
-    assert notes == ["2 ages are 0, above 120 or not a number, taken as missing"]
+    assert notices == [Notice("impossible-ages", "info", counts={"ages": 2, "oldest": 120})]
 
 
 FILES = ["images_001/images/a.png", "images_002/b.png", "p1/s1/view.jpg", "p2/s1/view.jpg", "x/1.2.840.7.dcm", "c.png"]
@@ -179,8 +179,8 @@ def test_boxes_become_parts_of_the_image(tmp_path: Path) -> None:
     assert records.boxes is not None
     assert records.boxes.columns.tolist() == ["row", "finding", "x", "y", "width", "height"]
     assert records.boxes.to_numpy().tolist() == [[1, 1, 0.25, 0.5, 0.125, 0.0625], [3, 0, 0, 0, 1, 1]]
-    told = "2 of 4 boxes used; 1 are of images that are not here, 1 of findings that the study leaves out"
-    assert note(records, "boxes") == told
+    counts = {"boxes": 2, "of": 4, "elsewhere": 1, "left_out": 1, "unknown": 0}
+    assert noticed(records, "boxes-used").counts == counts
     taken = records.take([3, 2]).boxes
     assert taken is not None
     assert taken["row"].tolist() == [0]
@@ -207,9 +207,9 @@ def test_a_box_outside_its_image_is_refused(tmp_path: Path, numbers: str) -> Non
 
 def test_a_box_of_a_finding_that_nobody_knows_is_counted(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text(f"{BOX_HEADER}\nx.png,Mass,0,0,5,5\nx.png,Mas,0,0,5,5\n")
-    boxes, notes = read_boxes(tmp_path / "b.csv", np.array(["x.png"], dtype=object), FINDINGS)
+    boxes, notices = read_boxes(tmp_path / "b.csv", np.array(["x.png"], dtype=object), FINDINGS)
     assert len(boxes) == 1
-    assert notes[0].endswith("1 of findings that are not known")
+    assert notices[0].counts["unknown"] == 1
     (tmp_path / "c.csv").write_text("a,b\nx.png,Mass\n")
     with pytest.raises(DataError, match="2 columns instead of 6"):
         read_boxes(tmp_path / "c.csv", np.array(["x.png"], dtype=object), FINDINGS)
@@ -218,7 +218,8 @@ def test_a_box_of_a_finding_that_nobody_knows_is_counted(tmp_path: Path) -> None
 def test_the_real_boxes_are_all_read() -> None:
     path = shared_data("nih-cxr14/NIH_BBox_List_2017.csv.gz")
     names = np.array(["00013118_008.png", "00014716_007.png"], dtype=object)
-    boxes, notes = read_boxes(path, names, FINDINGS)
-    assert notes[0].startswith("2 of 984 boxes used; 982 are of images that are not here")
+    boxes, notices = read_boxes(path, names, FINDINGS)
+    counts = notices[0].counts
+    assert (counts["boxes"], counts["of"], counts["elsewhere"]) == (2, 984, 982)
     # 00013118_008.png, Atelectasis: x 225.08, y 547.02, width 86.78, height 79.19 pixels of 1024
     assert boxes.iloc[0].tolist() == pytest.approx([0, 0, 0.219809, 0.534198, 0.084746, 0.077331], abs=1e-6)

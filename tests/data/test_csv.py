@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wardround.core.errors import DataError, StudyError, WardroundError
+from wardround.core.notices import Notice, lines_of
 from wardround.core.settings import parse_settings, settings_of
 from wardround.data.describe import describe_file
 from wardround.data.records import Column, Records
 from wardround.data.sources.csv.columns import SEX_WORDS
 from wardround.data.sources.csv.hospital_files import csv
-from wardround.data.sources.csv.text_table import MISSING_WORDS
+from wardround.data.text_table import MISSING_WORDS
 
 SECRET = "PATIENT-SECRET-7731"
 
@@ -114,11 +115,11 @@ def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     assert records.patient[0] == sha256(b"N1").hexdigest()[:16] == records.patient[7]  # one patient at two hospitals
     assert records.patient[2] == records.patient[3]
     assert len(set(records.patient.tolist())) == 6
-    assert records.notes == (
-        "'south': 1 of 3 rows left out, without a value in 'died'",
-        "'sex': 6 spellings joined into 2 levels",
-        "'crp' at 'south': commas read as decimal signs",
-        "'admitted': dates, read as years since 2000-01-01",
+    assert records.notices == (
+        Notice("rows-without-target", "info", "south", ("died",), {"rows": 1, "of": 3}),
+        Notice("spellings-joined", "info", columns=("sex",), counts={"spellings": 6, "levels": 2}),
+        Notice("decimal-commas", "info", "south", ("crp",)),
+        Notice("dates-as-years", "info", columns=("admitted",)),
     )
     assert not records.synthetic
     assert table(records.take([7, 0]))["smoker"].tolist() == ["current", "never"]
@@ -178,7 +179,7 @@ def test_missing_words(tmp_path: Path, word: str) -> None:
     records = one(tmp_path, f"x,c,y\n1,u,yes\n{word},{word},no\n2,v,{word}\n")
     np.testing.assert_array_equal(table(records)["x"], [1, np.nan])
     assert table(records)["c"].tolist() == ["u", None]
-    assert records.notes == ("'a': 1 of 3 rows left out, without a value in 'y'",)
+    assert records.notices == (Notice("rows-without-target", "info", "a", ("y",), {"rows": 1, "of": 3}),)
 
 
 BROKEN = [
@@ -190,7 +191,7 @@ BROKEN = [
     ("x,y\n1,yes\n".encode("utf-16"), "a.csv: not a text file"),
     (
         b"x,y\n1,yes\nM\xfcller,no\n",
-        "a.csv, line 3: not UTF-8\n  Please save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
+        "a.csv, line 3: not UTF-8\n  Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
     ),
     (b"\xef\xbb\xbfx,y\r\n1,yes\r\nM\xfcller,no\r\n", "a.csv, line 3: not UTF-8"),
     (b"x,y\n1,yes\n2,no,5\n", "a.csv, line 3: 3 fields, but the header names 2 columns"),
@@ -240,17 +241,17 @@ def test_a_file_without_a_header_is_not_quoted(tmp_path: Path) -> None:
 # --- types ---
 
 
-def infer(folder: Path, values: list[str], name: str = "x") -> tuple[str, tuple[str, ...]]:
-    """The column's type among a file's, and the notes; a second column keeps the file usable."""
+def infer(folder: Path, values: list[str], name: str = "x") -> tuple[str, tuple[Notice, ...]]:
+    """The column's type among a file's, and the notices; a second column keeps the file usable."""
     rows = [f"{value};{i};{'yes' if i % 2 else 'no'}" for i, value in enumerate(values)]
     records = one(folder, "\n".join([f"{name};other;y", *rows]))
-    return kinds(records).get(name, "left out"), records.notes
+    return kinds(records).get(name, "left out"), records.notices
 
 
 def test_numbers(tmp_path: Path) -> None:
     for values in (["1", "2.5", "-3e2", "+4"], ["0", "1", "0"], ["7", "", "7"]):
         assert infer(tmp_path, values) == ("numeric", ())
-    assert infer(tmp_path, ["1,5", "2", "-3,25"]) == ("numeric", ("'x' at 'a': commas read as decimal signs",))
+    assert infer(tmp_path, ["1,5", "2", "-3,25"]) == ("numeric", (Notice("decimal-commas", "info", "a", ("x",)),))
     assert infer(tmp_path, ["1_000", "a_b"])[0] == "categorical"
 
 
@@ -264,10 +265,7 @@ def test_infinite_values_are_missing_and_counted(tmp_path: Path) -> None:
     a, b = column("x", ["1", "inf", "-Infinity", "1e999", "5"]), column("x", ["1", "2"])
     records = two(tmp_path, a, b)
     np.testing.assert_array_equal(table(records)["x"], [1, np.nan, np.nan, np.nan, 5, 1, 2])
-    assert records.notes == ("'x' at 'a': 3 infinite values, taken as missing",)
-
-
-DATE_NOTE = ("'x': dates, read as years since 2000-01-01",)
+    assert records.notices == (Notice("infinite-values", "info", "a", ("x",), {"values": 3}),)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +279,7 @@ DATE_NOTE = ("'x': dates, read as years since 2000-01-01",)
 )
 def test_dates_become_years(tmp_path: Path, values: list[str], first_day: int) -> None:
     records = one(tmp_path, column("x", values), types={"x": "date"})
-    assert records.notes == DATE_NOTE
+    assert records.notices == (Notice("dates-as-years", "info", columns=("x",)),)
     assert table(records)["x"][0] == pytest.approx(first_day / 365.25)
 
 
@@ -290,7 +288,8 @@ def test_dates_are_no_features_unless_the_study_names_them(tmp_path: Path) -> No
     cells = "age,seen,y\n50,2020-01-01,yes\n60,2021-01-01,no\n70,2022-01-01,no\n"
     left_out = one(tmp_path, cells)
     assert [column.name for column in left_out.columns] == ["age"]
-    assert left_out.notes == ("left out (dates; `types = { NAME = \"date\" }` makes one a feature): 'seen'",)
+    details = {"reason": "undeclared date"}
+    assert left_out.notices == (Notice("column-left-out", "info", columns=("seen",), details=details),)
     for choices in ({"types": {"seen": "date"}}, {"ranges": {"seen": (20.0, 30.0)}}):
         named = one(tmp_path, cells, **choices)
         assert [(column.name, column.dates) for column in named.columns] == [("age", False), ("seen", True)]
@@ -311,6 +310,10 @@ def test_impossible_dates_are_pointed_at(tmp_path: Path) -> None:
     assert "dates and text at 'a' (1 of 3 values are not dates, the first in line 4)" in str(error)
 
 
+def left_out(reason: str, name: str = "x") -> tuple[Notice, ...]:
+    return (Notice("column-left-out", "info", columns=(name,), details={"reason": reason}),)
+
+
 def test_categories_identifiers_and_free_text(tmp_path: Path) -> None:
     few = [f"level {i % 20}" for i in range(60)]
     many = [f"remark {i % 30}" for i in range(60)]
@@ -318,17 +321,17 @@ def test_categories_identifiers_and_free_text(tmp_path: Path) -> None:
     one_in_twenty = [f"code {i % 30}" for i in range(600)]
     assert infer(tmp_path, few) == ("categorical", ())
     assert infer(tmp_path, one_in_twenty) == ("categorical", ())
-    assert infer(tmp_path, many) == ("left out", ("left out (free text): 'x'",))
-    assert infer(tmp_path, different) == ("left out", ("left out (identifiers): 'x'",))
+    assert infer(tmp_path, many) == ("left out", left_out("free text"))
+    assert infer(tmp_path, different) == ("left out", left_out("id"))
     assert infer(tmp_path, different[:9])[0] == "categorical"  # too few to tell
-    assert infer(tmp_path, ["", "NA"]) == ("left out", ("left out (no values): 'x'",))
+    assert infer(tmp_path, ["", "NA"]) == ("left out", left_out("empty"))
 
 
 @pytest.mark.parametrize(
     "name", ["id", "ID", "patient_id", "PatientID", "MRN", "patient", "hadm_id", "visit no", "surname"]
 )
 def test_names_of_identifiers(tmp_path: Path, name: str) -> None:
-    assert infer(tmp_path, ["1", "2", "1"], name) == ("left out", (f"left out (identifiers): {name!r}",))
+    assert infer(tmp_path, ["1", "2", "1"], name) == ("left out", left_out("id", name))
 
 
 @pytest.mark.parametrize("name", ["covid", "patient_age", "fluid", "admission", "idle", "case_mix", "steroid"])
@@ -351,7 +354,7 @@ def test_a_column_means_one_thing_at_all_hospitals(tmp_path: Path) -> None:
 def test_levels_that_differ_in_case_are_kept_apart_and_noted(tmp_path: Path) -> None:
     records = two(tmp_path, column("antigen", ["C", "c"]), column("antigen", ["C", "e"]))
     assert table(records)["antigen"].tolist() == ["C", "c", "C", "e"]
-    assert records.notes == ("'antigen': levels that differ only in upper and lower case count as different",)
+    assert records.notices == (Notice("case-of-levels", "info", columns=("antigen",)),)
 
 
 def test_numbers_mixed_with_marks_are_refused_not_guessed(tmp_path: Path) -> None:
@@ -366,11 +369,11 @@ def test_declared_types(tmp_path: Path) -> None:
     code = Column("code", "categorical", limits=(1, 4), coded=True)
     assert records.columns == (code, Column("name", "categorical"), Column("when", dates=True))
     assert table(records)["code"].tolist() == ["1", "2", "2"]
-    assert records.notes == (
-        "'code': 3 spellings joined into 2 levels",
-        "'when': dates, read as years since 2000-01-01",
-        "left out (ignored by the study): 'skip'",
-        "left out (identifiers): 'x'",
+    assert records.notices == (
+        Notice("spellings-joined", "info", columns=("code",), counts={"spellings": 3, "levels": 2}),
+        Notice("dates-as-years", "info", columns=("when",)),
+        Notice("column-left-out", "info", columns=("skip",), details={"reason": "ignore"}),
+        Notice("column-left-out", "info", columns=("x",), details={"reason": "id"}),
     )
 
 
@@ -431,7 +434,7 @@ def test_differing_columns_are_refused(tmp_path: Path) -> None:
 def test_common_columns(tmp_path: Path) -> None:
     records = two(tmp_path, LONG, SHORT, columns="common")
     assert table(records).to_dict("list") == {"x": [1, 2, 3]}
-    assert records.notes == ("not at every hospital, left out: 'extra', 'own'",)
+    assert records.notices == (Notice("column-not-shared", "info", columns=("extra", "own")),)
 
 
 def test_all_columns(tmp_path: Path) -> None:
@@ -439,19 +442,20 @@ def test_all_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         table(records)[["x", "extra", "own"]], [[1, 5, np.nan], [2, 6, np.nan], [3, np.nan, 7]]
     )
-    assert records.notes == (
-        "columns that a hospital lacks count as missing there: 'a' has no 'own'; 'b' has no 'extra'",
+    assert records.notices == (
+        Notice("column-not-recorded", "info", "a", ("own",), details={"use": "missing"}),
+        Notice("column-not-recorded", "info", "b", ("extra",), details={"use": "missing"}),
     )
 
 
 # --- the target ---
 
 
-def labels(folder: Path, *words: str, **choices: Any) -> tuple[tuple[str, ...], list[int], tuple[str, ...]]:
-    """Classes, labels and notes when each hospital has the given words, separated by spaces."""
+def labels(folder: Path, *words: str, **choices: Any) -> tuple[tuple[str, ...], list[int], tuple[Notice, ...]]:
+    """Classes, labels and notices when each hospital has the given words, separated by spaces."""
     texts: list[str] = ["\n".join(["x,y", *(f"1,{word}" for word in site.split())]) for site in words]
     records = load(folder, texts=dict(zip("abc", texts, strict=False)), **choices)
-    return records.classes, records.target.tolist(), records.notes
+    return records.classes, records.target.tolist(), records.notices
 
 
 def label_error(folder: Path, *words: str, **choices: Any) -> DataError:
@@ -485,8 +489,9 @@ def test_one_class_at_a_hospital_is_for_a_later_check(tmp_path: Path) -> None:
 
 
 def test_two_vocabularies_are_joined_for_a_person_to_confirm(tmp_path: Path) -> None:
-    note = "target 'y': yes/no at 'a', 1/0 at 'b'. These were taken to mean the same; please confirm that they do."
-    assert labels(tmp_path, "yes no", "1 0 0") == (("no", "yes"), [1, 0, 1, 0, 0], (note,))
+    words = {"a": "yes/no", "b": "1/0"}
+    notice = Notice("target-words", "warning", columns=("y",), other_sites=("a", "b"), details=words)
+    assert labels(tmp_path, "yes no", "1 0 0") == (("no", "yes"), [1, 0, 1, 0, 0], (notice,))
     # In the second hospital of our seed data, 1 means healthy: then `positive` turns the meaning round.
     assert labels(tmp_path, "1 0", positive="0")[:2] == (("1", "0"), [0, 1])
     assert labels(tmp_path, "yes no", "1 0", positive="1")[:2] == (("0", "1"), [1, 0, 1, 0])
@@ -555,7 +560,7 @@ def test_rows_of_unknown_patients_are_not_one_patient(tmp_path: Path) -> None:
     records = one(tmp_path, "who,x,y\nP1,1,yes\n,2,no\n?,3,no\nP1,4,no\n", patient="who")
     assert records.patient is not None
     assert len(set(records.patient.tolist())) == 3
-    assert records.notes == ("'a': 2 rows without a value in 'who', each taken as another patient",)
+    assert records.notices == (Notice("unknown-patients", "info", "a", ("who",), {"rows": 2}),)
     assert "who" not in table(records)
 
 
@@ -576,7 +581,7 @@ def test_an_age_that_is_no_number(tmp_path: Path) -> None:
     text = "age,y\n50-59,yes\n60-69,no\n"
     records = one(tmp_path, text)
     assert records.groups.shape == (2, 0)
-    assert records.notes == ("'age' is not in years, so there are no age groups",)
+    assert records.notices == (Notice("age-not-in-years", "info", "a", ("age",)),)
     assert "2 of 2 values are not numbers" in str(refused(tmp_path, text, age="age"))
     assert len(records.take([1])) == 1
 
@@ -705,7 +710,7 @@ LEAKS: list[tuple[list[str | bytes], dict[str, Any]]] = [
 @pytest.mark.parametrize(("texts", "choices"), LEAKS)
 def test_no_patients_value_is_ever_shown(tmp_path: Path, texts: list[str | bytes], choices: dict[str, Any]) -> None:
     try:
-        said = "\n".join(load(tmp_path, texts=dict(zip("ab", texts, strict=False)), **choices).notes)
+        said = "\n".join(lines_of(load(tmp_path, texts=dict(zip("ab", texts, strict=False)), **choices).notices))
     except WardroundError as error:
         said = "\n".join(map(str, (error, *error.args, error.__cause__)))
     assert "SECRET" not in said

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.real_data import shared_data
 from wardround.cli.main import app
+from wardround.core.notices import Notice
 from wardround.data.describe import describe_data, describe_file
 
 CLEVELAND = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"
@@ -116,18 +117,13 @@ def test_copies_are_a_problem_of_the_file(tmp_path: Path) -> None:
     path.write_text("mrn,x,y\n1,5,yes\n1,5,yes\n2,5,yes\n3,6,no\n")
     described = describe_data(str(path))
     assert described["rows"] == 4
-    assert described["problems"] == [
-        "1 rows are equal to an earlier row in every column; 3 of 4 are different. Split at random, copies would be "
-        "trained on and tested. Equal rows are kept on one side of a split, as if they were of one patient; if they "
-        "are copies, remove them"
-    ]
+    (notice,) = [notice for notice in described["notices"] if notice["severity"] == "warning"]
+    assert (notice["code"], notice["counts"]) == ("file-copies", {"rows": 1, "of": 4})
     path.write_text("mrn,x,y\n1,5,yes\n2,5,yes\n3,6,no\n")
-    assert describe_data(str(path))["problems"] == [
-        "1 rows are equal to an earlier row in every column but the identifiers. If they are copies of one patient "
-        "under several numbers, they would be trained on and tested: remove them"
-    ]
+    notice = describe_data(str(path))["notices"][0]
+    assert (notice["counts"], notice["details"]) == ({"rows": 1}, {"but_ids": True})
     path.write_text("mrn,x,y\n1,5,yes\n2,6,yes\n3,7,no\n")
-    assert describe_data(str(path))["problems"] == []
+    assert [notice["code"] for notice in describe_data(str(path))["notices"]] == ["may-be-target"]
 
 
 def test_a_first_line_of_data_is_not_taken_for_names(tmp_path: Path) -> None:
@@ -135,7 +131,7 @@ def test_a_first_line_of_data_is_not_taken_for_names(tmp_path: Path) -> None:
     path.write_text("64.5,2020-01-01,SECRET\n71,2020-01-02,u\n")
     described = describe_data(str(path))
     assert [column["name"] for column in described["columns"]] == ["column 1", "column 2", "column 3"]
-    assert "the first line holds numbers or dates" in described["problems"][0]
+    assert described["notices"][0]["code"] == "header-is-data"
     assert "SECRET" not in json.dumps(described, default=str)
     path.write_text("2020,2021,name of third,fourth\n1,2,3,4\n")  # years may be names
     assert [column["name"] for column in describe_data(str(path))["columns"]][:2] == ["2020", "2021"]
@@ -153,11 +149,9 @@ def test_a_first_line_of_data_is_not_taken_for_names(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_target_would_mean(tmp_path: Path, name: str, words: str, positive: str, negative: str) -> None:
-    notes = described(tmp_path, **{name: words.split() * 5, "x": range(10)}).attrs["notes"]
-    assert notes == [
-        f"{name!r}: as a target, {positive!r} would be the positive class and {negative!r} the other. If {positive!r} "
-        "means healthy here, say so with `positive`, or with `labels`"
-    ]
+    notices = described(tmp_path, **{name: words.split() * 5, "x": range(10)}).attrs["notices"]
+    expected = Notice("may-be-target", "info", columns=(name,), classes=(negative, positive))
+    assert [notice for notice in notices if notice.code == "may-be-target"] == [expected]
 
 
 def test_yes_and_no_are_not_always_a_target(tmp_path: Path) -> None:
@@ -167,10 +161,10 @@ def test_yes_and_no_are_not_always_a_target(tmp_path: Path) -> None:
         "target": ["ill", "well"] * 5,
         "result": ["yes", "ill"] * 5,
     }
-    assert described(tmp_path, **columns).attrs["notes"] == []
+    assert "may-be-target" not in {notice.code for notice in described(tmp_path, **columns).attrs["notices"]}
 
 
-def test_the_command_shows_problems_and_notes(tmp_path: Path) -> None:
+def test_the_command_shows_problems_and_notices(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,died\n" + "5,yes\n" * 3 + "6,no\n")
     shown = CliRunner().invoke(app, ["data", "describe", str(path)], env={"COLUMNS": "200"})
@@ -179,7 +173,7 @@ def test_the_command_shows_problems_and_notes(tmp_path: Path) -> None:
     assert "note: 'died': as a target" in shown.output
     assert "binary (words)" in shown.output
     machine = json.loads(CliRunner().invoke(app, ["data", "describe", str(path), "--json"]).output)
-    assert list(machine) == ["name", "rows", "problems", "notes", "columns"]
+    assert list(machine) == ["name", "rows", "notices", "columns"]
     assert machine["columns"][1]["type"] == "binary (words)"
     assert machine["columns"][0]["min"] is None  # of four values
 
@@ -196,9 +190,9 @@ def test_the_three_impossible_heart_rates_and_nothing_else() -> None:
 def test_three_of_four_rows_are_copies() -> None:
     table = describe_file(shared_data("seed-csv") / "cardiac_arrest_dataset_1025.csv")
     assert table.attrs["duplicated_rows"] == 723
-    assert "302 of 1025 are different" in table.attrs["problems"][0]
+    assert table.attrs["notices"][0].counts == {"rows": 723, "of": 1025}
     assert table["problems"].tolist() == [""] * 14
-    assert "'1' would be the positive class" in table.attrs["notes"][0]
+    assert table.attrs["notices"][1].classes == ("0", "1")
 
 
 def test_nothing_is_wrong_with_cleveland(tmp_path: Path) -> None:
@@ -206,4 +200,4 @@ def test_nothing_is_wrong_with_cleveland(tmp_path: Path) -> None:
     path.write_text(CLEVELAND + (shared_data("uci-heart") / "processed.cleveland.data").read_text())
     table = describe_file(path)
     assert table["problems"].tolist() == [""] * 14
-    assert table.attrs["problems"] == []
+    assert "file-copies" not in {notice.code for notice in table.attrs["notices"]}

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from wardround.core.errors import DataError, StudyError, WardroundError
+from wardround.core.notices import Notice
 from wardround.data.parties import holdings_of
 from wardround.data.records import Column, Records
 from wardround.data.sources import SOURCES
@@ -72,9 +73,10 @@ def test_a_patient_with_several_rows_stays_one(tmp_path: Path) -> None:
 
 
 def test_what_others_lack_is_counted_and_nobody_named(tmp_path: Path) -> None:
-    notes = joined(tmp_path).notes
-    assert "'lab' does not have 1 of the 4 patients of 'clinic'" in notes
-    assert not [note for note in notes for name in ("A1", "B2", "C3", "D4", "Z9") if name in note]
+    notices = joined(tmp_path).notices
+    counts = {"patients": 1, "of": 4}
+    assert Notice("party-lacks-patients", "info", "lab", counts=counts, other_sites=("clinic",)) in notices
+    assert not [n for n in notices for name in ("A1", "B2", "C3", "D4", "Z9") if name in str(n.to_json())]
 
 
 def test_the_holder_need_not_be_the_first(tmp_path: Path) -> None:
@@ -122,7 +124,8 @@ def test_visits_are_joined_one_by_one(tmp_path: Path) -> None:
     assert isinstance(table, pd.DataFrame)
     np.testing.assert_array_equal(table["crp"].to_numpy(), [6.5, 7.5, 2.5, np.nan])
     assert records.known_to["lab"].tolist() == [True, True, True, False]
-    assert "1 rows of 'clinic' are of a visit that 'lab' does not have" in records.notes
+    expected = Notice("visits-not-matched", "info", "lab", counts={"rows": 1}, other_sites=("clinic",))
+    assert expected in records.notices
 
 
 def test_visits_may_have_names_of_their_own(tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ def test_leading_zeros_at_some_patients_only_are_noticed(tmp_path: Path) -> None
     clinic = "pid,age,sick\n7,50,yes\n12,60,no\n13,61,no\n"
     records = load(tmp_path, {"clinic": clinic, "lab": "pid,crp\n007,1.5\n12,2.5\n"})
     assert records.known_to["lab"].tolist() == [False, True, False]
-    assert [note for note in records.notes if note.startswith("1 more patients of 'lab' would be found")]
+    assert Notice("ids-spelt-differently", "warning", "lab", counts={"patients": 1}) in records.notices
 
 
 def test_ids_in_other_forms_of_characters_are_the_same_id(tmp_path: Path) -> None:

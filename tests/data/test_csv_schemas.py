@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import encode
@@ -67,10 +68,11 @@ def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> 
     # 20 years with 5 leap days from 2000-01-01 to 2020-01-01
     assert values["admitted at north"][0] == pytest.approx(7305 / 365.25)
     np.testing.assert_array_equal(records.groups["age"], [50, 61, 72, 40, 45])  # "age" here and "Age" there
-    assert records.notes == (
-        "each hospital uses the columns that it has: 'north' has no 'Age', 'ward'; 'south' has no 'age', 'lactate'",
-        "'sex': 5 spellings joined into 2 levels",
-        "'admitted at north': dates, read as years since 2000-01-01",
+    assert records.notices == (
+        Notice("column-not-recorded", "info", "north", ("Age", "ward"), details={"use": "own"}),
+        Notice("column-not-recorded", "info", "south", ("age", "lactate"), details={"use": "own"}),
+        Notice("spellings-joined", "info", columns=("sex",), counts={"spellings": 5, "levels": 2}),
+        Notice("dates-as-years", "info", columns=("admitted at north",)),
     )
 
 
@@ -91,10 +93,10 @@ def test_what_is_no_feature_at_one_hospital_may_be_one_at_another(tmp_path: Path
     assert records.columns == (Column("code", "categorical"),)
     assert records.recorded == {"north": (), "south": ("code",)}
     assert table(records)["code"].tolist() == [None] * 12 + ["u", "v"] * 6
-    assert records.notes == (
-        "each hospital uses the columns that it has: 'north' has no 'none'",
-        "left out (identifiers): 'code' at 'north'",
-        "left out (no values): 'none' at 'south'",
+    assert records.notices == (
+        Notice("column-not-recorded", "info", "north", ("none",), details={"use": "own"}),
+        Notice("column-left-out", "info", "north", ("code",), details={"reason": "id"}),
+        Notice("column-left-out", "info", "south", ("none",), details={"reason": "empty"}),
     )
 
 
@@ -170,7 +172,7 @@ def test_with_the_same_columns_everybody_records_everything(tmp_path: Path) -> N
 def test_age_groups_where_a_hospital_has_no_years(tmp_path: Path) -> None:
     records = load(tmp_path, south=SOUTH.replace("40,", "40-49,").replace("45,", "40-49,"))
     np.testing.assert_array_equal(records.groups["age"], [50, 61, 72, np.nan, np.nan])
-    assert "'Age' is not in years at 'south', so there are no age groups there" in records.notes
+    assert Notice("age-not-in-years", "info", "south", ("Age",)) in records.notices
     named = load(tmp_path, age="lactate")
     np.testing.assert_array_equal(named.groups["age"], [1.5, np.nan, 4.5, 40, 45])
 
@@ -181,8 +183,10 @@ def test_a_hospital_alone_is_told_what_it_lacks_and_not_refused(tmp_path: Path) 
     path.write_text(SOUTH)
     choices: dict[str, Any] = {"types": {"lactate": "numeric", "ward": "ignore"}, "sex": "gender"}
     records = csv({"south": path}, "died", columns="own", **choices).load()
-    assert "named by the study, and not in this file: 'lactate', 'gender'" in records.notes
-    assert "left out (ignored by the study): 'ward'" in records.notes
+    assert records.notices == (
+        Notice("declared-column-missing", "info", "south", ("lactate", "gender")),
+        Notice("column-left-out", "info", "south", ("ward",), details={"reason": "ignore"}),
+    )
     with pytest.raises(StudyError, match="data: types: no feature is called 'lactate'"):
         csv({"south": path}, "died", **choices).load()
 
@@ -207,7 +211,7 @@ def test_rows_are_complete_in_the_columns_of_their_own_hospital(tmp_path: Path) 
         source = csv(files, "died", columns=usage, types=types)
         cohort = load_cohort(source, Preparation(missing="drop", schema=schema))
         assert cohort.row_numbers.tolist() == [0, 2, 3], (usage, schema)
-        assert "north: 1 of 3 rows have gaps and were dropped, 2 remain" in cohort.notes
-        assert "south: 1 of 2 rows have gaps and were dropped, 1 remain" in cohort.notes
+        assert Notice("rows-dropped", "info", "north", counts={"rows": 1, "of": 3}) in cohort.notices
+        assert Notice("rows-dropped", "info", "south", counts={"rows": 1, "of": 2}) in cohort.notices
     with pytest.raises(DataError, match=r"none of its 3 rows is complete \(Age, ward: no value in any row\)"):
         load_cohort(csv(files, "died", columns="all", types=types), Preparation(missing="drop"))

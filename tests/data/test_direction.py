@@ -11,6 +11,7 @@ from tests.real_data import shared_data
 from wardround.core import seeds
 from wardround.core.notices import Notice, identity
 from wardround.data.checks.before_training import check_splits, direction_notices
+from wardround.data.checks.clinical_names import common_name
 from wardround.data.checks.label_direction import (
     BETWEEN,
     MOST_SITES,
@@ -22,7 +23,6 @@ from wardround.data.checks.label_direction import (
     total,
     uncompared,
 )
-from wardround.data.clinical_names import common_name
 from wardround.data.cohort import Cohort, split_sites
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.records import Column, Records

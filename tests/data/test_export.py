@@ -13,7 +13,7 @@ from wardround.core.errors import RunError
 from wardround.data.cohort import split_sites
 from wardround.data.export import export_split
 from wardround.data.partition.by_hospital import by_hospital
-from wardround.data.records import SIDES, Records
+from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.split import Split
 from wardround.study.schema import Evaluation
@@ -42,8 +42,10 @@ def test_what_was_written_reads_back_as_it_was(tmp_path: Path, validation_share:
         np.testing.assert_array_equal(again.features, expected.features)
         np.testing.assert_array_equal(again.target, expected.target)  # unknown ones too
         assert again.classes == NAMES
-        assert again.side is not None
-        assert again.side.tolist() == np.repeat(SIDES, [len(getattr(split, side)) for side in SIDES]).tolist()
+        assert again.split is not None
+        assert (
+            again.split.tolist() == np.repeat(SPLIT_PARTS, [len(getattr(split, side)) for side in SPLIT_PARTS]).tolist()
+        )
         for name in ("sex", "view", "age"):
             assert again.groups[name].tolist() == expected.groups[name].tolist()
         assert again.patient is not None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import parse_settings, settings_of
 from wardround.data.records import Records
@@ -73,7 +74,7 @@ def test_both_parts_are_joined_in_order(folder: Path) -> None:
     assert records.hospitals == ("fashion-mnist",)
     assert not records.synthetic
     assert not records.is_table
-    assert records.notes == ("Joined 30 training and 3 test images.",)
+    assert records.notices == (Notice("parts-joined", "info", counts={"training": 30, "test": 3}),)
 
 
 def test_rows_can_be_taken(folder: Path) -> None:
@@ -98,7 +99,7 @@ def test_rows_keeps_equally_many_of_each_class_and_says_so(folder: Path) -> None
     assert np.bincount(records.target).tolist() == [2] * 10
     assert images(records).shape == (20, 1, 28, 28)
     assert len(records.hospital) == len(records.groups) == 20
-    assert "Kept 20 of 33 images" in records.notes[1]
+    assert records.notices[1].counts == {"images": 20, "of": 33}
 
 
 def test_a_kept_image_keeps_its_own_label(folder: Path) -> None:

@@ -69,10 +69,10 @@ def test_boxes_follow_their_rows_wherever_these_go_and_however_often(rows: list[
 def test_every_part_of_the_records_is_taken() -> None:
     records = some_radiographs(30)
     side = np.resize(np.array(["train", "test"], dtype=object), len(records))
-    records = replace(records, side=side, prints=np.arange(len(records), dtype=np.uint64))
+    records = replace(records, split=side, prints=np.arange(len(records), dtype=np.uint64))
     chosen = np.array([7, 3, 3, 12])
     taken = records.take(chosen)
-    for name in ("features", "target", "hospital", "patient", "side", "prints"):
+    for name in ("features", "target", "hospital", "patient", "split", "prints"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(records, name)[chosen])
     assert taken.groups.to_dict("list") == records.groups.iloc[chosen].to_dict("list")
     assert taken.groups.index.tolist() == [0, 1, 2, 3]
@@ -152,24 +152,24 @@ def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
 
 def with_sides(records: Records, names: tuple[str, ...]) -> Records:
     """Each patient on one side."""
-    return replace(records, side=np.array(names, dtype=object)[records.units % len(names)])
+    return replace(records, split=np.array(names, dtype=object)[records.units % len(names)])
 
 
 def test_a_split_that_the_source_gives_is_kept() -> None:
     records = with_sides(some_radiographs(), ("train", "train", "validation", "test"))
-    assert records.side is not None
+    assert records.split is not None
     for validation_share in (0.0, 0.3):  # where there are validation rows, none are drawn
         splits = splits_of(records, split="given", validation_share=validation_share)
         for split in splits:
             for name, rows in zip(("train", "validation", "test"), sides(split), strict=True):
-                assert set(records.side[rows]) == {name}
+                assert set(records.split[rows]) == {name}
                 assert (np.diff(rows) > 0).all()
         assert sum(len(split.rows) for split in splits) == len(records)
 
 
 def test_validation_rows_are_drawn_from_training_rows_where_the_source_gives_none() -> None:
     records = with_sides(some_radiographs(600), ("train", "train", "test"))
-    assert records.side is not None
+    assert records.split is not None
     given_splits = splits_of(records, split="given")
     splits = splits_of(records, split="given", validation_share=0.25)
     assert_no_patient_is_torn(records, splits)
@@ -179,7 +179,7 @@ def test_validation_rows_are_drawn_from_training_rows_where_the_source_gives_non
         both = np.sort(np.concatenate([split.train, split.validation]))
         np.testing.assert_array_equal(both, before.train)
         assert len(split.validation) == pytest.approx(0.25 * len(both), rel=0.2)
-        assert set(records.side[split.validation]) == {"train"}
+        assert set(records.split[split.validation]) == {"train"}
 
 
 def test_a_source_without_a_split_cannot_give_one() -> None:
@@ -193,7 +193,7 @@ def test_a_data_set_with_other_sides_is_another_data_set() -> None:
     other = with_sides(records, ("train", "test", "train"))
     assert cohort_of(records).fingerprint == cohort_of(with_sides(records, ("train", "train", "test"))).fingerprint
     assert cohort_of(records).fingerprint != cohort_of(other).fingerprint
-    assert cohort_of(records).fingerprint != cohort_of(replace(records, side=None)).fingerprint
+    assert cohort_of(records).fingerprint != cohort_of(replace(records, split=None)).fingerprint
 
 
 # ---- dealing out
@@ -346,7 +346,7 @@ def test_labels_from_which_nothing_can_be_learned_are_refused(labels: tuple[int,
 
 def test_a_patient_on_both_sides_of_a_given_split_is_a_leak() -> None:
     records = some_radiographs(100)
-    torn = replace(records, side=np.where(np.arange(len(records)) % 3, "train", "test").astype(object))
+    torn = replace(records, split=np.where(np.arange(len(records)) % 3, "train", "test").astype(object))
     plan = load_plan(*load_study(a_study(evaluation={"split": "given"}), sources=source_of(torn)))
     with pytest.raises(CheckError) as refused:
         plan.check(plan.study.arms[0], 42)

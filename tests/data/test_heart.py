@@ -3,6 +3,7 @@
 import pytest
 
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import complete_rows
 from wardround.data.sources.heart import COLUMNS, HOSPITALS, heart, read_hospital
@@ -70,7 +71,7 @@ def test_impossible_zeros_become_missing_and_are_counted() -> None:
     assert (chol == 0).sum() == 0
     assert int(chol[records.hospital == "switzerland"].isna().sum()) == 123
     assert int(chol[records.hospital == "va"].isna().sum()) == 7 + 49
-    assert any("va: trestbps is 0 in 1 rows" in note for note in records.notes)
+    assert Notice("impossible-values", "info", "va", ("trestbps",), {"rows": 1}) in records.notices
 
 
 def test_any_subset_of_hospitals_in_the_order_given() -> None:
@@ -94,7 +95,7 @@ def test_complete_rows_of_own_columns_are_found_in_a_table_of_one_type() -> None
 def test_dropping_incomplete_rows_says_so_and_refuses_a_hospital_that_has_none() -> None:
     cohort = load_cohort(heart(("cleveland",)), Preparation(missing="drop"))
     assert len(cohort.records) == 297
-    assert "cleveland: 6 of 303 rows have gaps and were dropped, 297 remain" in cohort.notes
+    assert Notice("rows-dropped", "info", "cleveland", counts={"rows": 6, "of": 303}) in cohort.notices
     with pytest.raises(Exception, match=r"switzerland: none of its 123 rows is complete"):
         load_cohort(heart(), Preparation(missing="drop"))
 

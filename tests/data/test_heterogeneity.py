@@ -6,7 +6,7 @@ import pytest
 
 from wardround.core.errors import DataError
 from wardround.core.seeds import generator
-from wardround.data.heterogeneity import gini, js_divergence, kl_divergence, label_distributions, measure, mmd_of_pairs
+from wardround.data.heterogeneity import gini, js_divergence, kl_divergence, measure, mmd_of_pairs
 
 
 def rng() -> np.random.Generator:
@@ -23,11 +23,10 @@ def two_samples(shift: float, rows: int = 60) -> dict[str, np.ndarray]:
     return {"a": features.normal(0, 1, (rows, 3)), "b": features.normal(shift, 1, (rows, 3))}
 
 
-def test_shares_of_the_classes() -> None:
-    shares = label_distributions({"a": labels(3, 1)}, class_count=3)
-    assert shares["a"].tolist() == [0.75, 0.25, 0.0]
-    smoothed = label_distributions({"a": labels(3, 1)}, class_count=3, smoothing=0.5)
-    assert smoothed["a"] == pytest.approx([3.5 / 5.5, 1.5 / 5.5, 0.5 / 5.5])
+def test_kl_adds_half_a_row_to_each_class_and_js_does_not() -> None:
+    measured = measure({"a": labels(3, 1), "b": labels(1, 3)}, None, 3, rng())
+    assert measured.kl == pytest.approx(kl_divergence(np.array([3.5, 1.5, 0.5]) / 5.5, np.array([1.5, 3.5, 0.5]) / 5.5))
+    assert measured.js == pytest.approx(js_divergence(np.array([0.75, 0.25, 0.0]), np.array([0.25, 0.75, 0.0])))
 
 
 def test_equal_distributions_do_not_diverge() -> None:

@@ -21,18 +21,21 @@ from wardround.core.settings import parse_settings, settings_of
 from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom.drawing import TRAITS, Chest, clouds, draw_chest, stand, vessel_trees, wall_at
-from wardround.data.sources.phantom.label_draws import (
+from wardround.data.sources.phantom.radiographs import (
     AGE_PULL,
+    CORNERS,
     IMAGES,
     SHARE_AP,
     WITH_BOTH,
     WITH_FINDING,
     correlations,
     draw_labels,
+    expose,
+    mark,
+    phantom,
     prevalence,
+    scanner_of,
 )
-from wardround.data.sources.phantom.radiographs import phantom
-from wardround.data.sources.phantom.scanner import CORNERS, expose, mark, scanner_of
 from wardround.data.sources.phantom.signs import CHANCES, add_findings, place, reshape
 from wardround.data.split import fingerprints
 
@@ -171,10 +174,10 @@ def test_records_are_images_with_fourteen_findings(records: Records) -> None:
 
 def test_it_says_that_it_is_synthetic(records: Records) -> None:
     assert records.synthetic
-    assert "All 1200 images are synthetic" in records.notes[0]
-    assert "no patient is behind them" in records.notes[0]
-    assert "enrich = 0.7" in records.notes[1]
-    assert "as common as there" in phantom(rows=3, enrich=0.0).load().notes[1]
+    synthetic, prevalence = records.notices
+    assert (synthetic.code, synthetic.counts["rows"]) == ("synthetic-rows", 1200)
+    assert "enrich = 0.7" in str(prevalence.details["shares"])
+    assert phantom(rows=3, enrich=0.0).load().notices[1].details == {"shares": "each is as common as there"}
 
 
 def test_a_patient_has_one_hospital_sex_and_age_and_most_have_one_to_three_images(records: Records) -> None:

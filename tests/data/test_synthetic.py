@@ -8,6 +8,7 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from wardround.core.errors import StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import parse_settings, settings_of
 from wardround.data.records import Records
@@ -45,8 +46,10 @@ def test_the_default_is_thirty_sites_with_sixty_features_and_ten_classes() -> No
 def test_it_says_that_it_is_synthetic() -> None:
     records = synthetic(count=3).load()
     assert records.synthetic
-    assert f"All {len(records)} rows are synthetic (Synthetic(1, 1), seed 0)" in records.notes[0]
-    assert "Synthetic-IID" in synthetic(iid=True, count=3).load().notes[0]
+    (notice,) = records.notices
+    assert (notice.code, notice.counts) == ("synthetic-rows", {"rows": len(records), "seed": 0})
+    assert notice.details["recipe"] == "Synthetic(1, 1)"
+    assert synthetic(iid=True, count=3).load().notices[0].details["recipe"] == "Synthetic-IID"
 
 
 def test_rows_can_be_taken() -> None:
@@ -89,7 +92,8 @@ def test_largest_cuts_large_sites_to_their_first_rows() -> None:
         rows = table(cut)[cut.hospital == name].to_numpy()
         assert len(rows) == min(size, 80)
         assert np.array_equal(rows, table(full)[full.hospital == name].to_numpy()[:80])
-    assert f"Cut {sum(size > 80 for size in sizes.values())} of 8 sites to their first 80 rows." in cut.notes
+    counts = {"sites": sum(size > 80 for size in sizes.values()), "of": 8, "rows": 80}
+    assert Notice("sites-cut", "info", counts=counts) in cut.notices
 
 
 def test_a_drawn_label_is_the_class_with_the_highest_softmax() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.data.records import Records
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.csv.target_classes import MEANINGS, PAIRS, differ_by_one_typo
@@ -45,7 +46,7 @@ def test_a_hospital_says_what_its_words_mean(tmp_path: Path) -> None:
         "north": {"0": "disease", "1": "no disease"},
         "south": {"disease": "disease", "healthy": "no disease"},
     }
-    assert records.notes == ()  # nothing was taken for granted, so nothing is to be confirmed
+    assert records.notices == ()  # nothing was taken for granted, so nothing is to be confirmed
 
 
 def test_words_are_compared_by_number_and_without_case(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_labels_without_a_list_follow_the_known_words(tmp_path: Path) -> None:
     records = load(tmp_path, {"a": "1 0 0", "b": "positive negative"}, labels={"a": {"0": "positive", "1": "negative"}})
     assert records.classes == ("negative", "positive")
     assert records.target.tolist() == [0, 1, 1, 1, 0]
-    assert records.notes == ()
+    assert records.notices == ()
     named = load(tmp_path, {"a": "1 0"}, labels={"a": TURNED}, positive="disease")
     assert (named.classes, named.target.tolist()) == (TWO, [0, 1])
 
@@ -174,9 +175,9 @@ def test_targets_and_patients_have_their_own_names(tmp_path: Path) -> None:
     first, second, third, fourth, fifth, sixth = records.patient.tolist()
     assert (first, fourth) == (second, fifth)
     assert len({first, third, fourth, sixth}) == 4
-    assert records.notes == (
-        "'b': 1 of 4 rows left out, without a value in 'outcome'",
-        "'b': 1 rows without a value in 'case', each taken as another patient",
+    assert records.notices == (
+        Notice("rows-without-target", "info", "b", ("outcome",), {"rows": 1, "of": 4}),
+        Notice("unknown-patients", "info", "b", ("case",), {"rows": 1}),
     )
 
 
@@ -189,7 +190,7 @@ def test_a_hospital_without_patient_numbers_counts_equal_rows_as_one(tmp_path: P
     codes = np.unique(records.patient, return_inverse=True)[1].tolist()
     assert codes[2] == codes[4]
     assert len(set(codes)) == 4
-    assert records.notes == ("'b': no column says whose a row is; equal rows count as one patient",)
+    assert records.notices == (Notice("no-patient-column", "info", "b"),)
 
 
 def test_a_target_that_has_another_name_here_is_asked_for(tmp_path: Path) -> None:
@@ -209,9 +210,9 @@ def test_a_target_that_is_a_feature_elsewhere_is_noted(tmp_path: Path) -> None:
     files = {"a": tmp_path / "a.csv", "b": tmp_path / "b.csv"}
     files["a"].write_text("x,died,worse\n1,yes,yes\n2,no,no\n")
     files["b"].write_text("x,worse\n1,yes\n2,no\n")
-    note = "'worse', the target at 'b', is a feature at 'a': does it tell the answer?"
+    notice = Notice("target-elsewhere", "warning", "a", ("worse",), other_sites=("b",))
     choices: dict[str, Any] = {"targets": {"b": "worse"}, "columns": "own"}
-    assert note in csv(files, "died", **choices).load().notes
+    assert notice in csv(files, "died", **choices).load().notices
     assert csv(files, "died", **choices, types={"worse": "ignore"}).load().recorded == {"a": ("x",), "b": ("x",)}
 
 

@@ -17,15 +17,17 @@ def place_of(site: str, sealed: Sealed) -> Place:
     return kind_of(sealed), body_of(sealed).get("round"), site
 
 
-def until_finished(made: Federation, prepare: Callable[[Federation], None], most: int = 200) -> tuple[int, Federation]:
+def until_finished(
+    network: Federation, prepare: Callable[[Federation], None], most: int = 200
+) -> tuple[int, Federation]:
     """Started again as often as it dies; how often that was, and the one that came to an end."""
     for deaths in range(most):
-        prepare(made)
+        prepare(network)
         try:
-            made.run()
-            return deaths, made
+            network.run()
+            return deaths, network
         except Died:
-            made = made.restart_coordinator()
+            network = network.restart_coordinator()
     raise AssertionError("it does not come to an end")
 
 
@@ -46,10 +48,10 @@ def dies_once(seen: set[Place], when: str) -> Callable[[Federation], None]:
         at(site, sealed)
         return answer
 
-    def prepare(made: Federation) -> None:
+    def prepare(network: Federation) -> None:
         if when == "before":
-            made.transport.before = before
+            network.transport.before = before
         else:
-            made.transport.after = after
+            network.transport.after = after
 
     return prepare

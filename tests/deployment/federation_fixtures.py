@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import SiteFile, provision
 from wardround.runs.catalog import load_study
 from wardround.study.schema import Study
 

@@ -15,11 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wardround.deployment.common.parity import Parity, replay
-from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import Parity, SiteFile, approve, deployed_folder, provision, replay
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import load_plan
@@ -165,16 +161,16 @@ def hospitals(
     """Kits for the four heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
     study, families = load_study(document)
     sites = (*HEART, *others)
-    made = Hospitals(study, families, folder / "kits", hosts[0], free_port(hosts[0]), sites)
-    provision(study, sites, made.folder, hosts, made.port)
+    network = Hospitals(study, families, folder / "kits", hosts[0], free_port(hosts[0]), sites)
+    provision(study, sites, network.folder, hosts, network.port)
     for name in sites:
-        fill_in(made.folder / "sites" / name / "site.toml", name if name in HEART else HEART[0])
+        fill_in(network.folder / "sites" / name / "site.toml", name if name in HEART else HEART[0])
         if name not in unapproved:
-            approve(made.site(name), study, "Dr. Test")
+            approve(network.site(name), study, "Dr. Test")
     try:
-        yield made
+        yield network
     finally:
-        made.end_all()
+        network.end_all()
 
 
 def fill_in(site_file: Path, hospital: str) -> None:

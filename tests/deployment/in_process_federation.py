@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Refusal, Refused, Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study
@@ -96,9 +95,9 @@ class ByHand:
         for site, sealed in reversed(list(messages.items())):  # not in the order of the sites
             if site in self.away or not self.before(site, sealed):
                 continue
-            made = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))
-            self.carried.append((site, sealed, made))
-            answer = self.after(site, sealed, made)
+            network = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))
+            self.carried.append((site, sealed, network))
+            answer = self.after(site, sealed, network)
             if answer is not None:
                 yield site, Sealed(answer.head, answer.tensors, answer.signature)
         yield None

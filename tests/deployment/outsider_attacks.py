@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.deployment.federation_processes import Hospitals, Process, listening
-from wardround.deployment.provisioning import certificates as made
+from wardround.deployment.provisioning import certificates
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.protocol.signing import Key, read_key, read_public_key
 
@@ -169,12 +169,12 @@ class OtherAuthority:
     """Somebody else's certificates."""
 
     def __init__(self, folder: Path) -> None:
-        key, authority = made.new_authority("other", 2)
-        mine, certificate = made.new_certificate("other", [IMPOSTOR], 2, key, authority)
+        key, authority = certificates.new_authority("other", 2)
+        mine, certificate = certificates.new_certificate("other", [IMPOSTOR], 2, key, authority)
         self.ca, self.certificate, self.key = (folder / name for name in ("other-ca.pem", "other.pem", "other.key"))
-        self.ca.write_bytes(made.certificate_pem(authority))
-        self.certificate.write_bytes(made.certificate_pem(certificate))
-        self.key.write_bytes(made.private_pem(mine))
+        self.ca.write_bytes(certificates.certificate_pem(authority))
+        self.certificate.write_bytes(certificates.certificate_pem(certificate))
+        self.key.write_bytes(certificates.private_pem(mine))
 
     @contextmanager
     def coordinates(self) -> Iterator[tuple[str, list[bytes]]]:
@@ -206,8 +206,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     from flwr.app import RecordDict
 
     from wardround.deployment.flower.adapter import CoordinatorConnection, ReconnectingGrid
-    from wardround.deployment.flower.server_app import GridTransport, Standing
-    from wardround.deployment.flower.wire import from_record
+    from wardround.deployment.flower.server_app import GridTransport, Standing, from_record
 
     host, port = inner_door(coordinator)
     connection = CoordinatorConnection(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})
@@ -223,7 +222,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     )
     train = {"run": run, "wave": 0, "round": 0, "counted": -1, "work": {"0": 1}, "score": [], "seconds": None}
     forged = [
-        seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(made.new_key()))
+        seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(certificates.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
     answers = [_first(GridTransport(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]

@@ -42,7 +42,7 @@ def deploy(
     document: Mapping[str, Any], folder: Path, sources: Sources | None = None, models: dict[str, Factory] | None = None
 ) -> Both:
     sources = hospitals.at_sites() if sources is None else sources
-    made = federation(document, folder, sources, models=models, known_sources=KNOWN)
+    network = federation(document, folder, sources, models=models, known_sources=KNOWN)
     memories: dict[str, Tree] = {}
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -50,9 +50,9 @@ def deploy(
             memories[site] = {**memories.get(site, {}), **kept_memories(folder / "sites" / site)}
         return answer
 
-    made.transport.after = look
-    made.run()
-    return Both(made, load_plan(*load_study(document, models=models, sources=KNOWN)), memories)
+    network.transport.after = look
+    network.run()
+    return Both(network, load_plan(*load_study(document, models=models, sources=KNOWN)), memories)
 
 
 def kept_memories(state: Path) -> Tree:

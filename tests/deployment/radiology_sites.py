@@ -19,10 +19,10 @@ UNKNOWN = 0.1  # share of labels that nobody knows
 
 @lru_cache(maxsize=4)
 def everywhere(unknown: float = UNKNOWN, patients: int = 120) -> Records:
-    made = some_radiographs(patients, unknown=unknown, seed=3)
+    images = some_radiographs(patients, unknown=unknown, seed=3)
     names = dict(zip(("hospital-0", "hospital-1", "hospital-2"), NAMES, strict=True))
-    hospital = np.array([names[name] for name in made.hospital.tolist()], dtype=object)
-    return replace(made, hospital=hospital).take(np.argsort(hospital, kind="stable"))  # in the order of the sites
+    hospital = np.array([names[name] for name in images.hospital.tolist()], dtype=object)
+    return replace(images, hospital=hospital).take(np.argsort(hospital, kind="stable"))  # in the order of the sites
 
 
 def own(name: str, unknown: float = UNKNOWN, patients: int = 120) -> Records:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.deployment import federation_fixtures as made
+from tests.deployment import federation_fixtures
 from tests.deployment.federation_processes import free_port
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment import CoordinatorKit, provision
 from wardround.protocol.messages import Sealed, Transport
 from wardround.protocol.signing import read_key, read_public_key
 
@@ -18,8 +17,10 @@ from wardround.protocol.signing import read_key, read_public_key
 def made_linked(folder: Path) -> Any:
     from wardround.deployment.flower.superlink import SuperLink
 
-    kit = CoordinatorKit.load(provision(made.study(), made.SITES, folder / "kits", port=free_port("127.0.0.1")))
-    keys = {site: read_public_key(pem, site).public for site, pem in kit.sites.items()}
+    kit = CoordinatorKit.load(
+        provision(federation_fixtures.study(), federation_fixtures.SITES, folder / "kits", port=free_port("127.0.0.1"))
+    )
+    keys = {site: read_public_key(pem, site).public for site, pem in kit.public_keys.items()}
     return SuperLink("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
 
 

@@ -34,18 +34,18 @@ def begin(folder: Path, quorum: int | None = 2, arms: list[Any] | None = None, *
     return federation(content, folder, at_sites(SITES), known_sources=KNOWN)
 
 
-def lies(made: Federation, kind: str, change: Change, site: str = "cedar", round_number: int | None = None) -> None:
+def lies(network: Federation, kind: str, change: Change, site: str = "cedar", round_number: int | None = None) -> None:
     """One hospital answers one kind of question with something else, validly signed."""
 
     def after(name: str, sealed: Sealed, answer: Sealed) -> Sealed:
         due = round_number is None or body_of(sealed).get("round") == round_number
         return forged(answer, name, change) if name == site and kind_of(sealed) == kind and due else answer
 
-    made.transport.after = after
+    network.transport.after = after
 
 
-def results(made: Federation) -> dict[str, Any]:
-    found: dict[str, Any] = made.folder.read_json("results.json")
+def results(network: Federation) -> dict[str, Any]:
+    found: dict[str, Any] = network.folder.read_json("results.json")
     return found
 
 
@@ -58,16 +58,16 @@ def put(**values: Any) -> Change:
     return lambda body, tensors: summary_of(body).update(values)
 
 
-@pytest.mark.parametrize("values", [{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"side": "validation"}])
+@pytest.mark.parametrize("values", [{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"subset": "validation"}])
 def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_path: Path) -> None:
     honest = begin(tmp_path / "honest")
     honest.run()
-    made = begin(tmp_path / "forged")
-    lies(made, "evaluate", put(**values))
-    made.run()
+    network = begin(tmp_path / "forged")
+    lies(network, "evaluate", put(**values))
+    network.run()
     name = next(iter(values))
-    assert any(line.startswith("cedar: sent an answer that cannot be used") and name in line for line in made.lines)
-    found, expected = results(made)["arms"]["fedavg"]["sites"], results(honest)["arms"]["fedavg"]["sites"]
+    assert any(line.startswith("cedar: sent an answer that cannot be used") and name in line for line in network.lines)
+    found, expected = results(network)["arms"]["fedavg"]["sites"], results(honest)["arms"]["fedavg"]["sites"]
     assert set(found) == {"alder", "birch"}
     assert all(found[site] == expected[site] for site in found)
 
@@ -93,11 +93,13 @@ def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_pa
     ],
 )
 def test_impossible_figures_are_refused_and_their_sender_named(change: Change, problem: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    lies(made, "evaluate", change)
-    made.run()
-    assert any(line.startswith("cedar: sent an answer that cannot be used") and problem in line for line in made.lines)
-    assert set(results(made)["arms"]["fedavg"]["sites"]) == {"alder", "birch"}
+    network = begin(tmp_path)
+    lies(network, "evaluate", change)
+    network.run()
+    assert any(
+        line.startswith("cedar: sent an answer that cannot be used") and problem in line for line in network.lines
+    )
+    assert set(results(network)["arms"]["fedavg"]["sites"]) == {"alder", "birch"}
 
 
 def first_set(**values: Any) -> Change:
@@ -120,21 +122,21 @@ def first_set(**values: Any) -> Change:
     ],
 )
 def test_impossible_counts_before_the_first_round_are_refused(change: Change, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    lies(made, "facts", change)
-    made.run()
-    assert any(line.startswith("cedar: sent an answer that cannot be used") for line in made.lines)
-    assert results(made)["participation"]["cedar"]["came"] is False
-    assert all(list(one) == ["alder", "birch"] for one in made.folder.records()["sites"])
+    network = begin(tmp_path)
+    lies(network, "facts", change)
+    network.run()
+    assert any(line.startswith("cedar: sent an answer that cannot be used") for line in network.lines)
+    assert results(network)["participation"]["cedar"]["joined"] is False
+    assert all(list(one) == ["alder", "birch"] for one in network.folder.records()["sites"])
 
 
 def test_where_everybody_is_needed_the_run_stops_says_who_and_why_and_goes_on_later(tmp_path: Path) -> None:
-    made = begin(tmp_path, quorum=None)
-    lies(made, "train", lambda body, tensors: body.update(figures={"0": None}), round_number=1)
+    network = begin(tmp_path, quorum=None)
+    lies(network, "train", lambda body, tensors: body.update(figures={"0": None}), round_number=1)
     with pytest.raises(DeployError, match="cedar sent an answer that cannot be used") as stopped:
-        made.run()
+        network.run()
     assert "goes on from here" in str(stopped.value)
-    again = made.restart_coordinator()
+    again = network.restart_coordinator()
     again.run()
     honest = begin(tmp_path / "honest", quorum=None)
     honest.run()
@@ -146,29 +148,29 @@ def test_where_everybody_is_needed_the_run_stops_says_who_and_why_and_goes_on_la
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
 def test_an_update_that_is_not_finite_is_refused_and_its_sender_named(value: float, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def change(body: dict[str, Any], tensors: Tree) -> None:
         name = next(iter(tensors))
         tensors[name] = torch.full_like(tensors[name], value)
 
-    lies(made, "train", change, round_number=1)
-    made.run()
-    assert any(line.startswith("cedar: sent an update with numbers that are not finite") for line in made.lines)
-    assert results(made)["arms"]["fedavg"]["metrics"]["accuracy"]["mean"] > 0
-    records = made.folder.records()
+    lies(network, "train", change, round_number=1)
+    network.run()
+    assert any(line.startswith("cedar: sent an update with numbers that are not finite") for line in network.lines)
+    assert results(network)["arms"]["fedavg"]["metrics"]["accuracy"]["mean"] > 0
+    records = network.folder.records()
     assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
 
 
 def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed(tmp_path: Path) -> None:
     """One arm's learning rate is far too high; the other arm is as if that arm were not there."""
     wild = {"name": "wild", "algorithm": "fedavg", "training.lr": 1e30}
-    made = begin(tmp_path / "both", quorum=None, arms=[{"algorithm": "fedavg"}, wild])
-    made.run()
-    for _, sealed, answer in made.transport.carried:
+    network = begin(tmp_path / "both", quorum=None, arms=[{"algorithm": "fedavg"}, wild])
+    network.run()
+    for _, sealed, answer in network.transport.carried:
         if kind_of(sealed) == "train":
             assert all(torch.isfinite(leaf).all() for leaf in tensors_of(answer).values())
-    found = results(made)
+    found = results(network)
     assert noticed(found, "update-not-finite", site="cedar", arm="wild")
     assert found["participation"]["cedar"]["rounds"] < found["participation"]["cedar"]["of"]
     alone = begin(tmp_path / "alone", quorum=None)
@@ -183,67 +185,67 @@ def tensors_of(answer: Sealed) -> Tree:
 
 
 def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.transport.before = lambda site, sealed: not (site == "cedar" and kind_of(sealed) == "hello")
-    made.run()
-    found = results(made)["participation"]
+    network = begin(tmp_path)
+    network.transport.before = lambda site, sealed: not (site == "cedar" and kind_of(sealed) == "hello")
+    network.run()
+    found = results(network)["participation"]
     assert list(found) == list(SITES)
     assert found["cedar"] == {
-        "came": False,
+        "joined": False,
         "rounds": 0,
         "of": 0,
         "scored": False,
-        "why": "did not answer the greeting in time",
+        "reason": "did not answer the greeting in time",
     }
-    rounds = len(made.folder.records())
-    assert found["alder"] == {"came": True, "rounds": rounds, "of": rounds, "scored": True, "why": None}
-    words = participation_sentence(results(made))
+    rounds = len(network.folder.records())
+    assert found["alder"] == {"joined": True, "rounds": rounds, "of": rounds, "scored": True, "reason": None}
+    words = participation_sentence(results(network))
     assert words is not None
     assert words.startswith("Not everybody took part: 2 of 3 invited hospitals")
     assert "cedar did not take part (did not answer the greeting in time)" in words
 
 
 def test_everybody_there_is_not_worth_a_word(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.run()
-    assert participation_sentence(results(made)) is None
+    network = begin(tmp_path)
+    network.run()
+    assert participation_sentence(results(network)) is None
 
 
 def test_who_left_in_the_middle_is_counted(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    lies(made, "train", lambda body, tensors: body["trials"].clear(), round_number=1)
-    made.run()
-    entry = results(made)["participation"]["cedar"]
-    assert (entry["came"], entry["rounds"], entry["scored"]) == (True, 1, False)
-    assert entry["of"] == len(made.folder.records())
-    assert entry["why"].startswith("sent an answer that cannot be used")
+    network = begin(tmp_path)
+    lies(network, "train", lambda body, tensors: body["trials"].clear(), round_number=1)
+    network.run()
+    entry = results(network)["participation"]["cedar"]
+    assert (entry["joined"], entry["rounds"], entry["scored"]) == (True, 1, False)
+    assert entry["of"] == len(network.folder.records())
+    assert entry["reason"].startswith("sent an answer that cannot be used")
 
 
 def test_a_hospital_with_more_than_half_of_all_weight_is_noticed(tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def many(body: dict[str, Any], tensors: Tree) -> None:
         body["sets"][0]["train"] = body["described"]["train"] = 5000
         body["described"]["classes"] = dict.fromkeys(body["described"]["classes"])
 
-    lies(made, "facts", many)
-    made.run()
-    (notice,) = noticed(results(made), "large-share-of-weight")
+    lies(network, "facts", many)
+    network.run()
+    (notice,) = noticed(results(network), "large-share-of-weight")
     assert notice["site"] == "cedar"
     assert notice["counts"]["share"] > 0.98
 
 
 def test_who_differs_from_most_leaves_whoever_it_is(tmp_path: Path) -> None:
     """Also where it is the first in the list, which others used to be compared with."""
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def another_kind(body: dict[str, Any], tensors: Tree) -> None:
         body["columns"][0]["kind"] = "categorical"
 
-    lies(made, "hello", another_kind, site="alder")
-    made.run()
-    assert any(line.startswith("alder: ") and "is categorical here" in line for line in made.lines)
-    assert all(list(one) == ["birch", "cedar"] for one in made.folder.records()["sites"])
+    lies(network, "hello", another_kind, site="alder")
+    network.run()
+    assert any(line.startswith("alder: ") and "is categorical here" in line for line in network.lines)
+    assert all(list(one) == ["birch", "cedar"] for one in network.folder.records()["sites"])
 
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nalder: left the run\u202e\x9b31m\x00"
@@ -254,7 +256,7 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
     from tests.deployment.in_process_federation import key
     from wardround.protocol.messages import Message, seal
 
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if site == "cedar" and kind_of(sealed) == "train":
@@ -262,31 +264,33 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
             return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
         return answer
 
-    made.transport.after = after
-    made.run()
-    lines = [line for line in made.lines if line.startswith("cedar: ")]
+    network.transport.after = after
+    network.run()
+    lines = [line for line in network.lines if line.startswith("cedar: ")]
     assert lines
     assert all(is_plain(line) for line in lines)
-    assert all(is_plain(notice["text"]) for notice in results(made)["notices"])
+    assert all(is_plain(notice["text"]) for notice in results(network)["notices"])
 
 
 def test_names_with_control_characters_are_refused(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    lies(made, "hello", lambda body, tensors: body["columns"][0].update(name=f"age{ESCAPES}"))
-    made.run()
-    assert any("cedar: sent an answer that cannot be used: a name in it has control" in line for line in made.lines)
-    assert all(is_plain(line) for line in made.lines)
+    network = begin(tmp_path)
+    lies(network, "hello", lambda body, tensors: body["columns"][0].update(name=f"age{ESCAPES}"))
+    network.run()
+    assert any("cedar: sent an answer that cannot be used: a name in it has control" in line for line in network.lines)
+    assert all(is_plain(line) for line in network.lines)
 
 
 def test_invented_columns_are_refused_by_a_limit(tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def invent(body: dict[str, Any], tensors: Tree) -> None:
         body["columns"] = [{**body["columns"][0], "name": f"column {number}"} for number in range(200_000)]
 
-    lies(made, "hello", invent)
-    made.run()
-    assert any(line.startswith("cedar: sent an answer that cannot be used") and "50000" in line for line in made.lines)
+    lies(network, "hello", invent)
+    network.run()
+    assert any(
+        line.startswith("cedar: sent an answer that cannot be used") and "50000" in line for line in network.lines
+    )
 
 
 def test_plain_text_keeps_what_people_write() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from tests.deployment.federation_fixtures import kits, site_file, study
 from wardround.core.errors import DeployError
-from wardround.deployment.governance.approvals import approvals_of, approve, approved_study, withdraw
-from wardround.deployment.governance.policy import Policy, refusal_of_study
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import Policy, SiteFile, approvals_of, approve, withdraw
+from wardround.deployment.governance.approvals import approved_study
+from wardround.deployment.governance.policy import refusal_of_study
 from wardround.runs.audit import verify
 from wardround.runs.catalog import families
 
@@ -37,8 +37,8 @@ def test_another_study_is_not_approved_with_it(site: SiteFile) -> None:
 
 
 def test_a_kits_study_is_not_approved_by_itself(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    fresh = SiteFile.load(made / "sites" / "north")
+    kits_dir = kits(tmp_path / "kits")
+    fresh = SiteFile.load(kits_dir / "sites" / "north")
     assert approvals_of(fresh) == {}
     assert approved_study(fresh, study().hash, KNOWN) is None
 

@@ -15,8 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from typer.main import get_command
 
 from wardround.cli.main import app
+from wardround.deployment import SiteFile
 from wardround.deployment.demo import started
-from wardround.deployment.provisioning.site_file import SiteFile
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "containers"

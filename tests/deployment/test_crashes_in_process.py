@@ -16,13 +16,23 @@ from tests.deployment.parity import KNOWN, kept_memories
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.parity import replay, replay_trial
+from wardround.deployment import replay
+from wardround.deployment.common.parity import replay_trial
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 SITES = ("alder", "birch", "cedar")
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
+MESSAGES = (
+    "hello",
+    "facts",
+    "fill_values",
+    "moments",
+    "prepare",
+    "train",
+    "evaluate",
+    "goodbye",
+)  # in the order of a run
 DEADLINE = 1000.0  # seconds; a clock of the test's own lets them pass
 PLACES: list[Place] = [
     (kind, number, site) for kind in MESSAGES for number in (range(3) if kind == "train" else [None]) for site in SITES
@@ -56,9 +66,9 @@ def digest(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("quiet")
-    made = begin(folder)
-    made.run()
-    asked = [kind_of(sealed) for _, sealed, _ in made.transport.carried]
+    network = begin(folder)
+    network.run()
+    asked = [kind_of(sealed) for _, sealed, _ in network.transport.carried]
     assert list(dict.fromkeys(asked)) == list(MESSAGES)
     return digest(folder)
 
@@ -79,14 +89,14 @@ def test_the_coordinator_dies_once(place: Place, when: str, quiet: str, tmp_path
     assert digest(tmp_path) == quiet
 
 
-def restarting(made: Federation, when: str, only: Place | None = None) -> list[Place]:
+def restarting(network: Federation, when: str, only: Place | None = None) -> list[Place]:
     """The site that is asked dies each time, or at one place; before it reads the message or when it has answered."""
     died: list[Place] = []
 
     def die(site: str, sealed: Sealed) -> None:
         if only in (None, place_of(site, sealed)):
             died.append(place_of(site, sealed))
-            made.restart_site(site)
+            network.restart_site(site)
 
     def before(site: str, sealed: Sealed) -> bool:
         die(site, sealed)
@@ -97,17 +107,17 @@ def restarting(made: Federation, when: str, only: Place | None = None) -> list[P
         return answer
 
     if when == "before":
-        made.transport.before = before
+        network.transport.before = before
     else:
-        made.transport.after = after
+        network.transport.after = after
     return died
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_sites_die_at_every_message(when: str, quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    died = restarting(made, when)
-    made.run()
+    network = begin(tmp_path)
+    died = restarting(network, when)
+    network.run()
     assert set(died) == set(PLACES)
     assert digest(tmp_path) == quiet
 
@@ -115,18 +125,18 @@ def test_sites_die_at_every_message(when: str, quiet: str, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: "-".join(map(str, place)))
 def test_a_site_dies_once_and_its_answer_is_lost(place: Place, quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     lost: list[Place] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
         if place_of(site, sealed) == place and place not in lost:
             lost.append(place)
-            made.restart_site(site)
+            network.restart_site(site)
             return None
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     assert lost == [place]
     assert digest(tmp_path) == quiet
 
@@ -135,10 +145,10 @@ def test_a_site_dies_once_and_its_answer_is_lost(place: Place, quiet: str, tmp_p
 def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
     die = dies_once(set(), "after")
 
-    def prepare(made: Federation) -> None:
+    def prepare(network: Federation) -> None:
         for site in SITES:
-            made.restart_site(site)
-        die(made)
+            network.restart_site(site)
+        die(network)
 
     until_finished(begin(tmp_path), prepare)
     assert digest(tmp_path) == quiet
@@ -146,7 +156,7 @@ def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
 
 def test_every_answer_is_lost_once(quiet: str, tmp_path: Path) -> None:
     """Asked again, a site gives the same bytes, although the coordinator's log has gone on."""
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     lost: dict[Place, Sealed] = {}
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
@@ -155,46 +165,46 @@ def test_every_answer_is_lost_once(quiet: str, tmp_path: Path) -> None:
             assert answer == lost[place]
         return answer if lost.setdefault(place, answer) is not answer else None
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     assert digest(tmp_path) == quiet
 
 
 def test_every_message_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def before(site: str, sealed: Sealed) -> bool:
-        made.transport.sites[site].answer(sealed)
+        network.transport.sites[site].answer(sealed)
         return True
 
-    made.transport.before = before
-    made.run()
+    network.transport.before = before
+    network.run()
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_old_messages_that_come_again_change_nothing(restarted: bool, quiet: str, tmp_path: Path) -> None:
     """Before each message a site gets every earlier one once more, the oldest last."""
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     old: dict[str, list[Sealed]] = {site: [] for site in SITES}
 
     def before(site: str, sealed: Sealed) -> bool:
         for message in reversed(old[site]):
-            made.transport.sites[site].answer(message)
+            network.transport.sites[site].answer(message)
         if kind_of(sealed) in ("train", "evaluate"):
             old[site].append(sealed)
         if restarted:
-            made.restart_site(site)
+            network.restart_site(site)
         return True
 
-    made.transport.before = before
-    made.run()
+    network.transport.before = before
+    network.run()
     assert digest(tmp_path) == quiet
 
 
 def test_late_answers_of_earlier_rounds_count_for_nothing(quiet: str, tmp_path: Path) -> None:
     """They carry a valid signature; what they are about is another round, or another kind of question."""
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     earlier: dict[str, list[Sealed]] = {site: [] for site in SITES}
     shown: set[Place] = set()
 
@@ -206,38 +216,38 @@ def test_late_answers_of_earlier_rounds_count_for_nothing(quiet: str, tmp_path: 
         earlier[site].append(answer)
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     assert len(shown) == len(PLACES) - len(SITES)
-    assert not made.coordinator.left
+    assert not network.coordinator.left
     assert digest(tmp_path) == quiet
 
 
 # -- a site's folder is gone
 
 
-def lose_folder(made: Federation, folder: Path) -> None:
+def lose_folder(network: Federation, folder: Path) -> None:
     """When the second round is asked, cedar's whole state is deleted and its process started again."""
 
     def before(site: str, sealed: Sealed) -> bool:
         if place_of(site, sealed) == ("train", 1, "cedar"):
             rmtree(folder / "sites" / "cedar")
-            made.restart_site("cedar")
+            network.restart_site("cedar")
         return True
 
-    made.transport.before = before
+    network.transport.before = before
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_a_site_without_its_state_goes_on_where_no_memory_is_needed(algorithm: str, tmp_path: Path) -> None:
     content = study([algorithm], data={"hospitals": list(SITES)})
-    made = begin(tmp_path / "lost", content)
-    lose_folder(made, tmp_path / "lost")
+    network = begin(tmp_path / "lost", content)
+    lose_folder(network, tmp_path / "lost")
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     assert "cedar" in stopped.value.problem
     assert "it knows nothing of this run" in stopped.value.problem
-    again = made.restart_coordinator()  # it greets everybody, and cedar learns of the run
+    again = network.restart_coordinator()  # it greets everybody, and cedar learns of the run
     if algorithm == "scaffold":
         with pytest.raises(DeployError) as stopped:
             again.run()
@@ -272,10 +282,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+    clock = Clock()
     for module in ("flat.coordinator", "common.messaging"):
-        monkeypatch.setattr(f"wardround.deployment.{module}.time", made)
-    return made
+        monkeypatch.setattr(f"wardround.deployment.{module}.time", clock)
+    return clock
 
 
 def closing(rounds: int) -> dict[str, Any]:
@@ -283,16 +293,16 @@ def closing(rounds: int) -> dict[str, Any]:
     return document(deployment=waits, training={"rounds": rounds})
 
 
-def steps_of(made: Federation) -> None:
+def steps_of(network: Federation) -> None:
     """To the end, unless it goes round in circles."""
-    for asked, step in enumerate(made.coordinator.run()):
-        made.steps.append(step)
+    for asked, step in enumerate(network.coordinator.run()):
+        network.steps.append(step)
         assert asked < 1000, "the round never closes"
 
 
-def assert_replayed(made: Federation, content: dict[str, Any]) -> None:
+def assert_replayed(network: Federation, content: dict[str, Any]) -> None:
     """The deployed models are those of the recorded roster on one machine."""
-    found = replay(load_plan(*load_study(content, sources=KNOWN)), made.folder)
+    found = replay(load_plan(*load_study(content, sources=KNOWN)), network.folder)
     assert found.equal
     assert found.models == 2
 
@@ -300,7 +310,7 @@ def assert_replayed(made: Federation, content: dict[str, Any]) -> None:
 def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: Path, clock: Clock) -> None:
     """cedar trains in round 2 and its answer comes too late: what it kept then is not in force in round 3."""
     content = closing(4)
-    made = begin(tmp_path, content)
+    network = begin(tmp_path, content)
     late: list[Sealed] = []
     memories: dict[str, Tree] = {}
 
@@ -319,15 +329,15 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
             assert body_of(sealed)["counted"] == {0: -1, 1: 0, 2: 0, 3: 2}[body_of(sealed)["round"]]
         return True
 
-    made.transport.before, made.transport.after = before, after
-    steps_of(made)
+    network.transport.before, network.transport.after = before, after
+    steps_of(network)
     assert late[0] == late[1]
-    assert any(line.startswith("cedar: did not answer in time (connected)") for line in made.lines)
-    records = made.folder.records()
+    assert any(line.startswith("cedar: did not answer in time (connected)") for line in network.lines)
+    records = network.folder.records()
     assert [list(one) for one in records[records["round"] == 2]["sites"]] == [["alder", "birch"]] * 2
-    entry = made.folder.read_json("results.json")["participation"]["cedar"]
-    assert entry == {"came": True, "rounds": 6, "of": 8, "scored": True, "why": None}  # of two arms
-    assert_replayed(made, content)
+    entry = network.folder.read_json("results.json")["participation"]["cedar"]
+    assert entry == {"joined": True, "rounds": 6, "of": 8, "scored": True, "reason": None}  # of two arms
+    assert_replayed(network, content)
     plan = load_plan(*load_study(content, sources=KNOWN))
     happened: list[Any] = records[records["arm"] == "scaffold"].to_dict("records")
     run = replay_trial(plan.trial(plan.study.arm("scaffold"), 3), happened)
@@ -339,23 +349,23 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
 def test_scaffolds_control_stays_the_mean_of_the_sites_controls(tmp_path: Path, clock: Clock) -> None:
     """The invariant that an update which counts at one end only would break."""
     content = closing(4)
-    made = begin(tmp_path, content)
+    network = begin(tmp_path, content)
     memories: dict[str, Tree] = {}
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == "goodbye":
             memories[site] = kept_memories(tmp_path / "sites" / site)
         away = place_of(site, sealed)[:2] == ("train", 2)
-        if away and not made.transport.away:
+        if away and not network.transport.away:
             clock.pass_deadline()
-        made.transport.away = {"birch"} if away else set()
+        network.transport.away = {"birch"} if away else set()
         return True
 
-    made.transport.before = before
-    steps_of(made)
-    assert any(line.startswith("birch: did not answer in time (not connected)") for line in made.lines)
-    assert_replayed(made, content)
-    server = made.folder.load_model("scaffold", 3)
+    network.transport.before = before
+    steps_of(network)
+    assert any(line.startswith("birch: did not answer in time (not connected)") for line in network.lines)
+    assert_replayed(network, content)
+    server = network.folder.load_model("scaffold", 3)
     for name in ("weight", "bias"):
         controls = [memories[site][f"0/1/algorithm/control/{name}"] for site in SITES]
         assert (server[f"server/control/{name}"] - torch.stack(controls).mean(dim=0)).abs().max() < 1e-6
@@ -364,17 +374,17 @@ def test_scaffolds_control_stays_the_mean_of_the_sites_controls(tmp_path: Path, 
 def test_a_round_closes_with_a_quorum_when_the_coordinator_died_in_it(tmp_path: Path, clock: Clock) -> None:
     """The answers that had arrived before it died are part of the quorum."""
     content = closing(2)
-    made = begin(tmp_path, content)
+    network = begin(tmp_path, content)
 
     def before(site: str, sealed: Sealed) -> bool:
         if place_of(site, sealed) == ("train", 1, "alder"):  # the last to be asked
             raise Died
         return True
 
-    made.transport.before = before
+    network.transport.before = before
     with pytest.raises(Died):
-        made.run()
-    again = made.restart_coordinator()
+        network.run()
+    again = network.restart_coordinator()
 
     def without_alder(site: str, sealed: Sealed) -> bool:
         if place_of(site, sealed) != ("train", 1, "alder"):
@@ -390,7 +400,7 @@ def test_a_round_closes_with_a_quorum_when_the_coordinator_died_in_it(tmp_path: 
 def test_a_round_waits_for_its_quorum_whatever_the_deadline(tmp_path: Path, clock: Clock) -> None:
     """birch and cedar are away for a while, and one site is no quorum."""
     content = closing(2)
-    made = begin(tmp_path, content)
+    network = begin(tmp_path, content)
     lost: list[str] = []
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -400,9 +410,9 @@ def test_a_round_waits_for_its_quorum_whatever_the_deadline(tmp_path: Path, cloc
         lost.append(site)
         return False
 
-    made.transport.before = before
-    steps_of(made)
+    network.transport.before = before
+    steps_of(network)
     assert len(lost) == 8
-    records = made.folder.records()
+    records = network.folder.records()
     assert all(len(one) >= 2 for one in records["sites"])
-    assert_replayed(made, content)
+    assert_replayed(network, content)

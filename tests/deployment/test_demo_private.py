@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.demo import PRIVATE, run_demo
+from wardround.deployment import deployed_folder, run_demo
+from wardround.deployment.demo import PRIVATE
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import Ledger
 

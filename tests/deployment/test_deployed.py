@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals
 from wardround.cli.rendering import INTERRUPTED
-from wardround.deployment.join import preflight
-from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment import CoordinatorKit, preflight
 from wardround.runs.audit import changed_files, heads_in, verify
 
 STUDY = heart_study(
@@ -62,7 +61,7 @@ def check_says_ok(here: Hospitals) -> None:
     assert check.ended() == 0, check.said
     found = json.loads(check.said)
     assert found["ok"]
-    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["found"]}
+    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["conditions"]}
     assert not (here.site(FIRST).state / "audit.jsonl").exists()
 
 

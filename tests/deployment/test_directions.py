@@ -10,8 +10,8 @@ import pytest
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
-from wardround.data.clinical_names import SAME
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
 from wardround.study.schema import Evaluation, Study
@@ -40,40 +40,42 @@ def hospitals(folder: Path, inverted: str = "", accept: tuple[str, ...] = (), **
 
 
 def test_hospitals_that_mean_the_same_are_let_through(tmp_path: Path) -> None:
-    made = hospitals(tmp_path)
-    made.run()
-    assert not noticed(made.folder.read_json("results.json"), "label-direction")
+    network = hospitals(tmp_path)
+    network.run()
+    assert not noticed(network.folder.read_json("results.json"), "label-direction")
 
 
 @pytest.mark.parametrize("inverted", HOSPITALS)
 def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, tmp_path: Path) -> None:
-    made = hospitals(tmp_path, inverted)
+    network = hospitals(tmp_path, inverted)
     with pytest.raises(CheckError, match="label-direction") as caught:
-        made.run()
+        network.run()
     assert caught.value.where == f"{inverted}: label-direction"
     assert "map the words under `labels`" in str(caught.value)
     assert "which hospitals approve anew" in str(caught.value)
-    assert "train" not in {kind_of(asked) for _, asked, _ in made.transport.carried}
+    assert "train" not in {kind_of(asked) for _, asked, _ in network.transport.carried}
 
 
 def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
-    made = hospitals(tmp_path, "va", ("label-direction",))
-    made.run()
-    (notice,) = noticed(made.folder.read_json("results.json"), "label-direction")
+    network = hospitals(tmp_path, "va", ("label-direction",))
+    network.run()
+    (notice,) = noticed(network.folder.read_json("results.json"), "label-direction")
     assert notice["site"] == "va"
     assert notice["accepted"]
 
 
-def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:
+def told_by(network: Federation) -> dict[str, dict[str, list[float]]]:
     return {
-        site: body_of(answer)["directions"] for site, _, answer in made.transport.carried if kind_of(answer) == "facts"
+        site: body_of(answer)["directions"]
+        for site, _, answer in network.transport.carried
+        if kind_of(answer) == "facts"
     }
 
 
 def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tmp_path: Path) -> None:
-    made = hospitals(tmp_path)
-    made.run()
-    told = told_by(made)
+    network = hospitals(tmp_path)
+    network.run()
+    told = told_by(network)
     assert set(told) == set(HOSPITALS)
     for columns in told.values():
         assert {"age", "highest heart rate"} <= set(columns) <= set(SAME)
@@ -86,20 +88,20 @@ def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tm
 
 
 def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
-    made = hospitals(tmp_path, "va", deployment={"compare_labels": False})
-    made.run()
-    assert told_by(made) == {site: {} for site in HOSPITALS}
+    network = hospitals(tmp_path, "va", deployment={"compare_labels": False})
+    network.run()
+    assert told_by(network) == {site: {} for site in HOSPITALS}
 
 
 def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> None:
-    made = hospitals(
+    network = hospitals(
         tmp_path,
         data={"source": "at-sites", "schema": "own", "missing": "range", "scale": "ranges", "public": True},
         privacy={"example": {"epsilon": 8.0, "delta": 1e-4, "clip": 1.0}},
         training={"rounds": 1, "batch_size": 16},
     )
-    made.run()
-    assert told_by(made) == {site: {} for site in HOSPITALS}
+    network.run()
+    assert told_by(network) == {site: {} for site in HOSPITALS}
 
 
 @pytest.mark.parametrize("sent", [[0.7, 0.1], [0.1, 0.0], [0.1], [0.1, float("nan")], ["a", 1], [0.1, 0.2, 0.3]])
@@ -110,8 +112,8 @@ def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
 
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
-    made = hospitals(tmp_path)
-    site = made.transport.sites["va"]
+    network = hospitals(tmp_path)
+    site = network.transport.sites["va"]
     answer_facts = site._answer_body
 
     def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
@@ -120,4 +122,4 @@ def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_pat
 
     site._answer_body = lying  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
-        made.run()
+        network.run()

@@ -16,13 +16,13 @@ from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
-from wardround.bundles.bundle import load_bundle
-from wardround.bundles.predict.predict import predict_images
+from wardround.bundles import load_bundle, predict_images
 from wardround.core.errors import DeployError, RunError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
+from wardround.deployment import load_predictions
+from wardround.deployment.common.local_predictions import load_thresholds
 from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session
 from wardround.evaluation.prediction import scores_of
@@ -70,7 +70,7 @@ def test_figures_that_need_no_threshold_are_the_simulations(results: dict[str, A
         assert set(arm) == set(theirs)
         for metric in ("brier", "loss"):
             assert arm["metrics"][metric]["mean"] == pytest.approx(theirs["metrics"][metric]["mean"], abs=1e-7)
-        bound = arm["auc_uncertain_by"]
+        bound = arm["auc_error_bound"]
         assert 0 < bound < 0.1
         assert arm["metrics"]["auc"]["mean"] == pytest.approx(theirs["metrics"]["auc"]["mean"], abs=bound + 1e-7)
         for site in NAMES:
@@ -143,8 +143,8 @@ def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
         selection={"arms": ["fedprox"], "metric": "loss", "on": "validation"},
         topology={"kind": "hierarchical", "regions": {"east": list(NAMES[:2]), "west": [NAMES[2]]}},
     )
-    made = hierarchy(document, tmp_path / "deployed", radiology.at_sites(), known_sources=KNOWN)
-    ours = made.run().read_json("results.json")
+    network = hierarchy(document, tmp_path / "deployed", radiology.at_sites(), known_sources=KNOWN)
+    ours = network.run().read_json("results.json")
     theirs = run_study(document, tmp_path / "runs", engine="serial", sources=KNOWN, workers=1).results
     assert ours["selection"][0]["chosen"] == theirs["selection"][0]["chosen"]
     assert ours["selection"][0]["scores"] == pytest.approx(theirs["selection"][0]["scores"], abs=1e-6)
@@ -154,11 +154,11 @@ def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
         found, expected = (one["topology"]["regions"][region] for one in (arm, other))
         loss, known = (one["metrics"]["regional"]["loss"]["mean"] for one in (found, expected))
         assert loss == pytest.approx(known, abs=1e-6)
-    assert _models_of(made)
+    assert _models_of(network)
 
 
-def _models_of(made: Hierarchy) -> list[Path]:
-    return sorted((made.folder / "run" / "models").rglob("*.safetensors"))
+def _models_of(network: Hierarchy) -> list[Path]:
+    return sorted((network.folder / "run" / "models").rglob("*.safetensors"))
 
 
 def test_updates_may_be_masked(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def one_class(records: Records) -> Records:
 )
 def test_sites_that_differ_are_refused(tmp_path: Path, change: Callable[[Records], Records], words: str) -> None:
     sources: dict[str, Callable[[], Source]] = {**radiology.at_sites(), "cedar": partial(changed, "cedar", change)}
-    made = federation(study(), tmp_path, sources, known_sources=KNOWN)
+    network = federation(study(), tmp_path, sources, known_sources=KNOWN)
     with pytest.raises(DeployError, match=words) as caught:
-        made.run()
+        network.run()
     assert caught.value.where == "cedar"
     assert caught.value.remedy
 
@@ -266,9 +266,9 @@ def test_a_hospital_makes_a_bundle_of_its_own(both: Both, tmp_path: Path) -> Non
     own = table[(table["arm"] == "fedavg") & (table["seed"] == 1)]
     plain = load_bundle(bundle_of(session_of(both, "alder", records), arm="fedavg", out=tmp_path / "plain"))
     images = np.asarray(records.features)[own["row"].to_numpy()]
-    made = predict_images(plain, images)
+    network = predict_images(plain, images)
     scores = [f"score_{name}" for name in FINDINGS]
-    np.testing.assert_allclose(made[scores].to_numpy(float), own[scores].to_numpy(float), atol=1e-6)
+    np.testing.assert_allclose(network[scores].to_numpy(float), own[scores].to_numpy(float), atol=1e-6)
     card = (tmp_path / "plain" / "card.md").read_text(encoding="utf-8")
     assert "| birch | not known |" in card
     other = replace(records, target=1 - np.abs(records.target))

@@ -19,9 +19,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.common.local_predictions import load_predictions
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import SiteFile, load_predictions, open_source, provision
 from wardround.runs.catalog import families, load_study
 from wardround.runs.execute import StudyRun, run_study
 
@@ -30,8 +28,8 @@ CNN = {"kind": "cnn", "channels": [4, 4], "hidden": 8, "kernel": 3, "norm": "gro
 
 
 def images(most: int = 3) -> Records:
-    made = some_radiographs(130, most, unknown=0.08, seed=11)
-    return replace(made, hospital=np.full(len(made), "radiology", dtype=object), boxes=None)
+    images = some_radiographs(130, most, unknown=0.08, seed=11)
+    return replace(images, hospital=np.full(len(images), "radiology", dtype=object), boxes=None)
 
 
 def people(folder: Path) -> Path:
@@ -56,10 +54,10 @@ def apart(
     folder: Path, told: Mapping[str, Any], sources: Mapping[str, Callable[[], Source]], known: Mapping[str, Any]
 ) -> Parties:
     study, _ = load_study(told, sources=known)
-    made = federation(study, folder, dict.fromkeys(sources, folder), sources=sources)
+    network = federation(study, folder, dict.fromkeys(sources, folder), sources=sources)
     with torch_threads(1):
-        made.run()
-    return made
+        network.run()
+    return network
 
 
 def together(folder: Path, told: Mapping[str, Any], known: Mapping[str, Any]) -> StudyRun:
@@ -92,8 +90,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, StudyRun]:
 
 
 def test_scores_are_the_simulations_bit_for_bit(both: tuple[Parties, StudyRun]) -> None:
-    made, alone = both
-    ours = load_predictions(made.site_folder("radiology"))
+    network, alone = both
+    ours = load_predictions(network.site_folder("radiology"))
     theirs = pd.read_parquet(alone.folder / "predictions.parquet")
     assert ours is not None
     ours, theirs = (table.sort_values(["seed", "row"]).reset_index(drop=True) for table in (ours, theirs))
@@ -103,12 +101,12 @@ def test_scores_are_the_simulations_bit_for_bit(both: tuple[Parties, StudyRun]) 
 
 def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None:
     """The party with the labels has every validation row, and so the study's own thresholds."""
-    made, alone = both
-    results = made.folder.read_json("results.json")
+    network, alone = both
+    results = network.folder.read_json("results.json")
     assert results["findings"] == list(FINDINGS)
     ours, theirs = results["arms"]["split"], alone.results["arms"]["split"]
     assert_same_figures(ours["metrics"], theirs["metrics"])
-    assert ours["auc_uncertain_by"] == 0
+    assert ours["auc_error_bound"] == 0
     for name in FINDINGS:
         one, other = ours["findings"][name], theirs["findings"][name]
         assert one["threshold"] == {"mean": None, "chosen": other["threshold"]["chosen"]}
@@ -126,8 +124,8 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
 
 
 def test_the_other_party_learns_how_many_scores_there_are_and_no_name(both: tuple[Parties, StudyRun]) -> None:
-    made, _ = both
-    messages = [body_of(sealed) for site, sealed, _ in made.transport.carried if site == "records"]
+    network, _ = both
+    messages = [body_of(sealed) for site, sealed, _ in network.transport.carried if site == "records"]
     (agreed,) = [body["outputs"] for body in messages if "outputs" in body]
     assert agreed == {"count": len(FINDINGS), "findings": True}
     assert not [name for name in FINDINGS for body in messages if f"'{name}'" in str(body)]
@@ -150,12 +148,12 @@ def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
     told = content(path, topology={"labels": "records"}, training={"class_weights": "balanced"})
     known: dict[str, Any] = {"images": lambda: Source(lambda: whole)}
     sources = {"radiology": lambda: Source(lambda: shuffled), "records": lambda: Source(table)}
-    made, alone = apart(tmp_path, told, sources, known), together(tmp_path / "runs", told, known)
-    ours, theirs = made.folder.read_json("results.json")["arms"]["split"], alone.results["arms"]["split"]
+    network, alone = apart(tmp_path, told, sources, known), together(tmp_path / "runs", told, known)
+    ours, theirs = network.folder.read_json("results.json")["arms"]["split"], alone.results["arms"]["split"]
     assert list(ours["sites"]) == ["records"]
     for metric in ("auc", "f1", "brier", "loss"):
         assert ours["metrics"][metric]["mean"] == pytest.approx(theirs["metrics"][metric]["mean"], abs=1e-6), metric
-    assert "assess" in {kind_of(sealed) for _, sealed, _ in made.transport.carried}
+    assert "assess" in {kind_of(sealed) for _, sealed, _ in network.transport.carried}
 
 
 def test_kits_name_images_where_they_are_and_a_file_elsewhere(tmp_path: Path) -> None:

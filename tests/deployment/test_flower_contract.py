@@ -69,7 +69,7 @@ def test_the_app_that_is_sent_has_no_code_in_it() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 5 * 2**20])
 def test_messages_survive_the_wire(size: int) -> None:
-    from wardround.deployment.flower.wire import SMALL, from_record, to_record
+    from wardround.deployment.flower.server_app import SMALL, from_record, to_record
 
     sealed = Sealed(b'{"kind": "train"}', os.urandom(size), os.urandom(96))
     record = to_record(sealed)
@@ -80,7 +80,7 @@ def test_messages_survive_the_wire(size: int) -> None:
 def test_whatever_is_no_message_is_refused() -> None:
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from wardround.deployment.flower.wire import from_record
+    from wardround.deployment.flower.server_app import from_record
 
     half = {"head": b"head", "signature": b"signature"}
     array = Array("uint8", (3,), "other", b"abc")

@@ -17,12 +17,11 @@ import pytest
 
 from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
-from wardround.deployment.coordinate import coordinate
+from wardround.deployment import CoordinatorKit, coordinate_study, revoke
 from wardround.deployment.flower import gateway as gateways
 from wardround.deployment.flower.gateway import Gateway, Limits, Receive, Scope, Send, Verdict, network_of
-from wardround.deployment.provisioning import certificates as made
-from wardround.deployment.provisioning.kit import CoordinatorKit, Keys
-from wardround.deployment.provisioning.provision import revoke
+from wardround.deployment.provisioning import certificates
+from wardround.deployment.provisioning.kit import Keys
 from wardround.protocol.messages import Transport
 
 HOST = "127.0.0.2"
@@ -62,11 +61,11 @@ class Served:
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kit")
-    key, authority = made.new_authority("study", 2)
-    own, certificate = made.new_certificate("study", [HOST], 2, key, authority)
-    (folder / "ca.pem").write_bytes(made.certificate_pem(authority))
-    (folder / "own.pem").write_bytes(made.certificate_pem(certificate))
-    (folder / "own.key").write_bytes(made.private_pem(own))
+    key, authority = certificates.new_authority("study", 2)
+    own, certificate = certificates.new_certificate("study", [HOST], 2, key, authority)
+    (folder / "ca.pem").write_bytes(certificates.certificate_pem(authority))
+    (folder / "own.pem").write_bytes(certificates.certificate_pem(certificate))
+    (folder / "own.key").write_bytes(certificates.private_pem(own))
     return folder
 
 
@@ -381,7 +380,7 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         changed = written.replace("connections = 512", "connections = 99").replace("address = 32", "address = 7")
         path.write_text(changed, encoding="utf-8")
         revoke(here.kit, "va", "left the study")  # which writes the file anew
-        coordinate(here.study, here.families, CoordinatorKit.load(here.kit), tmp_path / "runs")
+        coordinate_study(here.study, here.families, CoordinatorKit.load(here.kit), tmp_path / "runs")
     assert (given["connections"], given["connections_per_address"]) == (99, 7)
     for name, default in (("connections", 512), ("connections_per_address", 32)):  # of kit, link and gateway alike
         assert Limits.__dict__[name.replace("connections_per", "per")] == default

@@ -93,26 +93,26 @@ NONSENSE = (
 def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
     change: Callable[[dict[str, Any], Tree], None], tmp_path: Path
 ) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         second = kind_of(sealed) == "train" and body_of(sealed)["round"] == 1
         return forged(answer, site, change) if second and site == "cedar" else answer
 
-    made.transport.after = after
-    made.run()
-    assert any(line.startswith("cedar: sent ") for line in made.lines)
-    records = made.folder.records()
+    network.transport.after = after
+    network.run()
+    assert any(line.startswith("cedar: sent ") for line in network.lines)
+    records = network.folder.records()
     assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
-    assert noticed(made.folder.read_json("results.json"), "site-answer-unusable", site="cedar")
+    assert noticed(network.folder.read_json("results.json"), "site-answer-unusable", site="cedar")
 
 
 def test_a_message_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.run()
-    message = next(s for site, s, _ in made.transport.carried if site == "cedar" and kind_of(s) == "train")
+    network = begin(tmp_path)
+    network.run()
+    message = next(s for site, s, _ in network.transport.carried if site == "cedar" and kind_of(s) == "train")
     before = sorted((tmp_path / "sites" / "birch").rglob("*"))
-    answer = made.transport.sites["birch"].answer(message)
+    answer = network.transport.sites["birch"].answer(message)
     assert kind_of(answer) == "refused"
     assert "another site" in body_of(answer)["reason"]
     assert sorted((tmp_path / "sites" / "birch").rglob("*")) == before
@@ -123,62 +123,62 @@ def test_a_message_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
     "change", [{"round": 5000}, {"round": -1}, {"work": {"0": 50}}, {"work": {"7": 1}}, {"wave": 3}, {"wave": -1}]
 )
 def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, Any], tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     asked: list[Sealed] = []
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == "train" and site == "birch" and not asked:
             message = open_sealed(sealed, Anyone(), "coordinator")
             more = seal(Message("train", {**message.body, **change}, message.tensors), key("coordinator"))
-            asked.append(made.transport.sites["birch"].answer(more))
+            asked.append(network.transport.sites["birch"].answer(more))
         return True
 
-    made.transport.before = before
-    made.run()
+    network.transport.before = before
+    network.run()
     assert kind_of(asked[0]) == "failed"
     assert body_of(asked[0])["problem"].startswith(("asks for", "asks what cannot be read"))
 
 
 def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
     """It is revoked while its answer is on the way."""
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     revoked: dict[str, str] = {}
-    made.coordinator.revoked = lambda: revoked
+    network.coordinator.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "train" and body_of(sealed)["round"] == 1:
             revoked["cedar"] = "today: stolen"
         return answer
 
-    made.transport.after = after
-    made.run()
-    assert "cedar: its key was revoked" in made.lines
-    records = made.folder.records()
+    network.transport.after = after
+    network.run()
+    assert "cedar: its key was revoked" in network.lines
+    records = network.folder.records()
     assert all("cedar" in one for one in records[records["round"] == 1]["sites"])
     assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
 
 
 @pytest.mark.slow
 def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_message(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")
-    made.run()
-    first = next(s for site, s, _ in made.transport.carried if site == "birch" and kind_of(s) == "train")
+    network = begin(tmp_path)
+    network.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")
+    network.run()
+    first = next(s for site, s, _ in network.transport.carried if site == "birch" and kind_of(s) == "train")
     assert "prepare" in body_of(first)
-    assert all("birch" in one for one in made.folder.records()["sites"])
+    assert all("birch" in one for one in network.folder.records()["sites"])
 
 
 def test_a_site_that_misses_an_evaluation_is_named(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "evaluate")
-    made.run()
-    results = made.folder.read_json("results.json")
+    network = begin(tmp_path)
+    network.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "evaluate")
+    network.run()
+    results = network.folder.read_json("results.json")
     assert noticed(results, "site-away", site="birch")
     assert all("birch" not in arm["sites"] for arm in results["arms"].values())
 
 
 def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "facts" and site == "birch":
@@ -186,7 +186,7 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
             return seal(Message("failed", told), key(site))
         return answer
 
-    made.transport.after = after
-    made.run()
-    assert "birch: failed: on fire" in made.lines
-    assert all(list(one) == ["alder", "cedar"] for one in made.folder.records()["sites"])
+    network.transport.after = after
+    network.run()
+    assert "birch: failed: on fire" in network.lines
+    assert all(list(one) == ["alder", "cedar"] for one in network.folder.records()["sites"])

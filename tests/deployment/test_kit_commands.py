@@ -11,7 +11,7 @@ import pytest
 
 from tests.deployment.federation_fixtures import SITES
 from wardround.cli.main import main
-from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment import CoordinatorKit
 
 STUDY = """name = "trial"
 question = "Does it help?"
@@ -57,9 +57,9 @@ def wardround(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def kits(tmp_path: Path, wardround: Shell) -> Path:
     (tmp_path / "study.toml").write_text(STUDY)
     new = ("provision", "new", tmp_path / "study.toml", "--sites", ",".join(SITES), "--out", tmp_path / "kits")
-    made = wardround.json(*new, "--host", "a.example.org", "--host", "10.0.0.5", "--port", "9443")
-    assert list(made["sites"]) == list(SITES)
-    assert (made["hosts"], made["port"]) == (["a.example.org", "10.0.0.5"], 9443)
+    network = wardround.json(*new, "--host", "a.example.org", "--host", "10.0.0.5", "--port", "9443")
+    assert list(network["sites"]) == list(SITES)
+    assert (network["hosts"], network["port"]) == (["a.example.org", "10.0.0.5"], 9443)
     return tmp_path / "kits"
 
 

@@ -97,10 +97,10 @@ def test_a_tail_that_is_cut_shows_in_the_other_log(own: str, other: str, finishe
 @pytest.mark.parametrize(("own", "other"), PAIRS)
 def test_a_log_that_is_written_anew_shows_too(own: str, other: str, finished: Path, tmp_path: Path) -> None:
     """The same events with one left out, chained again as if nothing were missing."""
-    made = entries(log_of(finished, own))
-    gone = next(number for number, one in enumerate(made) if one["event"] in ("round closed", "answered"))
+    network = entries(log_of(finished, own))
+    gone = next(number for number, one in enumerate(network) if one["event"] in ("round closed", "answered"))
     log = AuditLog(tmp_path / "audit.jsonl")
-    for number, entry in enumerate(made):
+    for number, entry in enumerate(network):
         if number != gone:
             log.add(entry["event"], **entry["detail"])
     assert verify(log.path).broken is None

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.deployment.in_process_federation import key, public
 from wardround.core.errors import DeployError
-from wardround.data.agreement import LEAST, Common, Facts, Lent, Moments
+from wardround.data.agreement import LEAST, Common, Facts, FillValues, Moments
 from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.data.serialization import read_layout, write_layout
@@ -104,7 +104,7 @@ def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, l
 def test_only_what_is_asked_for_is_lent(fill: np.ndarray, numbers: set[int], categories: set[str]) -> None:
     counts = np.array([3, 5, 7, 9])
     levels = {"ward": {"burns": 6, "medical": 2}, "stage": {"1": 4}}
-    told = agreement.write_fill_values(Lent(fill, counts, levels), sorted(numbers), sorted(categories))
+    told = agreement.write_fill_values(FillValues(fill, counts, levels), sorted(numbers), sorted(categories))
     read = agreement.read_fill_values(through(told))
     for place in range(4):
         asked = place in numbers and counts[place] >= LEAST

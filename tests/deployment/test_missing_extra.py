@@ -8,12 +8,9 @@ import pytest
 from tests.deployment.in_process_federation import own_records
 from wardround.core.errors import MachineError
 from wardround.data.sources import SOURCES
-from wardround.deployment import demo
+from wardround.deployment import CoordinatorKit, coordinate_study, demo, provision, run_demo
 from wardround.deployment.common.deployed_plan import own_plan
-from wardround.deployment.coordinate import coordinate
-from wardround.deployment.demo import PRIVATE, run_demo
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment.demo import PRIVATE
 from wardround.runs.catalog import load_study
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
@@ -36,7 +33,7 @@ def test_the_coordinator_refuses_before_it_waits_for_hospitals(tmp_path: Path, m
     study, families = load_study(PRIVATE)
     kit = CoordinatorKit.load(provision(study, SITES, tmp_path / "kits"))
     with pytest.raises(MachineError, match=r"dp_accounting is not installed\n.*wardround\[privacy\]"):
-        coordinate(study, families, kit, tmp_path / "runs")
+        coordinate_study(study, families, kit, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 

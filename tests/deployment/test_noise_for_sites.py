@@ -22,13 +22,13 @@ def content(**changes: Any) -> dict[str, Any]:
     return private(["fedavg"], **{"privacy": {"site": SITE}, **changes})
 
 
-def model(made: Federation) -> torch.Tensor:
-    return torch.cat([leaf.flatten() for leaf in made.folder.load_model("fedavg", 3).values()])
+def model(network: Federation) -> torch.Tensor:
+    return torch.cat([leaf.flatten() for leaf in network.folder.load_model("fedavg", 3).values()])
 
 
 def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator dies when it has computed a round's model and before that is on disk, in every round."""
-    made: Federation = begin(tmp_path, content())
+    network: Federation = begin(tmp_path, content())
     computed: dict[int, list[torch.Tensor]] = {}
 
     def dying(path: Path, state: WaveState) -> None:
@@ -40,7 +40,7 @@ def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeyp
         write_state(path, state)
 
     monkeypatch.setattr("wardround.deployment.flat.coordinator.write_state", dying)
-    until_finished(made, lambda again: None)
+    until_finished(network, lambda again: None)
     assert len(computed) == 4
     for first, second in computed.values():
         assert torch.equal(first, second)
@@ -51,20 +51,20 @@ def test_the_noise_is_secret_and_of_the_right_size(tmp_path: Path) -> None:
     such differences are within six standard deviations, and hardly any are below a hundredth of one."""
     secrets, models = [], []
     for name in ("one", "two"):
-        made = begin(tmp_path / name, content(training={"rounds": 1}))
+        network = begin(tmp_path / name, content(training={"rounds": 1}))
 
         def look(
-            site: str, sealed: Sealed, answer: Sealed, path: Path = made.folder.path / "state" / "secret"
+            site: str, sealed: Sealed, answer: Sealed, path: Path = network.folder.path / "state" / "secret"
         ) -> Sealed:
             if kind_of(sealed) == "evaluate":
                 assert path.stat().st_mode & 0o777 == 0o600
                 secrets.append(path.read_bytes())
             return answer
 
-        made.transport.after = look
-        made.run()
-        assert not (made.folder.path / "state").exists()
-        models.append(model(made))
+        network.transport.after = look
+        network.run()
+        assert not (network.folder.path / "state").exists()
+        models.append(model(network))
     assert len(set(secrets)) == 2
     spread = SITE["clip"] * site_noise(SitePrivacy(**SITE), 1.0, 1) / 4 * 2**0.5
     differences = (models[0] - models[1]).abs()
@@ -73,9 +73,9 @@ def test_the_noise_is_secret_and_of_the_right_size(tmp_path: Path) -> None:
 
 
 def test_no_figure_of_a_single_site_is_kept(tmp_path: Path) -> None:
-    made = begin(tmp_path, content(training={"rounds": 1}))
-    made.run()
-    records = made.folder.records()
+    network = begin(tmp_path, content(training={"rounds": 1}))
+    network.run()
+    records = network.folder.records()
     assert records[["loss", "update_norm", "divergence"]].isna().all(axis=None)
     assert [tuple(map(float, charge)) for charge in records["site_charge"]] == [
         (1.0, site_noise(SitePrivacy(**SITE), 1.0, 1), 1.0)
@@ -84,9 +84,9 @@ def test_no_figure_of_a_single_site_is_kept(tmp_path: Path) -> None:
 
 def test_a_round_without_a_site_costs_the_same(tmp_path: Path) -> None:
     """Three of four came, and the round costs what a round of four costs."""
-    made = begin(tmp_path, content(training={"rounds": 2}, deployment={"quorum": 3, "smallest_cell": 1}))
-    made.coordinator.revoked = lambda: {"birch": "stolen"} if made.coordinator.done else {}
-    made.run()
-    records = made.folder.records()
+    network = begin(tmp_path, content(training={"rounds": 2}, deployment={"quorum": 3, "smallest_cell": 1}))
+    network.coordinator.revoked = lambda: {"birch": "stolen"} if network.coordinator.done else {}
+    network.run()
+    records = network.folder.records()
     assert records["sites"].map(len).tolist() == [4, 3]
     assert [float(charge[0]) for charge in records["site_charge"]] == [1.0, 1.0]

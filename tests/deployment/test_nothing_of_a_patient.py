@@ -28,7 +28,7 @@ def rows(site: str, count: int = 60) -> list[list[str]]:
     found = []
     for number in range(count):
         marker = NUMBER if number == 0 else rng.normal(10, 3)
-        lab = "" if site == "west" else f"{rng.normal(5, 1):.4f}"  # so that the others lend a value
+        lab = "" if site == "west" else f"{rng.normal(5, 1):.4f}"  # so that it takes a fill value from the others
         sick = "yes" if rng.random() < 0.5 else "no"
         who = IDENTITY if number == 0 else f"P{site}{number:04}"
         name = NAME if number == 0 else f"Person {site} {number}"
@@ -96,11 +96,11 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_patient_leaves_a_hospital(tmp_path: Path) -> None:
-    made = planted(tmp_path)
-    made.run()
-    kinds = {kind_of(sealed) for _, sealed, _ in made.transport.carried}
-    assert {"hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye"} == kinds
-    for site, asked, answer in made.transport.carried:
+    network = planted(tmp_path)
+    network.run()
+    kinds = {kind_of(sealed) for _, sealed, _ in network.transport.carried}
+    assert {"hello", "facts", "fill_values", "moments", "prepare", "train", "evaluate", "goodbye"} == kinds
+    for site, asked, answer in network.transport.carried:
         for sealed in (asked, answer):
             assert_clean(sealed.head + sealed.tensors + sealed.signature, f"{kind_of(sealed)}, {site}")
     seen = 0
@@ -116,8 +116,8 @@ def test_nothing_of_a_patient_leaves_a_hospital(tmp_path: Path) -> None:
 
 def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> None:
     """Whatever they are: nothing that leaves has an entry for each row of a site, or for each that trains or tests."""
-    made = planted(tmp_path, count=71)
-    made.run()
+    network = planted(tmp_path, count=71)
+    network.run()
 
     def lengths(value: Any) -> Iterator[int]:
         if isinstance(value, list):
@@ -126,17 +126,21 @@ def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> N
             yield from lengths(part)
 
     sizes = {71, 71 - 14, 14, *range(40, 71)}
-    for site, _, answer in made.transport.carried:
+    for site, _, answer in network.transport.carried:
         found = sizes & set(lengths(body_of(answer)))
         assert not found, (site, kind_of(answer), found)
 
 
 def test_what_sites_lend_is_asked_for_and_is_of_many_rows(tmp_path: Path) -> None:
-    made = planted(tmp_path)
-    made.run()
-    lent = [body_of(answer)["lent"][0] for _, _, answer in made.transport.carried if kind_of(answer) == "lent"]
-    assert len(lent) == len(SITES)
-    for one in lent:
+    network = planted(tmp_path)
+    network.run()
+    fill_values = [
+        body_of(answer)["fill_values"][0]
+        for _, _, answer in network.transport.carried
+        if kind_of(answer) == "fill_values"
+    ]
+    assert len(fill_values) == len(SITES)
+    for one in fill_values:
         assert sum(count > 0 for count in one["counts"]) <= 1  # of `lab`, which west lacks; of nothing else
         assert all(count == 0 or count >= 5 for count in one["counts"])
         assert one["levels"] == {}
@@ -154,18 +158,18 @@ BROKEN: dict[str, Callable[[list[str]], list[str]]] = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_file_tells_no_value(what: str, tmp_path: Path) -> None:
     """It is broken where the planted values are. What the hospital itself is shown may be more."""
-    made = planted(tmp_path)
+    network = planted(tmp_path)
     good = rows("south")
     write(tmp_path / "data" / "south.csv", [BROKEN[what](good[0]), *good[1:]])
     told = ""
     try:
-        made.run()
+        network.run()
     except DeployError as error:
         told = str(error)
     # one word among numbers is a text to some rules; then the run goes on, or the sites do not fit
     assert "south" in told or what in ("a word for a number", "not a number")
-    assert_clean(told.encode() + "\n".join(made.lines).encode(), what)
-    for _, asked, answer in made.transport.carried:
+    assert_clean(told.encode() + "\n".join(network.lines).encode(), what)
+    for _, asked, answer in network.transport.carried:
         assert_clean(asked.head + answer.head, what)
     for log in (tmp_path / "run" / "audit.jsonl", tmp_path / "sites" / "south" / "audit.jsonl"):
         assert_clean(log.read_bytes(), what)
@@ -174,25 +178,25 @@ def test_a_broken_file_tells_no_value(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", ["per-site", "federated"])
 def test_a_value_that_only_one_patient_has_is_not_lent(scale: str, tmp_path: Path) -> None:
     """north measured `lab` once, west never: west's gaps would be filled with that patient's value."""
-    made = planted(tmp_path, document(data={"source": "at-sites", "scale": scale}))
+    network = planted(tmp_path, document(data={"source": "at-sites", "scale": scale}))
     for site in ("north", "south"):
         once = [[*row[:4], "10.0", "", *row[6:]] for row in rows(site)]
         for number in range(3):  # rows of one patient; with one of the seeds they train
             once[number][0], once[number][5] = (IDENTITY, str(NUMBER)) if site == "north" else ("", "")
         write(tmp_path / "data" / f"{site}.csv", once)
-    made.run()
-    for site, asked, answer in made.transport.carried:
+    network.run()
+    for site, asked, answer in network.transport.carried:
         for sealed in (asked, answer):
             assert_clean(sealed.head, f"{kind_of(sealed)}, {site}")
 
 
 def test_a_level_that_only_one_patient_has_is_not_named(tmp_path: Path) -> None:
     """Where the study says so with `least_level`, on which a site's policy may insist."""
-    made = planted(tmp_path, document(data={"source": "at-sites", "least_level": 5}))
+    network = planted(tmp_path, document(data={"source": "at-sites", "least_level": 5}))
     one = [[*row[:6], "quxline" if number < 3 else row[6], row[7]] for number, row in enumerate(rows("north"))]
     write(tmp_path / "data" / "north.csv", [[IDENTITY if n < 3 else row[0], *row[1:]] for n, row in enumerate(one)])
-    made.run()
-    for site, _, answer in made.transport.carried:
+    network.run()
+    for site, _, answer in network.transport.carried:
         assert b"quxline" not in answer.head, (site, kind_of(answer))
 
 
@@ -210,10 +214,10 @@ def counts_in(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("smallest", [5, 9])
 def test_small_cells_do_not_leave(smallest: int, tmp_path: Path) -> None:
-    made = planted(tmp_path, document(smallest), count=40)
-    made.run()
+    network = planted(tmp_path, document(smallest), count=40)
+    network.run()
     told = 0
-    for site, _, answer in made.transport.carried:
+    for site, _, answer in network.transport.carried:
         for name, count in counts_in(body_of(answer)):
             told += 1
             assert count == 0 or count >= smallest, (site, kind_of(answer), name, count)
@@ -226,12 +230,12 @@ def test_small_cells_do_not_leave(smallest: int, tmp_path: Path) -> None:
 
 
 def test_a_site_with_too_few_rows_tells_no_figures(tmp_path: Path) -> None:
-    made = planted(tmp_path, document(50), count=40)
-    made.run()
+    network = planted(tmp_path, document(50), count=40)
+    network.run()
     for line in (tmp_path / "run" / "summaries.jsonl").read_text().splitlines():
         assert json.loads(line)["suppressed"]
         assert "metrics" not in json.loads(line)
-    for _, _, answer in made.transport.carried:
+    for _, _, answer in network.transport.carried:
         assert not body_of(answer).get("figures")
 
 
@@ -246,12 +250,12 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
 
     sources = {**at_sites(("alder", "birch"), 3), "cedar": rare}
     content = {**study(["fedavg"]), "data": {"source": "at-sites"}}
-    made = federation(content, tmp_path, sources)
-    made.run()
+    network = federation(content, tmp_path, sources)
+    network.run()
     ready = {
-        site: body_of(answer)["classes"] for site, _, answer in made.transport.carried if kind_of(answer) == "ready"
+        site: body_of(answer)["classes"] for site, _, answer in network.transport.carried if kind_of(answer) == "ready"
     }
     assert [one["name"] for one in ready["alder"]] == ["well", "ill", "worse"]
     assert [one["name"] for one in ready["cedar"]] == ["well", "ill", None]
-    described = made.folder.read_json("results.json")["sites"][0]["sites"]
+    described = network.folder.read_json("results.json")["sites"][0]["sites"]
     assert list(described["cedar"]["classes"]) == ["well", "ill", "worse"]

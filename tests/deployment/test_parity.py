@@ -14,10 +14,8 @@ from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.noticed import noticed
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError
+from wardround.deployment import Policy, objections, refuse_undeployable, replay
 from wardround.deployment.common import deployed_plan as deployedplan
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.parity import replay
-from wardround.deployment.governance.policy import Policy, objections
 from wardround.models import Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study

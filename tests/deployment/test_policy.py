@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.deployment.federation_fixtures import SITES, study
 from wardround.core.errors import DeployError
-from wardround.deployment.governance.policy import DAYS, Policy, closed, objections, refusal_of_rows, refusal_of_study
+from wardround.deployment import Policy, objections
+from wardround.deployment.governance.policy import DAYS, closed, refusal_of_rows, refusal_of_study
 
 SWEPT: dict[str, Any] = {"arms": [{"algorithm": "fedprox", "mu": [0.1, 1.0]}]}
 HELD_OUT: dict[str, Any] = {**SWEPT, "selection": {"arms": ["fedprox"], "on": "site", "site": "east"}}

@@ -34,9 +34,9 @@ def document(algorithm: str = "fedprox", **model: Any) -> dict[str, Any]:
 
 
 def ran(folder: Path, content: dict[str, Any]) -> Federation:
-    made = federation(content, folder, at_sites(), known_sources=KNOWN)
-    made.run()
-    return made
+    network = federation(content, folder, at_sites(), known_sources=KNOWN)
+    network.run()
+    return network
 
 
 def tensors_of(sealed: Sealed) -> Tree:
@@ -60,9 +60,9 @@ def sizes(leaves: Tree) -> dict[str, int]:
 def test_what_travels_is_encoder_and_head_and_nothing_else(
     model: dict[str, Any], sent: dict[str, int], tmp_path: Path
 ) -> None:
-    made = ran(tmp_path, document("fedavg", **model))
+    network = ran(tmp_path, document("fedavg", **model))
     seen = set()
-    for _, asked, answer in made.transport.carried:
+    for _, asked, answer in network.transport.carried:
         for sealed in (asked, answer):
             leaves = tensors_of(sealed)
             seen.add((kind_of(sealed), bool(leaves)))
@@ -70,7 +70,7 @@ def test_what_travels_is_encoder_and_head_and_nothing_else(
                 assert sizes(leaves) == sent, kind_of(sealed)
     with_tensors = {kind for kind, leaves in seen if leaves}
     assert with_tensors == {"train", "update", "evaluate"}
-    records = made.folder.records()
+    records = network.folder.records()
     each = 4 * sum(sent.values()) * len(NAMES)
     assert set(records["bytes_up"]) == {each}
     assert set(records["bytes_down"]) == {each}
@@ -83,11 +83,11 @@ def test_a_secure_sum_of_encoders_gives_the_same_model_as_a_simulation(align: st
 
 
 def test_scaffold_sends_controls_of_the_same_leaves_and_no_others(tmp_path: Path) -> None:
-    made = ran(tmp_path, document("scaffold"))
-    for _, asked, answer in made.transport.carried:
+    network = ran(tmp_path, document("scaffold"))
+    for _, asked, answer in network.transport.carried:
         for sealed in (asked, answer):
             assert not PRIVATE & set(sizes(tensors_of(sealed)))
-    assert set(made.folder.records()["bytes_up"]) == {2 * 4 * sum({**ENCODER, **HEAD}.values()) * len(NAMES)}
+    assert set(network.folder.records()["bytes_up"]) == {2 * 4 * sum({**ENCODER, **HEAD}.values()) * len(NAMES)}
 
 
 def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> No
         words |= {f'"{level}"' for levels in encode(records).levels for level in levels}
     words -= {f'"{number}"' for number in range(10)}  # levels that are numbers are keys of many things
     assert {'"lab"', '"dose"', '"burns"'} <= words
-    made = ran(tmp_path, document())
-    for site, asked, answer in made.transport.carried:
+    network = ran(tmp_path, document())
+    for site, asked, answer in network.transport.carried:
         for sealed in (asked, answer):
             body = body_of(sealed)
             public = body.pop("directions", {})
@@ -112,14 +112,14 @@ def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> No
                 assert set(told_of) == {"train", "validation", "test", "facts"}
                 assert told_of["facts"] is None
     federation_file = "".join(
-        path.read_text(encoding="utf-8", errors="replace") for path in made.folder.path.rglob("*") if path.is_file()
+        path.read_text(encoding="utf-8", errors="replace") for path in network.folder.path.rglob("*") if path.is_file()
     )
     assert '"burns"' not in federation_file
 
 
 def test_the_coordinator_keeps_no_private_leaf(tmp_path: Path) -> None:
-    made = ran(tmp_path, document(align="mmd"))
-    saved = made.folder.load_model("fedprox", 3)
+    network = ran(tmp_path, document(align="mmd"))
+    saved = network.folder.load_model("fedprox", 3)
     assert {name.rpartition("/")[2] for name in saved} & (PRIVATE | {"alignment.own"}) == set()
     assert "server/params/alignment.all" in saved
 
@@ -189,6 +189,6 @@ def test_images_are_refused_where_a_study_is_about_columns(tmp_path: Path) -> No
         found = dots("birch")
         return Source(lambda: replace(found, target=found.target % 2, classes=own("birch").classes))
 
-    made = federation(document(), tmp_path, {**at_sites(), "birch": pictures}, known_sources=KNOWN)
+    network = federation(document(), tmp_path, {**at_sites(), "birch": pictures}, known_sources=KNOWN)
     with pytest.raises(DeployError, match="images"):
-        made.run()
+        network.run()

@@ -14,7 +14,7 @@ from tests.noticed import noticed
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import text_of
 from wardround.core.tree import Tree
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
@@ -25,7 +25,7 @@ ROUNDS = 3
 Look = Callable[[str, Sealed, Sealed], None]
 
 
-def looked_at(made: Federation, look: Look, kind: str = "train") -> None:
+def looked_at(network: Federation, look: Look, kind: str = "train") -> None:
     """Run, with a look at each answer of a kind."""
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -33,8 +33,8 @@ def looked_at(made: Federation, look: Look, kind: str = "train") -> None:
             look(site, sealed, answer)
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
 
 
 def run_folder(folder: Path, site: str) -> Path:
@@ -63,8 +63,8 @@ def another_model(body: dict[str, Any], tensors: Tree) -> None:
 
 @pytest.mark.slow
 def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
-    made.run()
+    network = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
+    network.run()
     for site in ("alder", "birch"):
         entries = ledger(tmp_path, site)
         noise = [entry.noise for entry in entries]
@@ -94,19 +94,19 @@ def test_a_study_without_a_clip_is_not_deployed() -> None:
 
 
 def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(["fedavg", "scaffold"]))
+    network = begin(tmp_path, private(["fedavg", "scaffold"]))
     repeated = []
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
         if site == "birch":
             forget_answer(tmp_path, site, body_of(sealed)["round"])
-            made.restart_site(site)
-            again = made.transport.sites[site].answer(sealed)
+            network.restart_site(site)
+            again = network.transport.sites[site].answer(sealed)
             assert again.tensors == answer.tensors
             assert len(answer.tensors) > 100
             repeated.append(again)
 
-    looked_at(made, look)
+    looked_at(network, look)
     assert len(repeated) == ROUNDS
     for site in ("alder", "birch"):
         assert [(entry.arm, entry.round) for entry in ledger(tmp_path, site)] == [
@@ -116,7 +116,7 @@ def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Pat
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path: Path) -> None:
-    made = begin(tmp_path, private())
+    network = begin(tmp_path, private())
     refused = []
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
@@ -125,30 +125,30 @@ def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path:
         before = ledger(tmp_path, site)
         if forgotten:
             forget_answer(tmp_path, site, body_of(sealed)["round"])
-        said = made.transport.sites[site].answer(changed(sealed, another_model))
+        said = network.transport.sites[site].answer(changed(sealed, another_model))
         assert kind_of(said) == "failed"
         assert body_of(said)["problem"] == "asks again for a round that was answered, with another model"
         assert not said.tensors
         assert ledger(tmp_path, site) == before
         assert (
-            made.transport.sites[site].answer(sealed).tensors == answer.tensors
+            network.transport.sites[site].answer(sealed).tensors == answer.tensors
         )  # the first question still has its answer
         refused.append(said)
 
-    looked_at(made, look)
+    looked_at(network, look)
     assert len(refused) == ROUNDS
 
 
 def test_what_is_scored_does_not_make_it_another_question(tmp_path: Path) -> None:
-    made = begin(tmp_path, private())
+    network = begin(tmp_path, private())
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
         def score(body: dict[str, Any], tensors: Tree) -> None:
             body["score"] = [0] if not body["score"] else []
 
-        assert made.transport.sites[site].answer(changed(sealed, score)).tensors == answer.tensors
+        assert network.transport.sites[site].answer(changed(sealed, score)).tensors == answer.tensors
 
-    looked_at(made, look)
+    looked_at(network, look)
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 
 
@@ -156,20 +156,20 @@ def test_the_seed_is_public_and_tells_nothing(tmp_path: Path) -> None:
     """Two runs of one study, with the same seed, differ from the first answer on."""
     first: list[bytes] = []
     for name in ("one", "two"):
-        made = begin(tmp_path / name, private())
+        network = begin(tmp_path / name, private())
 
         def look(site: str, sealed: Sealed, answer: Sealed) -> None:
             if site == "alder" and body_of(sealed)["round"] == 0:
                 first.append(answer.tensors)
 
-        looked_at(made, look)
+        looked_at(network, look)
     assert len(first) == 2
     assert len(first[0]) == len(first[1])
     assert first[0] != first[1]
 
 
 def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: Path) -> None:
-    made = begin(tmp_path, private())
+    network = begin(tmp_path, private())
     seen: list[bytes] = []
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
@@ -177,23 +177,25 @@ def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: P
         assert path.stat().st_mode & 0o777 == 0o600
         seen.append(path.read_bytes())
 
-    looked_at(made, look)
+    looked_at(network, look)
     assert {len(secret) for secret in seen} == {32}
     assert len(set(seen)) == 4  # one for each site, the same in all rounds
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or not any(secret in path.read_bytes() for secret in seen)
-    messages = [sealed for site, sealed, _ in made.transport.carried if site == "alder" and kind_of(sealed) == "train"]
+    messages = [
+        sealed for site, sealed, _ in network.transport.carried if site == "alder" and kind_of(sealed) == "train"
+    ]
     forget_answer(tmp_path, "alder", 0)
-    said = made.transport.sites["alder"].answer(messages[0])
+    said = network.transport.sites["alder"].answer(messages[0])
     assert "destroyed" in body_of(said)["problem"]
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 
 
 def test_the_secret_is_gone_with_the_last_evaluation_even_without_a_goodbye(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(training={"rounds": 1}))
-    made.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
-    steps = made.coordinator.run()
-    while not made.folder.complete:
+    network = begin(tmp_path, private(training={"rounds": 1}))
+    network.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    steps = network.coordinator.run()
+    while not network.folder.complete:
         next(steps)
     steps.close()
     assert not list(tmp_path.rglob("secret"))
@@ -201,9 +203,9 @@ def test_the_secret_is_gone_with_the_last_evaluation_even_without_a_goodbye(tmp_
 
 
 def test_another_run_destroys_the_secret_of_one_that_never_ended(tmp_path: Path) -> None:
-    made = begin(tmp_path, private())
-    made.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
-    steps = made.coordinator.run()
+    network = begin(tmp_path, private())
+    network.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    steps = network.coordinator.run()
     while not all(ledger(tmp_path, site) for site in ("alder", "birch", "cedar", "dogwood")):
         next(steps)
     steps.close()
@@ -232,14 +234,14 @@ def test_a_secret_is_never_drawn_twice(tmp_path: Path) -> None:
 
 
 def test_a_site_whose_secret_was_lost_gives_no_second_answer(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(deployment={"quorum": 3, "smallest_cell": 1}))
+    network = begin(tmp_path, private(deployment={"quorum": 3, "smallest_cell": 1}))
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
         if site == "birch" and body_of(sealed)["round"] == 0:
             (run_folder(tmp_path, site) / "secret").unlink()
 
-    looked_at(made, look)
-    assert "is gone" in text_of(made.coordinator.left["birch"])
+    looked_at(network, look)
+    assert "is gone" in text_of(network.coordinator.left["birch"])
     assert len(ledger(tmp_path, "birch")) == 1
 
 
@@ -264,14 +266,14 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
 
 
 def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(["fedavg", "local"], deployment={"smallest_cell": 1}))
-    made.run()
-    updates = [body_of(answer) for _, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]
+    network = begin(tmp_path, private(["fedavg", "local"], deployment={"smallest_cell": 1}))
+    network.run()
+    updates = [body_of(answer) for _, sealed, answer in network.transport.carried if kind_of(sealed) == "train"]
     assert updates
     assert all(one["loss"] is None for body in updates for one in body["trials"].values())
-    facts = [body_of(answer) for _, sealed, answer in made.transport.carried if kind_of(sealed) == "facts"]
+    facts = [body_of(answer) for _, sealed, answer in network.transport.carried if kind_of(sealed) == "facts"]
     assert [body["described"]["classes"] for body in facts] == [{"well": None, "ill": None}] * 4
-    records = made.folder.records()
+    records = network.folder.records()
     assert records["loss"].isna().all()
     charged = records[records["arm"] == "fedavg"]["charges"].tolist()
     assert [sorted(one) for one in charged] == [["alder", "birch", "cedar", "dogwood"]] * ROUNDS
@@ -283,7 +285,7 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
     """Time is over after one of two epochs. Asked again, with all the time of the world, it is still one."""
     waits = {"quorum": 4, "deadline": 1000.0, "smallest_cell": 1}
     late = {"rounds": 1, "local_epochs": 2, "stragglers": {"share": 0.0, "policy": "keep"}}
-    made = begin(tmp_path, private(deployment=waits, training=late))
+    network = begin(tmp_path, private(deployment=waits, training=late))
     monkeypatch.setattr("wardround.deployment.flat.site_training._over", lambda trial, until: lambda: until is not None)
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
@@ -291,14 +293,14 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
         (told,) = body_of(answer)["trials"].values()
         assert told["epochs"] == 1
         forget_answer(tmp_path, site, 0)
-        made.restart_site(site)
+        network.restart_site(site)
         with monkeypatch.context() as calm:
             calm.setattr("wardround.deployment.flat.site_training._over", lambda trial, until: lambda: False)
-            assert made.transport.sites[site].answer(sealed).tensors == answer.tensors
+            assert network.transport.sites[site].answer(sealed).tensors == answer.tensors
         assert ledger(tmp_path, site) == [entry]
 
-    looked_at(made, look)
-    (charges,) = made.folder.records()["charges"]
+    looked_at(network, look)
+    (charges,) = network.folder.records()["charges"]
     assert [float(one[2]) for one in charges.values()] == [float(ledger(tmp_path, site)[0].steps) for site in charges]
 
 
@@ -329,17 +331,17 @@ def test_studies_that_would_promise_too_much_are_refused_at_both_ends(
     with pytest.raises(StudyError, match=problem) as refused:
         refuse_undeployable(study, ["alder", "birch", "cedar", "dogwood"])
     assert where in refused.value.where
-    made = begin(tmp_path, content)
+    network = begin(tmp_path, content)
     with pytest.raises(DeployError, match=problem):
-        made.run()
-    assert {kind_of(sealed) for _, sealed, _ in made.transport.carried} == {"hello"}
+        network.run()
+    assert {kind_of(sealed) for _, sealed, _ in network.transport.carried} == {"hello"}
 
 
 def test_a_site_tells_nothing_for_a_preparation_that_is_not_public(tmp_path: Path) -> None:
-    made = begin(tmp_path, private(data={"public": False}))
+    network = begin(tmp_path, private(data={"public": False}))
     with pytest.raises(DeployError, match="read off patients and not charged"):
-        made.run()
-    assert {kind_of(sealed) for _, sealed, _ in made.transport.carried} == {"hello"}
+        network.run()
+    assert {kind_of(sealed) for _, sealed, _ in network.transport.carried} == {"hello"}
 
 
 def test_local_arms_may_stay_without_privacy(tmp_path: Path) -> None:

@@ -19,11 +19,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from tests.deployment.federation_fixtures import SITES, kits, study
 from wardround.core.errors import DeployError, MachineError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import CoordinatorKit, SiteFile, provision, refuse_undeployable, revoke
 from wardround.deployment.provisioning import certificates
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision, revoke
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.audit import verify
 from wardround.runs.catalog import load_study
 
@@ -31,7 +28,7 @@ HOSTS = ("coordinator.example.org", "10.0.0.5", "::1")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kits_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = os.umask(0)  # the most careless setting: permissions must not come from it
     try:
         return provision(study(), SITES, tmp_path_factory.mktemp("kits") / "new" / "trial", HOSTS, 9443, 90)
@@ -52,23 +49,23 @@ def checked(kit: Path, host: str, at: datetime | None = None) -> list[x509.Certi
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_site_accepts_the_coordinator_under_every_given_name(made: Path, host: str) -> None:
-    assert len(checked(made / "sites" / "north", host)) == 2
+def test_a_site_accepts_the_coordinator_under_every_given_name(kits_dir: Path, host: str) -> None:
+    assert len(checked(kits_dir / "sites" / "north", host)) == 2
 
 
 @pytest.mark.parametrize("host", ["localhost", "example.org", "10.0.0.6", "x.coordinator.example.org"])
-def test_and_under_no_other(made: Path, host: str) -> None:
+def test_and_under_no_other(kits_dir: Path, host: str) -> None:
     with pytest.raises(VerificationError):
-        checked(made / "sites" / "north", host)
+        checked(kits_dir / "sites" / "north", host)
 
 
 @pytest.mark.parametrize(
     ("host", "trusted"), [("coordinator.example.org", True), ("10.0.0.5", True), ("10.0.0.6", False)]
 )
-def test_openssl_agrees_in_a_handshake(made: Path, host: str, trusted: bool) -> None:
+def test_openssl_agrees_in_a_handshake(kits_dir: Path, host: str, trusted: bool) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(made / "coordinator" / "coordinator.pem", made / "coordinator" / "coordinator.key")
-    asking = ssl.create_default_context(cafile=str(made / "sites" / "east" / "ca.pem"))
+    serving.load_cert_chain(kits_dir / "coordinator" / "coordinator.pem", kits_dir / "coordinator" / "coordinator.key")
+    asking = ssl.create_default_context(cafile=str(kits_dir / "sites" / "east" / "ca.pem"))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving.wrap_bio(to_server, to_client, server_side=True)
     client = asking.wrap_bio(to_client, to_server, server_hostname=host)
@@ -87,22 +84,22 @@ def test_openssl_agrees_in_a_handshake(made: Path, host: str, trusted: bool) -> 
             shake_hands()
 
 
-def test_certificates_hold_for_the_days_asked_for(made: Path) -> None:
+def test_certificates_hold_for_the_days_asked_for(kits_dir: Path) -> None:
     now = datetime.now(UTC)
-    assert checked(made / "sites" / "south", HOSTS[0], now + timedelta(days=89))
+    assert checked(kits_dir / "sites" / "south", HOSTS[0], now + timedelta(days=89))
     with pytest.raises(VerificationError):
-        checked(made / "sites" / "south", HOSTS[0], now + timedelta(days=91))
+        checked(kits_dir / "sites" / "south", HOSTS[0], now + timedelta(days=91))
 
 
-def test_another_studys_authority_is_not_trusted(made: Path, tmp_path: Path) -> None:
+def test_another_studys_authority_is_not_trusted(kits_dir: Path, tmp_path: Path) -> None:
     other = provision(study(), SITES, tmp_path / "other", HOSTS)
-    (other / "coordinator" / "coordinator.pem").write_bytes((made / "coordinator" / "coordinator.pem").read_bytes())
+    (other / "coordinator" / "coordinator.pem").write_bytes((kits_dir / "coordinator" / "coordinator.pem").read_bytes())
     with pytest.raises(VerificationError):
         checked(other / "sites" / "north", HOSTS[0])
 
 
-def test_the_authority_signs_leaves_only_and_says_so_critically(made: Path) -> None:
-    authority = x509.load_pem_x509_certificate((made / "coordinator" / "ca.pem").read_bytes())
+def test_the_authority_signs_leaves_only_and_says_so_critically(kits_dir: Path) -> None:
+    authority = x509.load_pem_x509_certificate((kits_dir / "coordinator" / "ca.pem").read_bytes())
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
     usage = authority.extensions.get_extension_for_class(x509.KeyUsage)
     assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
@@ -111,8 +108,8 @@ def test_the_authority_signs_leaves_only_and_says_so_critically(made: Path) -> N
     assert not usage.value.digital_signature
 
 
-def test_private_keys_and_folders_are_their_owners_even_with_an_open_umask(made: Path) -> None:
-    keys = list(made.rglob("*.key"))
+def test_private_keys_and_folders_are_their_owners_even_with_an_open_umask(kits_dir: Path) -> None:
+    keys = list(kits_dir.rglob("*.key"))
     assert len(keys) == 3 + len(SITES)
     for key in keys:
         assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
@@ -120,28 +117,28 @@ def test_private_keys_and_folders_are_their_owners_even_with_an_open_umask(made:
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         assert loaded.curve.name == "secp384r1"
         assert key.read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----")
-    for folder in (made, *(path for path in made.rglob("*") if path.is_dir())):
+    for folder in (kits_dir, *(path for path in kits_dir.rglob("*") if path.is_dir())):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
 
 
-def test_a_private_key_is_in_one_kit_only(made: Path) -> None:
-    secrets = {key: key.read_bytes() for key in made.rglob("*.key")}
+def test_a_private_key_is_in_one_kit_only(kits_dir: Path) -> None:
+    secrets = {key: key.read_bytes() for key in kits_dir.rglob("*.key")}
     assert len(set(secrets.values())) == len(secrets)
-    everything = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    everything = {path: path.read_bytes() for path in kits_dir.rglob("*") if path.is_file()}
     for key, secret in secrets.items():
         assert [path for path, content in everything.items() if secret.strip() in content] == [key]
 
 
-def test_public_halves_are_where_they_are_needed(made: Path) -> None:
+def test_public_halves_are_where_they_are_needed(kits_dir: Path) -> None:
     def public(path: Path) -> bytes:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return certificates.public_pem(key)
 
-    kit = CoordinatorKit.load(made)
+    kit = CoordinatorKit.load(kits_dir)
     assert tuple(kit.sites) == SITES
-    for name, key in kit.sites.items():
-        folder = made / "sites" / name
+    for name, key in kit.public_keys.items():
+        folder = kits_dir / "sites" / name
         assert key == public(folder / "site.key") == (folder / "site.pub").read_bytes()
         assert (folder / "coordinator.pub").read_bytes() == public(kit.signing_key)
         assert (folder / "ca.pem").read_bytes() == kit.ca.read_bytes()
@@ -149,37 +146,37 @@ def test_public_halves_are_where_they_are_needed(made: Path) -> None:
 
 def test_two_sets_of_kits_share_no_key(tmp_path: Path) -> None:
     first, second = kits(tmp_path / "a"), kits(tmp_path / "b")
-    mine, others = ({path.read_bytes() for path in made.rglob("*.key")} for made in (first, second))
+    mine, others = ({path.read_bytes() for path in kits.rglob("*.key")} for kits in (first, second))
     assert not mine & others
 
 
-def test_every_kit_has_the_study_and_its_hash(made: Path) -> None:
+def test_every_kit_has_the_study_and_its_hash(kits_dir: Path) -> None:
     expected = study().hash
-    for kit in (made / "coordinator", *(made / "sites" / name for name in SITES)):
+    for kit in (kits_dir / "coordinator", *(kits_dir / "sites" / name for name in SITES)):
         assert load_study(kit / "study.toml")[0].hash == expected
         assert expected in (kit / "study.toml").read_text()
-    assert CoordinatorKit.load(made / "coordinator" / "coordinator.toml").hash == expected
+    assert CoordinatorKit.load(kits_dir / "coordinator" / "coordinator.toml").hash == expected
 
 
-def test_the_template_of_a_site_loads(made: Path) -> None:
-    site = SiteFile.load(made / "sites" / "south")
+def test_the_template_of_a_site_loads(kits_dir: Path) -> None:
+    site = SiteFile.load(kits_dir / "sites" / "south")
     assert (site.name, site.coordinator, site.sites) == ("south", "coordinator.example.org:9443", SITES)
     assert study().hash in site.path.read_text()
 
 
 def test_an_ipv6_address_is_told_in_brackets(tmp_path: Path) -> None:
-    made = provision(study(), SITES, tmp_path / "kits", ["fd00::5"])
-    assert SiteFile.load(made / "sites" / "east").coordinator == "[fd00::5]:9090"
+    kits_dir = provision(study(), SITES, tmp_path / "kits", ["fd00::5"])
+    assert SiteFile.load(kits_dir / "sites" / "east").coordinator == "[fd00::5]:9090"
 
 
 def test_a_kit_does_not_tell_the_folders_of_the_machine_that_made_it(tmp_path: Path) -> None:
     home = tmp_path / "home-of-anna"
     home.mkdir()
     data = {"source": "csv", "files": {"north": str(home / "n.csv"), "south": str(home / "s.csv")}, "target": "died"}
-    made = provision(study(data=data), ["north", "south"], tmp_path / "kits")
-    for path in (made / "sites").rglob("*"):
+    kits_dir = provision(study(data=data), ["north", "south"], tmp_path / "kits")
+    for path in (kits_dir / "sites").rglob("*"):
         assert not path.is_file() or b"home-of-anna" not in path.read_bytes()
-    assert SiteFile.load(made / "sites" / "north").data["target"] == "died"
+    assert SiteFile.load(kits_dir / "sites" / "north").data["target"] == "died"
 
 
 def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
@@ -291,76 +288,76 @@ def test_a_selection_must_leave_somebody_to_train() -> None:
 
 
 def test_revoking_is_recorded_with_date_and_reason(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    revoke(made / "coordinator", "south", "key  lost\nin a train")
-    kit = CoordinatorKit.load(made / "coordinator")
+    kits_dir = kits(tmp_path / "kits")
+    revoke(kits_dir / "coordinator", "south", "key  lost\nin a train")
+    kit = CoordinatorKit.load(kits_dir / "coordinator")
     assert kit.revoked == {"south": f"{datetime.now():%Y-%m-%d} key lost in a train"}
     assert kit.active == ("north", "east")
-    log = made / "coordinator" / "audit.jsonl"
+    log = kits_dir / "coordinator" / "audit.jsonl"
     assert verify(log).broken is None
     assert "site revoked" in log.read_text().splitlines()[-1]
 
 
 def test_revoking_what_is_not_there_or_is_revoked_says_so(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
+    kits_dir = kits(tmp_path / "kits")
     with pytest.raises(DeployError, match="Did you mean 'south'"):
-        revoke(made / "coordinator", "sout", "")
-    revoke(made / "coordinator", "south", "")
-    before = (made / "coordinator" / "coordinator.toml").read_bytes()
+        revoke(kits_dir / "coordinator", "sout", "")
+    revoke(kits_dir / "coordinator", "south", "")
+    before = (kits_dir / "coordinator" / "coordinator.toml").read_bytes()
     with pytest.raises(DeployError, match="revoked already"):
-        revoke(made / "coordinator", "south", "again")
-    assert (made / "coordinator" / "coordinator.toml").read_bytes() == before
+        revoke(kits_dir / "coordinator", "south", "again")
+    assert (kits_dir / "coordinator" / "coordinator.toml").read_bytes() == before
     with pytest.raises(DeployError, match="cannot be read"):
         revoke(tmp_path / "nowhere", "south", "")
 
 
 def test_a_kit_that_could_not_serve_can_still_revoke(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    (made / "coordinator" / "coordinator.key").chmod(0o644)
-    (made / "coordinator" / "ca.pem").unlink()
-    revoke(made / "coordinator", "south", "left")
+    kits_dir = kits(tmp_path / "kits")
+    (kits_dir / "coordinator" / "coordinator.key").chmod(0o644)
+    (kits_dir / "coordinator" / "ca.pem").unlink()
+    revoke(kits_dir / "coordinator", "south", "left")
 
 
 def test_revocations_at_once_all_last(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    threads = [threading.Thread(target=revoke, args=(made / "coordinator", name, "left")) for name in SITES]
+    kits_dir = kits(tmp_path / "kits")
+    threads = [threading.Thread(target=revoke, args=(kits_dir / "coordinator", name, "left")) for name in SITES]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(CoordinatorKit.load(made).revoked) == set(SITES)
+    assert set(CoordinatorKit.load(kits_dir).revoked) == set(SITES)
 
 
 @pytest.mark.parametrize("key", ["ca.key", "coordinator.key", "signing.key"])
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_key_that_others_may_use_is_refused(tmp_path: Path, key: str, mode: int) -> None:
-    made = kits(tmp_path / "kits")
-    (made / "coordinator" / key).chmod(mode)
+    kits_dir = kits(tmp_path / "kits")
+    (kits_dir / "coordinator" / key).chmod(mode)
     with pytest.raises(DeployError, match="chmod 600"):
-        CoordinatorKit.load(made)
+        CoordinatorKit.load(kits_dir)
 
 
 @pytest.mark.parametrize(
     "file", ["study.toml", "ca.pem", "coordinator.pem", "coordinator.key", "signing.key", "sites/east.pub"]
 )
 def test_a_kit_must_be_whole(tmp_path: Path, file: str) -> None:
-    made = kits(tmp_path / "kits")
-    (made / "coordinator" / file).unlink()
+    kits_dir = kits(tmp_path / "kits")
+    (kits_dir / "coordinator" / file).unlink()
     with pytest.raises(DeployError, match="no such file"):
-        CoordinatorKit.load(made)
+        CoordinatorKit.load(kits_dir)
 
 
 def test_the_authoritys_key_may_be_kept_elsewhere(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    (made / "coordinator" / "ca.key").unlink()
-    assert CoordinatorKit.load(made).days_left == 824
+    kits_dir = kits(tmp_path / "kits")
+    (kits_dir / "coordinator" / "ca.key").unlink()
+    assert CoordinatorKit.load(kits_dir).days_left == 824
 
 
 def test_an_expired_kit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "EARLIER", timedelta(days=5))
-    made = provision(study(), SITES, tmp_path / "kits", days=2)
+    kits_dir = provision(study(), SITES, tmp_path / "kits", days=2)
     with pytest.raises(DeployError, match="expired"):
-        CoordinatorKit.load(made)
+        CoordinatorKit.load(kits_dir)
 
 
 @pytest.mark.parametrize(

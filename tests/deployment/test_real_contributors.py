@@ -26,9 +26,9 @@ def spending(folder: Path, example: dict[str, Any] = EXAMPLE, **secure: Any) -> 
 
 
 def test_a_sum_of_two_hospitals_and_zeros_comes_to_nothing(tmp_path: Path) -> None:
-    made = spending(tmp_path)
-    made.run()
-    records = made.folder.records()
+    network = spending(tmp_path)
+    network.run()
+    records = network.folder.records()
     assert records["stopped"].map(sorted).tolist() == [[], [], ["birch", "dogwood"]]
     assert records["sites"].map(sorted).tolist() == [list(SITES), list(SITES), []]
     assert records["failed"].tolist()[:2] == ["", ""]
@@ -36,7 +36,7 @@ def test_a_sum_of_two_hospitals_and_zeros_comes_to_nothing(tmp_path: Path) -> No
     assert records["change"].tolist()[2] == 0
     # known from signed keys, before anybody trains: nobody pays for a round that cannot be shown
     assert [len(ledger(tmp_path, site)) for site in SITES] == [2, 2, 2, 2]
-    asked = [kind_of(sealed) for _, sealed, _ in made.transport.carried if body_of(sealed).get("round") == 2]
+    asked = [kind_of(sealed) for _, sealed, _ in network.transport.carried if body_of(sealed).get("round") == 2]
     assert set(asked) == {"keys"}
 
 
@@ -48,9 +48,9 @@ def test_it_comes_to_nothing_in_a_simulation_too(tmp_path: Path) -> None:
 
 
 def test_three_hospitals_go_on_where_a_fourth_has_spent_its_epsilon(tmp_path: Path) -> None:
-    made = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
-    made.run()
-    records = made.folder.records()
+    network = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
+    network.run()
+    records = network.folder.records()
     assert [len(one) for one in records["stopped"]] == [0, 0, 1]
     assert [len(one) for one in records["sites"]] == [4, 4, 3]
     assert (records["failed"] == "").all()
@@ -58,17 +58,19 @@ def test_three_hospitals_go_on_where_a_fourth_has_spent_its_epsilon(tmp_path: Pa
 
 def test_a_site_refuses_by_itself_what_a_coordinator_lets_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "shortfall", lambda *given: "")
-    made = spending(tmp_path)
+    network = spending(tmp_path)
     with pytest.raises(DeployError, match="2 sites add something to arm fedavg"):
-        made.run()
-    third = [(kind_of(sealed), kind_of(answer)) for _, sealed, answer in made.transport.carried if _round(sealed) == 2]
+        network.run()
+    third = [
+        (kind_of(sealed), kind_of(answer)) for _, sealed, answer in network.transport.carried if _round(sealed) == 2
+    ]
     assert ("shares", "failed") in third
     assert not {"confirm", "unmask", "train"} & {kind for kind, _ in third}
 
 
 def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "shortfall", lambda *given: "")
-    made = spending(tmp_path)
+    network = spending(tmp_path)
     said: list[str] = []
 
     def forge(body: dict[str, Any], tensors: Tree) -> None:
@@ -78,20 +80,20 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
     def before(site: str, sealed: Sealed) -> bool:
         if (site, kind_of(sealed), _round(sealed)) == ("dogwood", "shares", 2):
-            said.append(body_of(made.transport.sites[site].answer(changed(sealed, forge)))["problem"])
+            said.append(body_of(network.transport.sites[site].answer(changed(sealed, forge)))["problem"])
         return True
 
-    made.transport.before = before
+    network.transport.before = before
     with pytest.raises(DeployError):
-        made.run()
+        network.run()
     assert "are not signed by it for this sum" in said[0]
 
 
 def test_the_policy_of_a_site_counts_those_that_add_something(tmp_path: Path) -> None:
-    made = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
-    made.transport.sites["alder"].gate.least_sites = lambda: 4  # type: ignore[method-assign]
+    network = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
+    network.transport.sites["alder"].gate.least_sites = lambda: 4  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="would add up 3 sites, fewer than the 4 that alder demands"):
-        made.run()
+        network.run()
 
 
 def _round(sealed: Sealed) -> int | None:

@@ -18,7 +18,7 @@ from tests.noticed import noticed
 from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.governance.policy import Refusal
+from wardround.deployment import Refusal
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
@@ -48,9 +48,9 @@ def events(path: Path, event: str) -> list[dict[str, Any]]:
     return [entry["detail"] for entry in entries if entry["event"] == event]
 
 
-def assert_said(made: Federation, folder: Path, why: str) -> None:
+def assert_said(network: Federation, folder: Path, why: str) -> None:
     """cedar left, and both ends know why."""
-    lines = [line for line in made.lines if line.startswith("cedar: ")]
+    lines = [line for line in network.lines if line.startswith("cedar: ")]
     assert lines
     assert why in lines[0]
     assert "\n" not in lines[0]
@@ -61,21 +61,21 @@ def assert_said(made: Federation, folder: Path, why: str) -> None:
     assert any(why in str(one) for kind in ("refused", "failed") for one in events(log, kind))
 
 
-def assert_stopped(made: Federation, folder: Path, why: str) -> None:
+def assert_stopped(network: Federation, folder: Path, why: str) -> None:
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     assert "2 of 3 sites are left and 3 are needed" in stopped.value.problem
     assert "cedar" in stopped.value.problem
     assert why in stopped.value.problem
-    assert_said(made, folder, why)
-    assert not made.folder.complete
+    assert_said(network, folder, why)
+    assert not network.folder.complete
 
 
-def assert_gone_on(made: Federation, folder: Path, why: str) -> None:
-    made.run()
-    assert_said(made, folder, why)
-    assert made.folder.complete
-    assert any(why in notice["text"] for notice in made.folder.read_json("results.json")["notices"])
+def assert_gone_on(network: Federation, folder: Path, why: str) -> None:
+    network.run()
+    assert_said(network, folder, why)
+    assert network.folder.complete
+    assert any(why in notice["text"] for notice in network.folder.read_json("results.json")["notices"])
 
 
 def unreadable() -> Source:
@@ -85,12 +85,12 @@ def unreadable() -> Source:
     return Source(load)
 
 
-def withdraw_in_round(made: Federation, gates: dict[str, OpenGate], number: int) -> None:
+def withdraw_in_round(network: Federation, gates: dict[str, OpenGate], number: int) -> None:
     def before(site: str, sealed: Sealed) -> bool:
         gates["cedar"].withdrawn = body_of(sealed).get("round", 0) >= number
         return True
 
-    made.transport.before = before
+    network.transport.before = before
 
 
 @pytest.mark.parametrize("quorum", [None, 2])
@@ -110,16 +110,16 @@ def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path:
         gates["cedar"].refusal = Refusal("no machine is free")
     elif what == "unreadable":
         changed["cedar"] = unreadable
-    made = begin(tmp_path, quorum, gates, changed)
+    network = begin(tmp_path, quorum, gates, changed)
     if what == "withdrawn":
-        withdraw_in_round(made, gates, 1)
+        withdraw_in_round(network, gates, 1)
     check = assert_stopped if quorum is None else assert_gone_on
-    check(made, tmp_path, why.split(": ", 1)[1])
-    assert any(why in line for line in made.lines)
+    check(network, tmp_path, why.split(": ", 1)[1])
+    assert any(why in line for line in network.lines)
     rounds = [
-        body_of(sealed)["round"] for site, sealed, answer in made.transport.carried if kind_of(answer) == "update"
+        body_of(sealed)["round"] for site, sealed, answer in network.transport.carried if kind_of(answer) == "update"
     ]
-    worked = {site for site, _, answer in made.transport.carried if kind_of(answer) == "update"}
+    worked = {site for site, _, answer in network.transport.carried if kind_of(answer) == "update"}
     if quorum is None:
         assert set(rounds) <= ({0, 1} if what == "withdrawn" else set())
     else:
@@ -129,25 +129,25 @@ def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path:
 def test_a_site_that_left_is_asked_again_when_the_coordinator_is_started_again(tmp_path: Path) -> None:
     """As the error says. Until then the quorum holds: two sites are not silently enough where three are needed."""
     gates = {"cedar": gate()}
-    made = begin(tmp_path, None, gates)
-    withdraw_in_round(made, gates, 1)
+    network = begin(tmp_path, None, gates)
+    withdraw_in_round(network, gates, 1)
     with pytest.raises(DeployError):
-        made.run()
-    still = made.restart_coordinator()
+        network.run()
+    still = network.restart_coordinator()
     with pytest.raises(DeployError, match="2 of 3 sites are left and 3 are needed"):
         still.run()
     gates["cedar"].withdrawn = False
-    made.restart_coordinator().run()
+    network.restart_coordinator().run()
     calm = begin(tmp_path / "calm")
     calm.run()
     for arm in ("fedavg", "scaffold"):
-        one, other = (folder.load_model(arm, 3) for folder in (made.folder, calm.folder))
+        one, other = (folder.load_model(arm, 3) for folder in (network.folder, calm.folder))
         assert all(one[name].equal(other[name]) for name in other)
 
 
 def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gates = {"cedar": gate()}
-    made = begin(tmp_path, None, gates)
+    network = begin(tmp_path, None, gates)
     opens = datetime.now(UTC) + timedelta(hours=9)
     gates["cedar"].refusal = Refusal("closed until the evening", opens)
     moment = iter(range(10**6))
@@ -162,10 +162,10 @@ def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
             gates["cedar"].refusal = None
 
     monkeypatch.setattr("wardround.deployment.common.messaging.time", Clock)
-    made.run()
-    assert "closed until the evening" in {step.sites["cedar"] for step in made.steps}
-    assert not made.coordinator.left
-    assert made.folder.complete
+    network.run()
+    assert "closed until the evening" in {step.sites["cedar"] for step in network.steps}
+    assert not network.coordinator.left
+    assert network.folder.complete
 
 
 # -- sites that do not fit together
@@ -196,11 +196,11 @@ def with_text() -> Source:
     ids=["classes", "types", "images"],
 )
 def test_sites_that_do_not_fit_are_named(changed: Callable[[], Source], problem: str, tmp_path: Path) -> None:
-    made = begin(tmp_path, changed={"cedar": changed})
+    network = begin(tmp_path, changed={"cedar": changed})
     with pytest.raises(DeployError, match=problem) as stopped:
-        made.run()
+        network.run()
     assert stopped.value.where == "cedar"
-    assert not [answer for _, _, answer in made.transport.carried if kind_of(answer) == "update"]
+    assert not [answer for _, _, answer in network.transport.carried if kind_of(answer) == "update"]
 
 
 def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) ->
 
 
 def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.run()
-    (notice,) = noticed(made.folder.read_json("results.json"), "column-not-recorded")
+    network = begin(tmp_path)
+    network.run()
+    (notice,) = noticed(network.folder.read_json("results.json"), "column-not-recorded")
     assert (notice["site"], notice["columns"]) == ("birch", ["lab"])
     assert Column("lab").kind == "numeric"
 
@@ -263,7 +263,7 @@ def signed(head: bytes, tensors: bytes) -> Sealed:
 
 
 def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     real: list[Sealed] = []
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -272,10 +272,10 @@ def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path)
             raise KeyboardInterrupt
         return True
 
-    made.transport.before = before
+    network.transport.before = before
     with pytest.raises(KeyboardInterrupt):
-        made.run()
-    cedar, log = made.transport.sites["cedar"], tmp_path / "sites" / "cedar" / "audit.jsonl"
+        network.run()
+    cedar, log = network.transport.sites["cedar"], tmp_path / "sites" / "cedar" / "audit.jsonl"
     for number, (name, forged) in enumerate(forgeries(real[0]).items()):
         answer = cedar.answer(forged)
         assert kind_of(answer) == "refused", name
@@ -292,7 +292,7 @@ def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path)
 
 @pytest.mark.parametrize("what", ["wrong key", "another site's answer", "changed", "another name"])
 def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(answer) != "update" or site != "cedar":
@@ -303,11 +303,11 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
             return replace(answer, tensors=answer.tensors[:-1] + b"!")
         if what == "another name":
             return seal(Message("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
-        return made.transport.sites["alder"].answer(sealed)
+        return network.transport.sites["alder"].answer(sealed)
 
-    made.transport.after = after
+    network.transport.after = after
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     assert "cedar" in stopped.value.problem
     expected = "answered under another name" if what == "another name" else "does not carry its signature"
     assert expected in stopped.value.problem
@@ -316,10 +316,10 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
 
 def test_a_message_that_is_not_what_it_should_be_fails_in_one_line_without_a_value(tmp_path: Path) -> None:
     """Signed by the coordinator, and senseless: nothing but the kind of error is told."""
-    made = begin(tmp_path)
-    made.run()
-    cedar = made.transport.sites["cedar"]
-    run = next(body_of(sealed)["run"] for _, sealed, _ in made.transport.carried)
+    network = begin(tmp_path)
+    network.run()
+    cedar = network.transport.sites["cedar"]
+    run = next(body_of(sealed)["run"] for _, sealed, _ in network.transport.carried)
     for message in (
         Message("dance", {"run": run}),
         Message("train", {"run": run}),

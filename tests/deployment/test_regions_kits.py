@@ -23,15 +23,11 @@ from tests.deployment.test_containers import GROWING, ROOT, refuse_unknown, unit
 from wardround.cli.main import app
 from wardround.core.errors import CheckError, DeployError
 from wardround.core.health import Condition
+from wardround.deployment import CoordinatorKit, RegionFile, coordinate_region, preflight_region, provision, revoke
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.certificates import certificate_pem, new_authority, new_key, private_pem
-from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.kit_files import write_private
-from wardround.deployment.provisioning.provision import provision, revoke
-from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.provisioning.region_kits import COMPOSE, UNIT, unit_text
-from wardround.deployment.regional.region_check import preflight_region
-from wardround.deployment.regional.region_run import coordinate_region
+from wardround.deployment.provisioning.provision import COMPOSE, UNIT, unit_text
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
@@ -41,10 +37,10 @@ REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topology = {"kind": "hierarchical", "regional_rounds": 2, "regions": REGIONS}
     document = study(["fedavg"], topology=topology, training={"rounds": 2})
-    made, _ = load_study({**document, "data": {"source": "at-sites"}})
+    parsed, _ = load_study({**document, "data": {"source": "at-sites"}})
     ports = {name: f"127.0.0.1:{free_port('127.0.0.1')}" for name in REGIONS}
     out = tmp_path_factory.mktemp("kits") / "kits"
-    return provision(made, NAMES, out, ["127.0.0.1"], free_port("127.0.0.1"), regions=ports)
+    return provision(parsed, NAMES, out, ["127.0.0.1"], free_port("127.0.0.1"), regions=ports)
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def found(folder: Path, listen: str = "127.0.0.1") -> dict[str, Condition]:
 
 def wrong(folder: Path) -> dict[str, str]:
     """Without the connection: nobody is at the other end."""
-    return {name: one.found for name, one in found(folder).items() if not one.ok and name != "connection"}
+    return {name: one.state for name, one in found(folder).items() if not one.ok and name != "connection"}
 
 
 @pytest.fixture
@@ -90,11 +86,11 @@ def top(kits: Path) -> Iterator[None]:
 
 def test_a_whole_kit_is_in_order(north: Path, top: None) -> None:
     told = found(north)
-    assert [one.found for one in told.values() if not one.ok] == []
-    assert told["study"].found.startswith("wards (")
-    assert told["study"].found.endswith("north with alder, cedar")
-    assert "answers, TLSv1.3" in told["connection"].found
-    assert told["certificate"].found.endswith("for 127.0.0.1")
+    assert [one.state for one in told.values() if not one.ok] == []
+    assert told["study"].state.startswith("wards (")
+    assert told["study"].state.endswith("north with alder, cedar")
+    assert "answers, TLSv1.3" in told["connection"].state
+    assert told["certificate"].state.endswith("for 127.0.0.1")
     shown = CliRunner().invoke(app, ["region", str(north), "--check", "--json"])
     assert shown.exit_code == 0, shown.output
     told_json = json.loads(shown.stdout)
@@ -123,7 +119,7 @@ def test_what_is_wrong_with_a_kit_is_named(north: Path, kits: Path) -> None:
     assert "is not a usable key" in wrong(north)["keys"]
     (north / "ca.pem").write_text("no certificate")
     assert "is not a certificate in PEM" in wrong(north)["certificate of the top"]
-    assert "not tried" in found(north)["connection"].found
+    assert "not tried" in found(north)["connection"].state
 
 
 def test_certificates_that_hospitals_would_refuse_are_named(north: Path) -> None:
@@ -141,7 +137,7 @@ def test_certificates_that_end_soon_are_a_note(north: Path) -> None:
     (north / "ca.pem").write_bytes(certificate_pem(soon))
     told = found(north)["certificate of the top"]
     assert (told.ok, told.needed) == (False, False)
-    assert "4 days are left" in told.found
+    assert "4 days are left" in told.state
 
 
 def test_a_study_that_is_not_the_kits_is_named(north: Path) -> None:
@@ -153,7 +149,7 @@ def test_a_study_that_is_not_the_kits_is_named(north: Path) -> None:
 def test_a_region_all_of_whose_hospitals_are_revoked_is_a_clear_error(north: Path) -> None:
     revoke(north / "coordinator", "alder", "left")
     assert wrong(north) == {}
-    assert found(north)["hospitals"].found == "cedar; revoked: alder"
+    assert found(north)["hospitals"].state == "cedar; revoked: alder"
     revoke(north / "coordinator", "cedar", "left too")
     assert wrong(north)["hospitals"] == "all are revoked: alder, cedar"
     with pytest.raises(DeployError, match="all hospitals of north are revoked"):
@@ -171,18 +167,18 @@ def service(text: str) -> configparser.SectionProxy:
 
 
 def test_the_unit_of_a_kit_starts_it_and_closes_what_the_coordinators_closes(north: Path) -> None:
-    made = service((north / UNIT).read_text())
-    program, *words = shlex.split(made["ExecStart"])
+    network = service((north / UNIT).read_text())
+    program, *words = shlex.split(network["ExecStart"])
     assert program == "/opt/wardround/.venv/bin/wardround"
     assert words[0] == "region"
     refuse_unknown(words)
-    assert made["Restart"] == "always"
-    assert "/etc/wardround/region" in made["ReadWritePaths"].split()
+    assert network["Restart"] == "always"
+    assert "/etc/wardround/region" in network["ReadWritePaths"].split()
     known = unit(ROOT / "services" / "wardround-coordinator.service")["Service"]
     alike = [name for name in known if name.startswith(("Protect", "Private", "Restrict", "SystemCall"))]
     assert len(alike) > 10
     for name in (*alike, "NoNewPrivileges", "CapabilityBoundingSet", "UMask", "User", "KillSignal"):
-        assert made[name] == known[name], name
+        assert network[name] == known[name], name
     assert str(RegionFile.load(north).kit.port) in (north / UNIT).read_text()
     assert service(unit_text("s", "north", 443))["AmbientCapabilities"] == "CAP_NET_BIND_SERVICE"
 
@@ -202,8 +198,8 @@ def test_systemd_understands_the_unit_of_a_kit(north: Path, tmp_path: Path) -> N
 
 
 def test_the_container_of_a_kit_opens_its_port_and_nothing_else(north: Path) -> None:
-    made: dict[str, Any] = yaml.safe_load((north / COMPOSE).read_text())
-    (one,) = made["services"].values()
+    compose: dict[str, Any] = yaml.safe_load((north / COMPOSE).read_text())
+    (one,) = compose["services"].values()
     refuse_unknown(one["command"])
     port = RegionFile.load(north).kit.port
     assert one["ports"] == [f"{port}:{port}"]

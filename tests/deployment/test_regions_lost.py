@@ -15,7 +15,7 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.protocol.messages import Sealed
 from wardround.report import read_evidence
 from wardround.report.sections.topology import region_sentences, region_table
@@ -70,21 +70,22 @@ def test_a_region_without_sites_gets_no_kit(case: str, tmp_path: Path) -> None:
 
 
 def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
-    from wardround.deployment.provisioning.provision import provision
-    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment import RegionFile, provision
 
     document = load_study({**regional(REGIONS), "data": {"source": "at-sites"}})[0]
-    made = provision(document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"})
-    kept = made / "regions" / "south" / "coordinator" / "coordinator.toml"
+    kits_dir = provision(
+        document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"}
+    )
+    kept = kits_dir / "regions" / "south" / "coordinator" / "coordinator.toml"
     kept.write_bytes(tomli_w.dumps({**tomllib.loads(kept.read_text()), "sites": []}).encode())
     with pytest.raises(DeployError, match="is empty, or has a duplicate"):
-        RegionFile.load(made / "regions" / "south")
+        RegionFile.load(kits_dir / "regions" / "south")
 
 
 # -- lost in mid-run
 
 
-def losing(made: Hierarchy, gates: dict[str, OpenGate], from_round: int) -> None:
+def losing(network: Hierarchy, gates: dict[str, OpenGate], from_round: int) -> None:
     """South's hospitals withdraw their approval when that round begins."""
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -92,7 +93,7 @@ def losing(made: Hierarchy, gates: dict[str, OpenGate], from_round: int) -> None
             gates[site].withdrawn = True
         return True
 
-    made.transports["south"].before = before
+    network.transports["south"].before = before
 
 
 def begin(folder: Path, **changes: Any) -> tuple[Hierarchy, dict[str, OpenGate]]:
@@ -104,9 +105,9 @@ def begin(folder: Path, **changes: Any) -> tuple[Hierarchy, dict[str, OpenGate]]
 
 def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: Path) -> None:
     """The first average has south, the second has not; the model is the one that a replay of these records gives."""
-    made, gates = begin(tmp_path, deployment=CLOSING)
-    losing(made, gates, 3)
-    folder = made.run()
+    network, gates = begin(tmp_path, deployment=CLOSING)
+    losing(network, gates, 3)
+    folder = network.run()
     records = folder.records()
     assert [sorted(one) for one in records["sites"]] == [sorted(NAMES)] * 2 + [["alder", "cedar"]] * 2
     assert [tuple(one) for one in records["region_messages"]] == [(2, 0), (0, 2), (2, 0), (0, 1)]
@@ -127,10 +128,10 @@ def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: P
 
 
 def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_settled(tmp_path: Path) -> None:
-    made, gates = begin(tmp_path / "disturbed")
-    losing(made, gates, 3)
+    network, gates = begin(tmp_path / "disturbed")
+    losing(network, gates, 3)
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     said = stopped.value.problem
     assert said.startswith(
         "1 of 2 sites are left and 2 are needed (south failed: 1 of 2 sites are left and 2 are needed"
@@ -138,9 +139,9 @@ def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_set
     assert "refused: the approval was withdrawn" in said
     for gate in gates.values():
         gate.withdrawn = False
-    made.transports["south"].before = lambda site, sealed: True
-    made.restart_top()
-    theirs = made.run().load_model("fedavg", 3)
+    network.transports["south"].before = lambda site, sealed: True
+    network.restart_top()
+    theirs = network.run().load_model("fedavg", 3)
     quiet, _ = begin(tmp_path / "quiet")
     ours = quiet.run().load_model("fedavg", 3)
     assert set(theirs) == set(ours)

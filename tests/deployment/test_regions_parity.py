@@ -16,7 +16,7 @@ from tests.deployment.parity import KNOWN, simulated
 from tests.deployment.regional_federation import Hierarchy, assert_same_regions, hierarchy
 from tests.small_federations import assert_same_tree
 from wardround.data.sources import Source
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.report import read_evidence
 from wardround.report.sections.topology import region_sentences
 from wardround.runs.catalog import load_study
@@ -36,9 +36,9 @@ def regional(arms: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
     return study(ARMS if arms is None else arms, topology=topology, training=training, **changes)
 
 
-def assert_regional_parity(document: Mapping[str, Any], folder: Path, made: Hierarchy | None = None) -> Hierarchy:
-    made = made or hierarchy(document, folder, at_sites(), known_sources=KNOWN)
-    made.run()
+def assert_regional_parity(document: Mapping[str, Any], folder: Path, network: Hierarchy | None = None) -> Hierarchy:
+    network = network or hierarchy(document, folder, at_sites(), known_sources=KNOWN)
+    network.run()
     plan = load_plan(*load_study(document, sources=KNOWN))
     for arm in plan.study.trained_arms:
         for seed in plan.study.evaluation.seeds:
@@ -46,13 +46,15 @@ def assert_regional_parity(document: Mapping[str, Any], folder: Path, made: Hier
             run = simulated(trial)
             ours = saved_leaves(replace(run, memories={}))
             if ours and arm.held_out is None:
-                assert_same_tree(made.run_folder.load_model(arm.name, seed), ours, part=arm.name)
+                assert_same_tree(network.run_folder.load_model(arm.name, seed), ours, part=arm.name)
             trainers = [site.name for site in trial.sites]
             for name in (site.name for site in trial.scored):
-                stored = folder / "sites" / name / made.top.run_name / "models" / arm.name / f"seed-{seed}.safetensors"
+                stored = (
+                    folder / "sites" / name / network.top.run_name / "models" / arm.name / f"seed-{seed}.safetensors"
+                )
                 params, buffers = site_model(trial, run, trainers.index(name) if name in trainers else 0)
                 assert_same_tree(load_file(stored), {**params, **buffers}, part=f"{arm.name} at {name}")
-    return made
+    return network
 
 
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
@@ -87,10 +89,10 @@ def test_arms_that_differ_travel_apart_where_their_regional_rounds_do(tmp_path: 
         {"name": "often", "algorithm": "fedavg", "topology.regional_rounds": 1},
         {"name": "alone", "algorithm": "local", "training": {"rounds": 3}, "topology.kind": "flat"},
     ]
-    made = assert_regional_parity(regional(arms), tmp_path)
+    network = assert_regional_parity(regional(arms), tmp_path)
     asked = [
         body_of(sealed)
-        for region, sealed, _ in made.transport.carried
+        for region, sealed, _ in network.transport.carried
         if kind_of(sealed) == "train" and region == "north"
     ]
     assert [(body["wave"], body["round"]) for body in asked] == [*((0, n) for n in range(4)), (1, 0), (1, 2)]
@@ -99,23 +101,23 @@ def test_arms_that_differ_travel_apart_where_their_regional_rounds_do(tmp_path: 
 def test_a_scale_of_all_sites_agrees_to_rounding(tmp_path: Path) -> None:
     """Sums of sums are in another order: 1e-6 of single precision."""
     document = regional(["fedavg"], data={"scale": "federated", "missing": "mean"})
-    made = hierarchy(document, tmp_path, at_sites(), known_sources=KNOWN)
-    made.run()
+    network = hierarchy(document, tmp_path, at_sites(), known_sources=KNOWN)
+    network.run()
     plan = load_plan(*load_study(document, sources=KNOWN))
     ours = saved_leaves(replace(simulated(plan.trial(plan.study.arm("fedavg"), 3)), memories={}))
-    theirs = made.run_folder.load_model("fedavg", 3)
+    theirs = network.run_folder.load_model("fedavg", 3)
     for name, leaf in ours.items():
         np.testing.assert_allclose(theirs[name].numpy(), leaf.numpy(), atol=1e-6, err_msg=name)
-    assert {"lend", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
+    assert {"fill_values", "moments"} <= {kind_of(sealed) for _, sealed, _ in network.transport.carried}
 
 
 @pytest.mark.slow
 def test_one_region_is_the_flat_federation(tmp_path: Path) -> None:
     document = regional(["fedavg"], topology={"regions": {"all": ["*"]}})
-    made = assert_regional_parity(document, tmp_path / "regions")
+    network = assert_regional_parity(document, tmp_path / "regions")
     flat = federation(study(["fedavg"], training={"rounds": 4}), tmp_path / "flat", at_sites(), known_sources=KNOWN)
     flat.run()
-    one, other = made.run_folder.load_model("fedavg", 3), flat.folder.load_model("fedavg", 3)
+    one, other = network.run_folder.load_model("fedavg", 3), flat.folder.load_model("fedavg", 3)
     params = [name for name in other if name.startswith("server/params/")]
     assert_same_tree({name: one[name] for name in params}, {name: other[name] for name in params})
 
@@ -126,17 +128,17 @@ def test_values_are_selected_across_regions(tmp_path: Path) -> None:
         [{"name": "fedprox", "algorithm": "fedprox", "mu": [0.01, 2.0]}],
         selection={"arms": ["fedprox"], "metric": "loss", "on": "site", "site": "birch"},
     )
-    made = assert_regional_parity(document, tmp_path / "deployed")
+    network = assert_regional_parity(document, tmp_path / "deployed")
     alone = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1)
-    theirs, ours = made.run_folder.read_json("results.json")["selection"], alone.results["selection"]
+    theirs, ours = network.run_folder.read_json("results.json")["selection"], alone.results["selection"]
     assert [one["chosen"] for one in theirs] == [one["chosen"] for one in ours]
 
 
 def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
     training = {"share": 0.75, "stragglers": {"share": 0.4, "policy": "drop"}}
     document = regional(training=training, evaluation={"seeds": {"first": 3, "count": 2}})
-    made = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)
-    folder = made.run()
+    network = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)
+    folder = network.run()
     alone = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1)
     order = ["arm", "seed", "round"]
     theirs = folder.records().sort_values(order).reset_index()
@@ -185,20 +187,20 @@ SIX: dict[str, Any] = {
 
 
 def test_each_region_has_a_secure_sum_of_its_own(tmp_path: Path) -> None:
-    made = hierarchy(SIX, tmp_path, six_wards())
-    folder = made.run()
+    network = hierarchy(SIX, tmp_path, six_wards())
+    folder = network.run()
     found = replay(load_plan(*load_study(SIX)), folder)
     assert (found.models, found.equal) == (1, True)
-    for region, sites in made.regions.items():
+    for region, sites in network.regions.items():
         told = [
             (site, body_of(sealed)["sum"])
-            for site, sealed, _ in made.transports[region].carried
+            for site, sealed, _ in network.transports[region].carried
             if kind_of(sealed) == "unmask"
         ]
         assert {site for site, _ in told} == set(sites)
         assert all(set(one["survivors"]) == set(sites) for _, one in told)
         # the coordinator of all gets models, and nobody's update
         answers = [
-            answer for name, sealed, answer in made.transport.carried if (name, kind_of(sealed)) == (region, "train")
+            answer for name, sealed, answer in network.transport.carried if (name, kind_of(sealed)) == (region, "train")
         ]
         assert len(answers) == 2

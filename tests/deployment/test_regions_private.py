@@ -26,11 +26,11 @@ def content(regions: dict[str, list[str]] | None = None, **changes: Any) -> dict
 @pytest.mark.slow
 def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
     """Every region dies at each of its messages; the ledger of each hospital is what the coordinator of all knows."""
-    made = hierarchy(content(), tmp_path, sources(), known_sources=KNOWN)
-    made.transport.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
-    for transport in made.transports.values():
+    network = hierarchy(content(), tmp_path, sources(), known_sources=KNOWN)
+    network.transport.sites |= {region: Reborn(network, region) for region in REGIONS}  # type: ignore[misc]
+    for transport in network.transports.values():
         before_or_after(transport, "after", dying(set()))
-    folder = made.run()
+    folder = network.run()
     records = folder.records().sort_values("round")
     assert records["loss"].isna().all()
     for site in sources():
@@ -45,9 +45,9 @@ def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
 def test_a_hospital_whose_budget_is_spent_leaves_its_region(tmp_path: Path) -> None:
     document = content()
     gates = {"birch": OpenGate(load_study(document, sources=KNOWN)[0], most_total_epsilon=0.5)}
-    made = hierarchy(document, tmp_path, sources(), gates, known_sources=KNOWN)
+    network = hierarchy(document, tmp_path, sources(), gates, known_sources=KNOWN)
     with pytest.raises(DeployError, match=r"south failed: 1 of 2 sites are left .*privacy budget is spent"):
-        made.run()
+        network.run()
 
 
 @pytest.mark.slow
@@ -55,8 +55,8 @@ def test_both_protections_in_one_region(tmp_path: Path) -> None:
     document = content(
         {"all": ["*"]}, privacy={"example": {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0}, "secure_sum": {}}
     )
-    made = hierarchy(document, tmp_path, sources(), known_sources=KNOWN)
-    records = made.run().records()
+    network = hierarchy(document, tmp_path, sources(), known_sources=KNOWN)
+    records = network.run().records()
     assert [len(one) for one in records["sites"]] == [4] * 4
     assert not records["failed"].any()
     assert all(len(ledger(tmp_path, site)) == 4 for site in sources())
@@ -64,16 +64,16 @@ def test_both_protections_in_one_region(tmp_path: Path) -> None:
 
 def test_a_sum_that_fails_in_one_region_leaves_the_others_as_they_are(tmp_path: Path, clock: Clock) -> None:
     document = {**SIX, "deployment": {"quorum": 2, "deadline": 1000.0, "smallest_cell": 1}}
-    made = hierarchy(document, tmp_path, six_wards())
-    lost = made.regions["odd"][0]
+    network = hierarchy(document, tmp_path, six_wards())
+    lost = network.regions["odd"][0]
 
     def before(site: str, sealed: Sealed) -> bool:
         away = place_of(site, sealed) == ("train", 1, lost)
         clock.ahead += 1100 * away
         return not away
 
-    made.transports["odd"].before = before
-    records = made.run().records().sort_values("round")
+    network.transports["odd"].before = before
+    records = network.run().records().sort_values("round")
     assert [one.startswith("odd: ") for one in records["failed"]] == [False, True, False, False]
-    assert sorted(records["sites"].iloc[1]) == sorted(made.regions["even"])
+    assert sorted(records["sites"].iloc[1]) == sorted(network.regions["even"])
     assert [len(one) for one in records["sites"]] == [6, 3, 6, 6]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.deployment.federation_processes import HEART, Hospitals, Process, fill_in, free_port, heart_study
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment import approve, provision
 from wardround.report import read_evidence
 from wardround.runs.audit import verify
 from wardround.runs.catalog import load_study
@@ -41,16 +40,16 @@ class Regions(Hospitals):
 @contextmanager
 def regions(document: dict[str, Any], folder: Path) -> Iterator[Regions]:
     study, families = load_study(document)
-    made = Regions(study, families, folder / "kits", "127.0.0.1", free_port("127.0.0.1"), HEART)
+    network = Regions(study, families, folder / "kits", "127.0.0.1", free_port("127.0.0.1"), HEART)
     addresses = {name: f"127.0.0.1:{free_port('127.0.0.1')}" for name in REGIONS}
-    provision(study, HEART, made.folder, ("127.0.0.1",), made.port, regions=addresses)
+    provision(study, HEART, network.folder, ("127.0.0.1",), network.port, regions=addresses)
     for name in HEART:
-        fill_in(made.folder / "sites" / name / "site.toml", name)
-        approve(made.site(name), study, "Dr. Test")
+        fill_in(network.folder / "sites" / name / "site.toml", name)
+        approve(network.site(name), study, "Dr. Test")
     try:
-        yield made
+        yield network
     finally:
-        made.end_all()
+        network.end_all()
 
 
 @pytest.mark.slow

@@ -13,15 +13,15 @@ from tests.deployment.in_process_federation import body_of, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.core.errors import DeployError
+from wardround.deployment import replay
 from wardround.deployment.common import messaging as correspondence
-from wardround.deployment.common.parity import replay
 from wardround.deployment.regional.region_handler import RegionWork
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
+MESSAGES = ("hello", "facts", "fill_values", "moments", "prepare", "train", "evaluate", "goodbye")
 Place = tuple[str, Any, str]
 
 
@@ -56,10 +56,10 @@ def place_of(who: str, sealed: Sealed) -> Place:
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("quiet")
-    made = begin(folder)
-    made.run()
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.transport.carried)) == MESSAGES
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.transports["south"].carried)) == MESSAGES
+    network = begin(folder)
+    network.run()
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in network.transport.carried)) == MESSAGES
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in network.transports["south"].carried)) == MESSAGES
     return digest(folder)
 
 
@@ -90,9 +90,9 @@ def before_or_after(transport: Any, when: str, at: Callable[[str, Sealed], None]
 class Reborn:
     """A region's process that is started again whenever it dies; then the message comes again, as Flower brings it."""
 
-    def __init__(self, made: Hierarchy, region: str) -> None:
-        self.made, self.region, self.deaths = made, region, 0
-        self.work: RegionWork = made.open_region(region)
+    def __init__(self, network: Hierarchy, region: str) -> None:
+        self.network, self.region, self.deaths = network, region, 0
+        self.work: RegionWork = network.open_region(region)
 
     def answer(self, sealed: Sealed) -> Sealed:
         while True:
@@ -100,86 +100,86 @@ class Reborn:
                 return self.work.answer(sealed)
             except Died:
                 self.deaths += 1
-                self.work = self.made.open_region(self.region)
+                self.work = self.network.open_region(self.region)
 
 
-def until_finished(made: Hierarchy, most: int = 200) -> int:
+def until_finished(network: Hierarchy, most: int = 200) -> int:
     for deaths in range(most):
         try:
-            made.run()
+            network.run()
             return deaths
         except Died:
-            made.restart_top()
+            network.restart_top()
     raise AssertionError("it does not come to an end")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_coordinator_of_all_dies_at_every_message(when: str, quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    before_or_after(made.transport, when, dying(set()))
-    assert until_finished(made) == 2 * (len(MESSAGES) + 1)  # two regions, and twice two rounds
+    network = begin(tmp_path)
+    before_or_after(network.transport, when, dying(set()))
+    assert until_finished(network) == 2 * (len(MESSAGES) + 1)  # two regions, and twice two rounds
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_regions_die_at_every_message_to_their_sites(when: str, quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    reborn = {region: Reborn(made, region) for region in REGIONS}
-    made.transport.sites |= reborn  # type: ignore[arg-type]
-    for transport in made.transports.values():
+    network = begin(tmp_path)
+    reborn = {region: Reborn(network, region) for region in REGIONS}
+    network.transport.sites |= reborn  # type: ignore[arg-type]
+    for transport in network.transports.values():
         before_or_after(transport, when, dying(set()))
-    made.run()
+    network.run()
     assert [one.deaths for one in reborn.values()] == [2 * (len(MESSAGES) + 3)] * 2  # two sites, four rounds
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.slow
 def test_sites_die_at_every_message(quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def before(site: str, sealed: Sealed) -> bool:
-        made.restart_site(site)
+        network.restart_site(site)
         return True
 
-    for transport in made.transports.values():
+    for transport in network.transports.values():
         transport.before = before
-    made.run()
+    network.run()
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.slow
 def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    made.transport.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
-    before_or_after(made.transport, "after", dying(set()))
-    for transport in made.transports.values():
+    network = begin(tmp_path)
+    network.transport.sites |= {region: Reborn(network, region) for region in REGIONS}  # type: ignore[misc]
+    before_or_after(network.transport, "after", dying(set()))
+    for transport in network.transports.values():
         before_or_after(transport, "after", dying(set()))
     for site in NAMES:
-        made.restart_site(site)
-    until_finished(made)
+        network.restart_site(site)
+    until_finished(network)
     assert digest(tmp_path) == quiet
 
 
 def test_a_question_that_comes_again_gets_the_same_bytes_and_no_site_is_asked(tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     told: list[bool] = []
 
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "train":
-            carried = len(made.transports[region].carried)
-            made.restart_region(region)
-            again = made.transport.sites[region].answer(sealed)
-            told.append(again == answer and len(made.transports[region].carried) == carried)
+            carried = len(network.transports[region].carried)
+            network.restart_region(region)
+            again = network.transport.sites[region].answer(sealed)
+            told.append(again == answer and len(network.transports[region].carried) == carried)
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     assert told == [True] * 4
 
 
 def test_answers_of_regions_that_had_arrived_are_not_asked_for_again(quiet: str, tmp_path: Path) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     asked: list[Place] = []
 
     def before(region: str, sealed: Sealed) -> bool:
@@ -188,8 +188,8 @@ def test_answers_of_regions_that_had_arrived_are_not_asked_for_again(quiet: str,
             raise Died  # south, which is asked first, has answered
         return True
 
-    made.transport.before = before
-    assert until_finished(made) == 1
+    network.transport.before = before
+    assert until_finished(network) == 1
     assert (asked.count(("train", 2, "north")), asked.count(("train", 2, "south"))) == (2, 1)
     assert digest(tmp_path) == quiet
 
@@ -214,22 +214,22 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(correspondence, "time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(correspondence, "time", clock)
+    return clock
 
 
 def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_path: Path, clock: Clock) -> None:
     """For one average it has no say; then it goes on from the model of all."""
-    made = begin(tmp_path, **CLOSING)
+    network = begin(tmp_path, **CLOSING)
 
     def before(region: str, sealed: Sealed) -> bool:
         away = place_of(region, sealed) == ("train", 0, "south")
         clock.ahead += 1e4 * away
         return not away
 
-    made.transport.before = before
-    folder = made.run()
+    network.transport.before = before
+    folder = network.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"]
     assert [sorted(one) for one in shared["sites"]] == [["alder", "cedar"]] * 2 + [sorted(NAMES)] * 2
@@ -237,20 +237,20 @@ def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_p
     assert [tuple(one) for one in shared["region_messages"]] == [(2, 0), (0, 1), (2, 0), (0, 2)]
     found = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
     assert found.largest < 1e-6
-    assert any("south: did not answer in time" in line for line in made.lines)
+    assert any("south: did not answer in time" in line for line in network.lines)
 
 
 @pytest.mark.slow
 def test_a_site_that_stays_away_is_left_out_by_its_region(tmp_path: Path, clock: Clock) -> None:
-    made = begin(tmp_path, **CLOSING)
+    network = begin(tmp_path, **CLOSING)
 
     def before(site: str, sealed: Sealed) -> bool:
         away = place_of(site, sealed) == ("train", 1, "birch")
         clock.ahead += 1100 * away  # one deadline of the region, and not the three of the coordinator of all
         return not away
 
-    made.transports["south"].before = before
-    folder = made.run()
+    network.transports["south"].before = before
+    folder = network.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"].sort_values("round")
     assert [list(one) for one in shared["dropped"]] == [[], ["birch"], [], []]
@@ -262,7 +262,7 @@ def test_a_site_that_stays_away_is_left_out_by_its_region(tmp_path: Path, clock:
 def test_without_a_quorum_a_region_that_failed_ends_the_run_and_it_goes_on_when_it_is_settled(
     quiet: str, tmp_path: Path
 ) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     broken = [True]
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -270,13 +270,13 @@ def test_without_a_quorum_a_region_that_failed_ends_the_run_and_it_goes_on_when_
             return Sealed(b"{}", b"", b"")
         return answer
 
-    made.transports["south"].after = after
+    network.transports["south"].after = after
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     assert "1 of 2 sites are left and 2 are needed (south failed: 1 of 2 sites are left and 2 are needed (birch" in (
         stopped.value.problem
     )
     broken[0] = False
-    made.restart_top()
-    made.run()
+    network.restart_top()
+    network.run()
     assert digest(tmp_path) == quiet

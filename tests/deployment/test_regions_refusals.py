@@ -16,13 +16,16 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.coordinate import coordinate
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, objections
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import (
+    CoordinatorKit,
+    Policy,
+    RegionFile,
+    SiteFile,
+    coordinate_study,
+    in_plain_words,
+    objections,
+    provision,
+)
 from wardround.deployment.regional.region_run import study_of
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
@@ -63,8 +66,8 @@ def test_a_region_too_small_for_a_secure_sum_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_quorum_counts_those_who_answer_one_coordinator(tmp_path: Path) -> None:
-    made = begin(tmp_path, deployment={"quorum": 2})
-    assert made.top.quorum == 2
+    network = begin(tmp_path, deployment={"quorum": 2})
+    assert network.top.quorum == 2
     with pytest.raises(StudyError, match="3 sites are needed in a round, and 2 take part"):
         begin(tmp_path, deployment={"quorum": 3})
 
@@ -97,17 +100,17 @@ def test_plain_words_say_who_coordinates_and_what_goes_on() -> None:
 
 def test_a_region_all_of_whose_sites_refuse_is_a_clear_error(tmp_path: Path) -> None:
     gates = {site: OpenGate(None) for site in REGIONS["south"]}
-    made = begin(tmp_path, gates)
+    network = begin(tmp_path, gates)
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     assert "south failed: 1 of 2 sites are left and 2 are needed (dogwood refused: not approved here)" in (
         stopped.value.problem
     )
 
 
 def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Path) -> None:
-    made = begin(tmp_path, {"birch": OpenGate(None)}, deployment=OPEN)
-    results = made.run().read_json("results.json")
+    network = begin(tmp_path, {"birch": OpenGate(None)}, deployment=OPEN)
+    results = network.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
     assert noticed(results, "site-refused", site="birch", details={"reason": "not approved here"})
     told = results["arms"]["fedavg"]["topology"]["regions"]
@@ -116,14 +119,14 @@ def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Pat
 
 def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -> None:
     gates = {"cedar": OpenGate(load_study(regional(deployment=OPEN), sources=KNOWN)[0])}
-    made = begin(tmp_path, gates, deployment=OPEN)
+    network = begin(tmp_path, gates, deployment=OPEN)
 
     def before(site: str, sealed: Sealed) -> bool:
         gates[site].withdrawn = kind_of(sealed) == "facts"
         return True
 
-    made.transports["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
-    results = made.run().read_json("results.json")
+    network.transports["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
+    results = network.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "birch", "dogwood"]
     assert noticed(results, "site-refused", site="cedar", details={"reason": "the approval was withdrawn"})
 
@@ -132,35 +135,35 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
 
 
 def test_a_region_obeys_the_coordinator_of_all_alone_and_its_sites_the_region_alone(tmp_path: Path) -> None:
-    made = begin(tmp_path)
-    body = {"run": "a" * 12, "study": made.study.hash, "sites": list(NAMES), "to": "north", "head": ""}
-    assert kind_of(made.transport.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
+    network = begin(tmp_path)
+    body = {"run": "a" * 12, "study": network.study.hash, "sites": list(NAMES), "to": "north", "head": ""}
+    assert kind_of(network.transport.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
     assert (
-        kind_of(made.transport.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
+        kind_of(network.transport.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
         == "refused"
     )
     other = seal(Message("hello", {**body, "study": "0" * 64}), key("top"))
-    assert "this region's kit is for study" in body_of(made.transport.sites["north"].answer(other))["reason"]
+    assert "this region's kit is for study" in body_of(network.transport.sites["north"].answer(other))["reason"]
     to_site = seal(Message("hello", {**body, "to": "alder"}), key("top"))
-    assert kind_of(made.transports["north"].sites["alder"].answer(to_site)) == "refused"
+    assert kind_of(network.transports["north"].sites["alder"].answer(to_site)) == "refused"
     keys = seal(Message("keys", {**body, "wave": 0, "round": 0, "sum": {}}), key("top"))
-    assert kind_of(made.transport.sites["north"].answer(keys)) == "failed"
+    assert kind_of(network.transport.sites["north"].answer(keys)) == "failed"
 
 
-def forged(made: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
+def forged(network: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
     """What the coordinator of all says when south's answer to `train` was changed, and signed by south."""
 
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (region, kind_of(sealed)) != ("south", "train"):
             return answer
-        message = open_sealed(answer, made.top.keys["south"], "south")
+        message = open_sealed(answer, network.top.keys["south"], "south")
         body = json.loads(json.dumps(message.body))
         change(body)
         return seal(Message(message.kind, body, message.tensors), key("south"))
 
-    made.transport.after = after
+    network.transport.after = after
     with pytest.raises(DeployError) as stopped:
-        made.run()
+        network.run()
     return stopped.value.problem
 
 
@@ -193,17 +196,17 @@ def test_what_a_region_cannot_have_done_does_not_count(change: Any, tmp_path: Pa
 
 def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path) -> None:
     """Only cedar knows the ward `burns`, and birch alone lacks `lab`: what goes up says so of the region."""
-    made = begin(tmp_path, data={"scale": "federated"})
-    made.run()
-    answers = {(region, kind_of(sealed)): body_of(answer) for region, sealed, answer in made.transport.carried}
+    network = begin(tmp_path, data={"scale": "federated"})
+    network.run()
+    answers = {(region, kind_of(sealed)): body_of(answer) for region, sealed, answer in network.transport.carried}
     by_site = {"sets", "described", "directions"}  # as in the report of any run
     assert {name for name, one in answers["north", "facts"].items() if "cedar" in str(one)} <= by_site
     assert "burns" in str(answers["north", "facts"]["kinds"])
-    for kind in ("lend", "moments", "train"):
+    for kind in ("fill_values", "moments", "train"):
         told = {name: one for name, one in answers["south", kind].items() if name != "rounds"}
         assert "birch" not in str(told), kind
-    tensors = [answer.tensors for region, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]
-    alone = [answer.tensors for _, sealed, answer in made.transports["north"].carried if kind_of(sealed) == "train"]
+    tensors = [answer.tensors for region, sealed, answer in network.transport.carried if kind_of(sealed) == "train"]
+    alone = [answer.tensors for _, sealed, answer in network.transports["north"].carried if kind_of(sealed) == "train"]
     assert not set(tensors) & set(alone)
 
 
@@ -217,20 +220,20 @@ def kits(folder: Path) -> Path:
 
 
 def test_kits_let_sites_trust_their_region_and_regions_the_coordinator_of_all(tmp_path: Path) -> None:
-    made = kits(tmp_path)
-    top = CoordinatorKit.load(made / "coordinator")
+    kits_dir = kits(tmp_path)
+    top = CoordinatorKit.load(kits_dir / "coordinator")
     assert (tuple(top.sites), top.hospitals) == (("north", "south"), NAMES)
     for region, sites in REGIONS.items():
-        loaded = RegionFile.load(made / "regions" / region)
+        loaded = RegionFile.load(kits_dir / "regions" / region)
         assert (loaded.coordinator, tuple(loaded.kit.sites)) == ("all.example.org:9090", tuple(sites))
         assert loaded.ca.read_bytes() == top.ca.read_bytes()
-        assert top.sites[region] == (made / "regions" / region / "region.pub").read_bytes()
+        assert top.public_keys[region] == (kits_dir / "regions" / region / "region.pub").read_bytes()
         for name in sites:
-            site = SiteFile.load(_filled_in(made / "sites" / name))
+            site = SiteFile.load(_filled_in(kits_dir / "sites" / name))
             assert site.ca.read_bytes() == loaded.kit.ca.read_bytes() != top.ca.read_bytes()
             assert {path.stem for path in site.peers.iterdir()} == set(sites)
             assert site.sites == NAMES
-    assert SiteFile.load(made / "sites" / "birch").coordinator == "[2001:db8::2]:9092"
+    assert SiteFile.load(kits_dir / "sites" / "birch").coordinator == "[2001:db8::2]:9092"
 
 
 def _filled_in(folder: Path) -> Path:
@@ -260,8 +263,8 @@ def test_addresses_of_regions_are_for_studies_that_have_some(tmp_path: Path) -> 
 
 
 def test_a_region_whose_kit_is_not_its_own_is_refused(tmp_path: Path) -> None:
-    made = kits(tmp_path)
-    path = made / "regions" / "north" / "region.toml"
+    kits_dir = kits(tmp_path)
+    path = kits_dir / "regions" / "north" / "region.toml"
     text = path.read_text()
     path.write_text(text.replace('"cedar"', '"ceder"'))
     with pytest.raises(DeployError, match="does not name cedar"):
@@ -278,10 +281,10 @@ def test_a_region_whose_kit_is_not_its_own_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_kit_of_another_study_is_refused_by_the_coordinator_of_all(tmp_path: Path) -> None:
-    made = kits(tmp_path)
+    kits_dir = kits(tmp_path)
     other, families = load_study({**regional(topology={"regional_rounds": 1}), "data": {"source": "at-sites"}})
     with pytest.raises(DeployError, match="the kit was made for a study with hash"):
-        coordinate(other, families, CoordinatorKit.load(made), tmp_path)
+        coordinate_study(other, families, CoordinatorKit.load(kits_dir), tmp_path)
 
 
 def test_the_command_makes_kits_of_regions(tmp_path: Path) -> None:
@@ -295,9 +298,9 @@ def test_the_command_makes_kits_of_regions(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [*words, "--region", "north"])
     assert isinstance(refused.exception, DeployError)
     given = ["--region", "north=127.0.0.1:9091", "--region", "south=127.0.0.1:9092"]
-    made = CliRunner().invoke(app, [*words, *given, "--json"])
-    assert made.exit_code == 0, made.output
-    told = json.loads(made.stdout)
+    network = CliRunner().invoke(app, [*words, *given, "--json"])
+    assert network.exit_code == 0, network.output
+    told = json.loads(network.stdout)
     assert set(told["regions"]) == {"north", "south"}
     assert set(told["sites"]) == set(NAMES)
     kept = tomllib.loads((tmp_path / "kits" / "coordinator" / "coordinator.toml").read_text())

@@ -46,8 +46,8 @@ def test_figures_of_regions_are_the_simulations(tmp_path: Path) -> None:
         evaluation={"seeds": {"first": 3, "count": 3}, "validation_share": 0.2, "threshold": 0.5},
         selection={"arms": ["fedprox"], "metric": "loss", "on": "validation"},
     )
-    made = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)
-    theirs = made.run().read_json("results.json")
+    network = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)
+    theirs = network.run().read_json("results.json")
     ours = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1).results
     chosen = theirs["selection"][0]["arm"]
     assert chosen == ours["selection"][0]["arm"]
@@ -55,7 +55,7 @@ def test_figures_of_regions_are_the_simulations(tmp_path: Path) -> None:
         assert_same_regions(regions_in(theirs, arm), regions_in(ours, arm))
     assert regions_in(theirs, "some")["north"]["sites"] == ["alder"]
     assert theirs["arms"]["local"]["topology"] is None
-    page = build_report(made.run_folder.path).read_text(encoding="utf-8")
+    page = build_report(network.run_folder.path).read_text(encoding="utf-8")
     assert "Each hospital scored both models and told counts" in page
     with_it = {name for name, told in theirs["arms"].items() if told["topology"]}
     assert {arm for arm in with_it if regions_in(theirs, arm)["south"]["metrics"] is None} == set()
@@ -65,19 +65,19 @@ def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) 
     """South misses the last average: what is kept, and scored, as its own is the model of all before that, as in a
     simulation in which nothing came from it."""
     closing = {"quorum": 1, "deadline": 1000.0, "smallest_cell": 1}
-    made = hierarchy(regional(deployment=closing), tmp_path, at_sites(), known_sources=KNOWN)
+    network = hierarchy(regional(deployment=closing), tmp_path, at_sites(), known_sources=KNOWN)
 
     def before(region: str, sealed: Sealed) -> bool:
         away = place_of(region, sealed) == ("train", 2, "south")
         clock.ahead += 1e4 * away
         return not away
 
-    made.transport.before = before
-    folder = made.run()
+    network.transport.before = before
+    folder = network.run()
     kept = folder.load_model("fedavg", 3)
-    for region, transport in made.transports.items():
+    for region, transport in network.transports.items():
         messages = {site: sealed for site, sealed, _ in transport.carried if kind_of(sealed) == "evaluate"}
-        assert set(messages) == set(made.regions[region])
+        assert set(messages) == set(network.regions[region])
         for sealed in messages.values():
             tensors = open_sealed(sealed, public(f"{region} as coordinator"), region).tensors
             own = {name.removeprefix("0/own/"): leaf for name, leaf in tensors.items() if name.startswith("0/own/")}
@@ -90,10 +90,10 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     """Test rows are 30 % of 41, 36, 52 and 47 rows: 12, 11, 16 and 14. From 13 on a hospital tells figures. Dogwood
     does not train, and so has no say about its region's own model."""
     arms = [{"name": "some", "algorithm": "fedavg", "train_at": ["alder", "birch", "cedar"]}]
-    made = hierarchy(regional(arms, deployment={"smallest_cell": 13}), tmp_path, at_sites(), known_sources=KNOWN)
-    folder = made.run()
+    network = hierarchy(regional(arms, deployment={"smallest_cell": 13}), tmp_path, at_sites(), known_sources=KNOWN)
+    folder = network.run()
     told = regions_in(folder.read_json("results.json"), "some")
-    lines = {line["site"]: line for line in folder.summaries() if line["side"] == "regional"}
+    lines = {line["site"]: line for line in folder.summaries() if line["subset"] == "regional"}
     assert set(lines) == {"alder", "birch", "cedar"}
     assert {site for site, line in lines.items() if line.get("suppressed")} == {"alder", "birch"}
     assert {region: one["withheld"] for region, one in told.items()} == {"north": ["alder"], "south": ["birch"]}
@@ -114,8 +114,8 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
 
 def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> None:
     """A coordinator of a flat study that sends a second model would learn figures that nobody approved."""
-    made = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
-    sealed_before = made.coordinator._with_models
+    network = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
+    sealed_before = network.coordinator._with_models
 
     def with_another(trials: Any, state: Any, requests: Any, prepare: Any, extra: Any = None) -> Any:
         if any(message.kind == "evaluate" for message, _ in requests.values()):
@@ -123,6 +123,6 @@ def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> 
             extra = dict.fromkeys(requests, own)
         return sealed_before(trials, state, requests, prepare, extra)
 
-    made.coordinator._with_models = with_another  # type: ignore[method-assign]
+    network.coordinator._with_models = with_another  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="asks for figures of a model that the study that was approved here"):
-        made.run()
+        network.run()

@@ -27,21 +27,21 @@ class Enough(Exception):
     """What was to be seen was seen."""
 
 
-def refusals(made: Federation, kind: str, change: Change) -> list[str]:
+def refusals(network: Federation, kind: str, change: Change) -> list[str]:
     """What alder says to a message of the first round that was changed after it had answered the honest one."""
     said: list[str] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("alder", kind, 0) and not said:
-            made.restart_site(site)
-            no = body_of(made.transport.sites[site].answer(changed(sealed, change)))
+            network.restart_site(site)
+            no = body_of(network.transport.sites[site].answer(changed(sealed, change)))
             said.append(str(no.get("problem") or no.get("reason")))
             raise Enough
         return answer
 
-    made.transport.after = after
+    network.transport.after = after
     with pytest.raises(Enough):
-        made.run()
+        network.run()
     return said
 
 
@@ -125,21 +125,21 @@ def test_a_site_refuses_what_would_show_its_update(kind: str, change: Change, pr
 
 
 def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) -> None:
-    made = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
-    for work in made.transport.sites.values():
+    network = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
+    for work in network.transport.sites.values():
         work.gate.least_sites = lambda: 5  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="fewer than the 5 that"):
-        made.run()
+        network.run()
 
 
 def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: Path) -> None:
     """alder alone is told of another model from the first message on: its keys are signed for other terms."""
-    made = begin(tmp_path, summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1}))
+    network = begin(tmp_path, summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1}))
     said: list[Sealed] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (site, kind_of(sealed)) == ("alder", "keys"):
-            made.restart_site(site)
+            network.restart_site(site)
             return said[0]
         return answer
 
@@ -149,28 +149,28 @@ def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: 
             def other(body: dict[str, Any], tensors: Tree) -> None:
                 body["sum"] = {**body["sum"], "models": {"0": "ff" * 32}}
 
-            said.append(made.transport.sites[site].answer(changed(sealed, other)))
+            said.append(network.transport.sites[site].answer(changed(sealed, other)))
             assert kind_of(said[0]) == "advert"
         return True
 
-    made.transport.before, made.transport.after = before, after
-    made.run()
-    assert "not signed by it for this sum" in text_of(made.coordinator.left["alder"])
+    network.transport.before, network.transport.after = before, after
+    network.run()
+    assert "not signed by it for this sum" in text_of(network.coordinator.left["alder"])
 
 
 def test_without_the_key_of_another_site_nothing_begins(tmp_path: Path) -> None:
-    made = begin(tmp_path, summed())
-    work = made.transport.sites["alder"]
+    network = begin(tmp_path, summed())
+    work = network.transport.sites["alder"]
     work.peers = {site: key for site, key in work.peers.items() if site != "cedar"}
     with pytest.raises(DeployError, match="no public key of cedar"):
-        made.run()
+        network.run()
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    made = begin(tmp_path_factory.mktemp("quiet"), summed())
-    made.run()
-    return made
+    network = begin(tmp_path_factory.mktemp("quiet"), summed())
+    network.run()
+    return network
 
 
 def test_after_the_run_no_other_sum_is_begun(quiet: Federation) -> None:

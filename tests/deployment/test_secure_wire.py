@@ -16,7 +16,7 @@ from tests.deployment.private_studies import KNOWN, begin, private
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.deployment.common.secure_wave import vector_of
 from wardround.engines import serial
 from wardround.protocol.messages import Sealed
@@ -40,20 +40,20 @@ def summed(arms: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
     )
 
 
-def model_of(made: Federation, arm: str) -> Tree:
-    return made.folder.load_model(arm, 3)
+def model_of(network: Federation, arm: str) -> Tree:
+    return network.folder.load_model(arm, 3)
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    made = begin(tmp_path_factory.mktemp("quiet"), summed())
-    made.run()
-    return made
+    network = begin(tmp_path_factory.mktemp("quiet"), summed())
+    network.run()
+    return network
 
 
-def assert_same_models(made: Federation, quiet: Federation) -> None:
+def assert_same_models(network: Federation, quiet: Federation) -> None:
     for arm in ("fedprox", "scaffold"):
-        assert_same_tree(model_of(made, arm), model_of(quiet, arm))
+        assert_same_tree(model_of(network, arm), model_of(quiet, arm))
 
 
 # -- the same bits, and nothing but masks
@@ -96,10 +96,10 @@ def test_with_noise_for_patients_or_whole_sites_as_well(tmp_path: Path) -> None:
         ("example", {"example": example, "secure_sum": {}}),
         ("site", {"site": {**example, "delta": 1e-3}, "secure_sum": {}}),
     ):
-        made = begin(tmp_path / name, summed([{"algorithm": "fedprox", "mu": 0.1}], privacy=privacy))
-        made.run()
-        assert not made.lines
-        records = made.folder.records()
+        network = begin(tmp_path / name, summed([{"algorithm": "fedprox", "mu": 0.1}], privacy=privacy))
+        network.run()
+        assert not network.lines
+        records = network.folder.records()
         assert (records["failed"] == "").all()
         assert records["sites"].map(len).tolist() == [4, 4, 4]
 
@@ -146,46 +146,46 @@ def test_the_coordinator_dies_at_every_message(when: str, tmp_path: Path) -> Non
     few = SITES[:3]
     content = summed(["scaffold"], training={"rounds": 2 if when == "after" else 1}, data={"hospitals": list(few)})
     seen: set[Place] = set()
-    _, made = until_finished(begin(tmp_path, content, hospitals=few), dies_once(seen, when))
+    _, network = until_finished(begin(tmp_path, content, hospitals=few), dies_once(seen, when))
     assert {kind for kind, _, _ in seen} >= set(STAGES)
-    assert not made.lines
-    assert replay(load_plan(*load_study(content, sources=KNOWN)), made.folder).equal
+    assert not network.lines
+    assert replay(load_plan(*load_study(content, sources=KNOWN)), network.folder).equal
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_sites_die_at_every_message(when: str, quiet: Federation, tmp_path: Path) -> None:
-    made = begin(tmp_path, summed())
+    network = begin(tmp_path, summed())
 
     def before(site: str, sealed: Sealed) -> bool:
-        made.restart_site(site)
+        network.restart_site(site)
         return True
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        made.restart_site(site)
+        network.restart_site(site)
         return answer
 
     if when == "before":
-        made.transport.before = before
+        network.transport.before = before
     else:
-        made.transport.after = after
-    made.run()
-    assert_same_models(made, quiet)
+        network.transport.after = after
+    network.run()
+    assert_same_models(network, quiet)
 
 
 def test_answers_are_lost_and_messages_come_twice(quiet: Federation, tmp_path: Path) -> None:
-    made, lost = begin(tmp_path, summed()), set()
+    network, lost = begin(tmp_path, summed()), set()
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
-        made.transport.sites[site].answer(sealed)
+        network.transport.sites[site].answer(sealed)
         place = kind_of(sealed), body_of(sealed).get("round"), site
         if place in lost:
             return answer
         lost.add(place)
         return None
 
-    made.transport.after = after
-    made.run()
-    assert_same_models(made, quiet)
+    network.transport.after = after
+    network.run()
+    assert_same_models(network, quiet)
 
 
 # -- whoever leaves
@@ -204,13 +204,13 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+    clock = Clock()
     for module in ("flat.coordinator", "common.messaging"):
-        monkeypatch.setattr(f"wardround.deployment.{module}.time", made)
-    return made
+        monkeypatch.setattr(f"wardround.deployment.{module}.time", clock)
+    return clock
 
 
-def away_at(made: Federation, clock: Clock, stage: str, sites: set[str], number: int = 1) -> None:
+def away_at(network: Federation, clock: Clock, stage: str, sites: set[str], number: int = 1) -> None:
     """In this round these sites hear nothing from this stage on, until the round is over."""
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -220,7 +220,7 @@ def away_at(made: Federation, clock: Clock, stage: str, sites: set[str], number:
             return False
         return True
 
-    made.transport.before = before
+    network.transport.before = before
 
 
 def waiting(quorum: int) -> dict[str, Any]:
@@ -230,35 +230,35 @@ def waiting(quorum: int) -> dict[str, Any]:
 @pytest.mark.parametrize("stage", SOME_STAGES)
 def test_one_of_four_may_be_gone_at_each_stage(stage: str, clock: Clock, tmp_path: Path) -> None:
     """Three are enough. Whose vector had arrived before it went is in the sum; the replay has the same bits."""
-    made = begin(tmp_path, summed(deployment=waiting(3)))
-    away_at(made, clock, stage, {"birch"})
-    made.run()
+    network = begin(tmp_path, summed(deployment=waiting(3)))
+    away_at(network, clock, stage, {"birch"})
+    network.run()
     expected = 4 if stage in ("confirm", "unmask") else 3
-    records = made.folder.records()
+    records = network.folder.records()
     assert records[records["arm"] == "fedprox"]["sites"].map(len).tolist() == [4, expected, 4]
     assert (records["failed"] == "").all()
-    assert replay(load_plan(*load_study(summed(deployment=waiting(3)), sources=KNOWN)), made.folder).equal
+    assert replay(load_plan(*load_study(summed(deployment=waiting(3)), sources=KNOWN)), network.folder).equal
 
 
 @pytest.mark.parametrize("stage", SOME_STAGES)
 def test_with_two_gone_the_round_comes_to_nothing(stage: str, clock: Clock, tmp_path: Path) -> None:
     """The model stays as it was, and so does SCAFFOLD's memory: the next round goes on from the one before."""
     content = summed(deployment=waiting(2))
-    made = begin(tmp_path, content)
-    away_at(made, clock, stage, {"birch", "cedar"})
-    made.run()
-    records = made.folder.records()
+    network = begin(tmp_path, content)
+    away_at(network, clock, stage, {"birch", "cedar"})
+    network.run()
+    records = network.folder.records()
     lost = records[records["round"] == 2]
     assert lost["sites"].map(len).tolist() == [0, 0]
     assert lost["failed"].str.contains("takes 3").all()
     assert (lost["change"] == 0).all()
     assert records[records["round"] == 3]["sites"].map(len).tolist() == [4, 4]
-    assert [line for line in made.lines if "came to nothing" in line]
+    assert [line for line in network.lines if "came to nothing" in line]
     plan = load_plan(*load_study(content, sources=KNOWN))
     for arm in plan.study.arms:
         trial = plan.trial(arm, 3)
         *_, (last, _) = rounds(start(trial), trial, _but_for_the_second)
-        assert_same_tree(model_of(made, arm.name), saved_leaves(replace(last, memories={})))
+        assert_same_tree(model_of(network, arm.name), saved_leaves(replace(last, memories={})))
 
 
 def _but_for_the_second(trial: Any, run: Any, assignments: Any) -> Any:
@@ -267,30 +267,32 @@ def _but_for_the_second(trial: Any, run: Any, assignments: Any) -> Any:
 
 def test_a_run_ends_where_too_few_sites_are_left_for_any_sum(tmp_path: Path) -> None:
     revoked: dict[str, str] = {}
-    made = begin(tmp_path, summed(deployment={"quorum": 2, "smallest_cell": 1}))
-    made.coordinator.revoked = lambda: revoked
+    network = begin(tmp_path, summed(deployment={"quorum": 2, "smallest_cell": 1}))
+    network.coordinator.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if body_of(sealed).get("round") == 0 and kind_of(sealed) == "unmask":
             revoked.update(birch="stolen", cedar="stolen")
         return answer
 
-    made.transport.after = after
+    network.transport.after = after
     with pytest.raises(DeployError, match="2 sites are left for a secure sum that takes 3 of 4"):
-        made.run()
+        network.run()
 
 
 def test_a_revoked_site_is_in_no_further_sum(tmp_path: Path) -> None:
     revoked: dict[str, str] = {}
-    made = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
-    made.coordinator.revoked = lambda: revoked
+    network = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
+    network.coordinator.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if body_of(sealed).get("round") == 0 and kind_of(sealed) == "unmask":
             revoked["birch"] = "stolen"
         return answer
 
-    made.transport.after = after
-    made.run()
-    rosters = [body_of(sealed)["sum"]["roster"] for _, sealed, _ in made.transport.carried if kind_of(sealed) == "keys"]
+    network.transport.after = after
+    network.run()
+    rosters = [
+        body_of(sealed)["sum"]["roster"] for _, sealed, _ in network.transport.carried if kind_of(sealed) == "keys"
+    ]
     assert rosters == [list(SITES)] * 4 + [["alder", "cedar", "dogwood"]] * 6

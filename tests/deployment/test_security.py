@@ -8,8 +8,8 @@ from tests.deployment import outsider_attacks as strangers
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals, wait_until
 from tests.deployment.outsider_attacks import OtherAuthority, attempt_to_join, entries, events, site_key
 from wardround.core.errors import DeployError
-from wardround.deployment.provisioning import certificates as made
-from wardround.deployment.provisioning.provision import revoke
+from wardround.deployment import revoke
+from wardround.deployment.provisioning import certificates
 from wardround.runs.audit import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's matter
@@ -34,7 +34,10 @@ def test_strangers_leave_the_run_unharmed(tmp_path: Path) -> None:
         sites[HEART[0]].wait_for("round 1: trained")
         strangers.nobody_calls_the_fleet_without_a_key(here)
         strangers.large_requests_are_refused(here)
-        assert attempt_to_join(f"{here.host}:{here.port}", here.kit / "ca.pem", made.new_key(), tmp_path) == UNKNOWN_KEY
+        assert (
+            attempt_to_join(f"{here.host}:{here.port}", here.kit / "ca.pem", certificates.new_key(), tmp_path)
+            == UNKNOWN_KEY
+        )
 
         assert coordinator.ended() == 0, coordinator.said
         assert here.parity().equal
@@ -50,9 +53,9 @@ def test_strangers_leave_the_run_unharmed(tmp_path: Path) -> None:
 def while_it_waits(here: Hospitals, coordinator: Process, folder: Path) -> None:
     address, ca, other = f"{here.host}:{here.port}", here.kit / "ca.pem", OtherAuthority(folder)
     strangers.nobody_calls_the_fleet_without_a_key(here)
-    for key in (made.new_key(), site_key(here, "fifth"), site_key(here, "hungarian")):
+    for key in (certificates.new_key(), site_key(here, "fifth"), site_key(here, "hungarian")):
         strangers.nobody_calls_the_fleet_in_anothers_name(here, key)
-    for key in (made.new_key(), site_key(here, "fifth")):
+    for key in (certificates.new_key(), site_key(here, "fifth")):
         assert attempt_to_join(address, ca, key, folder) == UNKNOWN_KEY
     assert attempt_to_join(address, other.ca, site_key(here, "va"), folder) == OTHER_AUTHORITY
     with other.coordinates() as (impostor, heard):

@@ -10,9 +10,8 @@ from tests.deployment.federation_fixtures import SITES, kits, site_file
 from wardround.core.errors import DataError, DeployError, WardroundError
 from wardround.data.sources import Source
 from wardround.data.sources.csv.hospital_files import csv
-from wardround.deployment.governance.policy import Policy
-from wardround.deployment.provisioning.hospital_file import hospital_source
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import Policy, SiteFile, open_source
+from wardround.deployment.provisioning.site_file import hospital_source
 from wardround.runs.catalog import families
 
 ROWS = "age,died\n40,yes\n50,no\n60,yes\n45,no\n"
@@ -94,8 +93,8 @@ def test_the_kits_files_must_be_there(tmp_path: Path, file: str) -> None:
 
 
 def test_a_template_that_is_not_filled_in_says_which_value(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    path = made / "sites" / "north" / "site.toml"
+    kits_dir = kits(tmp_path / "kits")
+    path = kits_dir / "sites" / "north" / "site.toml"
     with pytest.raises(DeployError, match="data: file: is not filled in"):
         open_source(SiteFile.load(path), families())
     (path.parent / "rows.csv").write_text(ROWS)
@@ -192,7 +191,7 @@ def csv_kits(folder: Path, **data: Any) -> Path:
 
 def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None:
     words = {"1": "alive", "0": "dead"}
-    made = csv_kits(
+    kits_dir = csv_kits(
         tmp_path,
         classes=["alive", "dead"],
         targets={"south": "outcome"},
@@ -203,7 +202,7 @@ def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None
         columns="own",
         schema="common",
     )
-    data = {name: tomllib.loads((made / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
+    data = {name: tomllib.loads((kits_dir / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
     assert {name: table["target"] for name, table in data.items()} == {
         "north": "died",
         "south": "outcome",

@@ -117,12 +117,12 @@ def test_whatever_counts_and_whoever_dies_the_memory_is_that_of_the_last_that_co
     for number, (counts, dies) in enumerate(happened):
         in_force = store.memories(0, counted, first)
         assert bits(in_force) == bits(expected)
-        made = {n: memory(number + 10.0 * n + 1) for n in in_force}
-        store.keep(0, number, made, f"asked {number}", ANSWER)
+        network = {n: memory(number + 10.0 * n + 1) for n in in_force}
+        store.keep(0, number, network, f"asked {number}", ANSWER)
         store = Store(folder) if dies else store
         assert len(list(folder.rglob("memory-*"))) <= 2
         if counts:
-            counted, expected = number, made
+            counted, expected = number, network
     assert bits(store.memories(0, counted, first)) == bits(expected)
     assert len(list(folder.rglob("memory-*"))) == (counted != NONE_YET)
 

@@ -10,8 +10,8 @@ from tests.deployment.vertical_federation import HEADS, document, own_file, writ
 from wardround.core.errors import CheckError
 from wardround.core.health import Condition
 from wardround.data.checks.before_training import refuse_errors
+from wardround.deployment import preflight
 from wardround.deployment.flat.site_handler import disclosable
-from wardround.deployment.join import preflight
 from wardround.deployment.vertical.party_plan import own_vertical_plan
 from wardround.runs.catalog import load_study
 
@@ -30,13 +30,16 @@ def test_a_look_before_joining_names_the_column(tmp_path: Path, monkeypatch: pyt
     study = load_study(content)[0]
     monkeypatch.setattr("wardround.deployment.join.read_key", lambda path: None)
     monkeypatch.setattr("wardround.deployment.join.read_public_key", lambda content, path: None)
-    monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [study])
-    monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
+    monkeypatch.setattr("wardround.deployment.join.approvals_of", lambda site: {study.hash: None})
+    monkeypatch.setattr("wardround.deployment.join.approved_study", lambda site, study_hash, families: study)
+    monkeypatch.setattr(
+        "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
+    )
     found = {one.name: one for one in preflight(site)}
     assert not found["target-leak"].ok
     assert found["target-leak"].needed
-    assert found["target-leak"].found.startswith(MESSAGE)
-    assert "morgue" not in found["target-leak"].found + found["target-leak"].remedy
+    assert found["target-leak"].state.startswith(MESSAGE)
+    assert "morgue" not in found["target-leak"].state + found["target-leak"].remedy
     assert "one-site" not in found  # a hospital is always alone with its rows
 
 

@@ -24,12 +24,10 @@ from tests.deployment.outsider_attacks import IMPOSTOR, OtherAuthority, attempt_
 from tests.deployment.parity import KNOWN
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
+from wardround.deployment import CoordinatorKit, SiteFile, coordinate_study
 from wardround.deployment import join as joining
-from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower.gateway import Scope
 from wardround.deployment.provisioning import certificates
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs import audit
 from wardround.runs.audit import verify
@@ -90,9 +88,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The coordinator's."""
-    made = Clock(NOON)
-    monkeypatch.setattr("wardround.deployment.flower.superlink_process.now", made)
-    return made
+    clock = Clock(NOON)
+    monkeypatch.setattr("wardround.deployment.flower.superlink_process.now", clock)
+    return clock
 
 
 @pytest.fixture
@@ -118,14 +116,14 @@ def request(signed: datetime, by: ec.EllipticCurvePrivateKey = NORTH, path: str 
     import httpx
     from flwr.supernode import node_auth_http_interceptor as flowers
 
-    made = httpx.Request("POST", f"https://127.0.0.1{path}")
+    request = httpx.Request("POST", f"https://127.0.0.1{path}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flowers, "now", lambda: signed)
         flowers.NodeAuthHttpInterceptor(by, by.public_key()).intercept(
-            SimpleNamespace(request=made),  # type: ignore[arg-type]
+            SimpleNamespace(request=request),  # type: ignore[arg-type]
             lambda context: httpx.Response(200),
         )
-    headers = [(name.lower(), value) for name, value in made.headers.raw]
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
     return {"type": "http", "method": "POST", "path": path, "headers": headers}
 
 
@@ -228,17 +226,17 @@ def begin(folder: Path) -> Federation:
 
 
 def stopped_in_round(folder: Path, number: int) -> Federation:
-    made = begin(folder)
+    network = begin(folder)
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == "train" and body_of(sealed)["round"] == number:
             raise KeyboardInterrupt
         return True
 
-    made.transport.before = before
+    network.transport.before = before
     with pytest.raises(KeyboardInterrupt):
-        made.run()
-    return made
+        network.run()
+    return network
 
 
 def models(folder: Path) -> dict[str, bytes]:
@@ -247,7 +245,7 @@ def models(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_goes_on_when_all_clocks_are_set_back_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(tmp_path / "calm").run()
-    made = stopped_in_round(tmp_path / "back", 1)
+    network = stopped_in_round(tmp_path / "back", 1)
 
     class Earlier(datetime):
         @classmethod
@@ -256,8 +254,8 @@ def test_a_run_goes_on_when_all_clocks_are_set_back_an_hour(tmp_path: Path, monk
 
     monkeypatch.setattr(audit, "datetime", Earlier)
     for site in SITES:
-        made.restart_site(site)
-    made.restart_coordinator().run()
+        network.restart_site(site)
+    network.restart_coordinator().run()
     assert models(tmp_path / "back") == models(tmp_path / "calm") != {}
     logs = [tmp_path / "back" / "run" / "audit.jsonl", *(tmp_path / "back" / "sites").glob("*/audit.jsonl")]
     assert len(logs) == 1 + len(SITES)
@@ -305,22 +303,22 @@ def of_another_arm(tensors: Tree) -> Tree:
 def test_a_model_that_the_approved_study_does_not_have_is_refused(
     change: Callable[[Tree], Tree], kind: str, tmp_path: Path
 ) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
     answers: list[Sealed] = []
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == kind and site == "birch" and not answers:
             message = open_sealed(sealed, public("coordinator"), "coordinator")
             other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
-            answers.append(made.transport.sites["birch"].answer(other))
+            answers.append(network.transport.sites["birch"].answer(other))
         return True
 
-    made.transport.before = before
-    made.run()
+    network.transport.before = before
+    network.run()
     assert kind_of(answers[0]) == "failed"
     assert body_of(answers[0])["problem"] == "sent another model than the study that was approved here has"
     assert not answers[0].tensors
-    assert made.folder.complete  # and the right question was answered after it
+    assert network.folder.complete  # and the right question was answered after it
 
 
 # -- two at once
@@ -333,7 +331,7 @@ def test_two_coordinators_cannot_use_one_kit(tmp_path: Path) -> None:
             joining.alone(here.kit / "link"),
             pytest.raises(DeployError, match="another process coordinates with this"),
         ):
-            coordinate(here.study, here.families, kit, tmp_path / "runs")
+            coordinate_study(here.study, here.families, kit, tmp_path / "runs")
         assert not (tmp_path / "runs").exists()
 
 
@@ -349,10 +347,10 @@ def is_noticed(kit: Path, damaged: Path) -> bool:
     """By `join --check` or by `join` itself, in words; anything but a WardroundError would be a defect."""
     try:
         found = joining.preflight(SiteFile.load(kit))
-        joining.join(SiteFile.load(kit), lambda line: None, stop=lambda: True)
+        joining.join_studies(SiteFile.load(kit), lambda line: None, stop=lambda: True)
     except WardroundError as error:
         return bool(error.remedy)
-    return any(not one.ok and str(damaged) in one.found for one in found)
+    return any(not one.ok and str(damaged) in one.state for one in found)
 
 
 def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from tests.deployment.federation_processes import Hospitals, free_port
 from tests.deployment.vertical_federation import document, simulated, write
 from tests.small_federations import assert_same_tree
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment import approve, provision
 from wardround.runs.audit import heads_in, verify
 from wardround.runs.catalog import load_study
 
@@ -22,18 +21,18 @@ pytestmark = pytest.mark.slow
 @contextmanager
 def parties(folder: Path, content: dict[str, Any], files: dict[str, Path]) -> Iterator[Hospitals]:
     study, families = load_study(content)
-    made = Hospitals(study, families, folder / "kits", "127.0.0.1", free_port("127.0.0.1"), tuple(files))
-    provision(study, made.sites, made.folder, [made.host], made.port)
+    network = Hospitals(study, families, folder / "kits", "127.0.0.1", free_port("127.0.0.1"), tuple(files))
+    provision(study, network.sites, network.folder, [network.host], network.port)
     for party, file in files.items():
-        path = made.folder / "sites" / party / "site.toml"
+        path = network.folder / "sites" / party / "site.toml"
         text = path.read_text(encoding="utf-8").replace("FILL IN: the path of your CSV file", str(file))
         text = text.replace("smallest_cell = 5", "smallest_cell = 1").replace("least_rows = 30", "least_rows = 10")
         path.write_text(text, encoding="utf-8")
-        approve(made.site(party), study, "Dr. Test")
+        approve(network.site(party), study, "Dr. Test")
     try:
-        yield made
+        yield network
     finally:
-        made.end_all()
+        network.end_all()
 
 
 def part(here: Hospitals, party: str) -> Any:

@@ -19,7 +19,7 @@ from wardround.core.seeds import generator
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment.vertical import party_plan as vertical_plan
-from wardround.engines.serial import start_one
+from wardround.engines.serial import start_run
 from wardround.engines.split.split import split_rounds
 from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import predict
@@ -33,27 +33,29 @@ DROPOUT = {"dropout": 0.3, "absent": 0.2, "bottoms": {"lab": {"kind": "mlp", "hi
 
 
 def deployed(folder: Path, content: Mapping[str, Any] | Study, files: Mapping[str, Path], **more: Any) -> Parties:
-    made = federation(content, folder, files, **more)
-    made.run()
-    return made
+    network = federation(content, folder, files, **more)
+    network.run()
+    return network
 
 
-def assert_same_weights(made: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]]) -> None:
+def assert_same_weights(network: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]]) -> None:
     for (arm, seed), (_, run) in trained.items():
-        apart = [made.part(party, arm, seed) for party in made.transport.sites]
+        apart = [network.part(party, arm, seed) for party in network.transport.sites]
         assert all(not set(one) & set(other) for one in apart for other in apart if one is not other)
         whole = {name: leaf for part in apart for name, leaf in part.items()}
         assert_same_tree(whole, {**run.server["params"], **run.memories["pooled"].buffers}, part=f"{arm}, {seed}")
 
 
-def predictions(made: Parties, holder: str = "clinic") -> pd.DataFrame:
-    return pd.concat([pd.read_parquet(path) for path in sorted(made.site_folder(holder).glob("predictions/*.parquet"))])
+def predictions(network: Parties, holder: str = "clinic") -> pd.DataFrame:
+    return pd.concat(
+        [pd.read_parquet(path) for path in sorted(network.site_folder(holder).glob("predictions/*.parquet"))]
+    )
 
 
 def assert_same_predictions(
-    made: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]], holder: str = "clinic"
+    network: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]], holder: str = "clinic"
 ) -> None:
-    table = predictions(made, holder)
+    table = predictions(network, holder)
     for (arm, seed), (trial, run) in trained.items():
         (expected,) = predict(trial, run)
         own = table[(table["arm"] == arm) & (table["seed"] == seed)]
@@ -83,10 +85,10 @@ def test_apart_is_as_on_one_machine(
 ) -> None:
     files = write(tmp_path / "data", names, known)
     content = document(files, **{**changes, "topology": {**document(files)["topology"], **changes.get("topology", {})}})
-    made = deployed(tmp_path, content, files)
+    network = deployed(tmp_path, content, files)
     _, trained = simulated(content)
-    assert_same_weights(made, trained)
-    assert_same_predictions(made, trained)
+    assert_same_weights(network, trained)
+    assert_same_predictions(network, trained)
 
 
 def test_arms_of_different_length_travel_together(tmp_path: Path) -> None:
@@ -95,11 +97,11 @@ def test_arms_of_different_length_travel_together(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
     long = {"algorithm": "split", "name": "long", "training.rounds": 3, "training.lr": 0.01}
     content = document(files, arms=[{"algorithm": "split", "topology.block": 9}, long], training={"batch_size": 32})
-    made = deployed(tmp_path, content, files)
-    assert_same_weights(made, simulated(content)[1])
-    messages = [sealed for site, sealed, _ in made.transport.carried if site == "lab" and kind_of(sealed) == "embed"]
+    network = deployed(tmp_path, content, files)
+    assert_same_weights(network, simulated(content)[1])
+    messages = [sealed for site, sealed, _ in network.transport.carried if site == "lab" and kind_of(sealed) == "embed"]
     assert [body_of(sealed)["round"] for sealed in messages] == list(range(6))
-    records = made.folder.records()
+    records = network.folder.records()
     assert records.groupby("arm")["round"].max().to_dict() == {"split": 2, "long": 3}
     assert records.groupby("arm")["exchanges"].first().to_dict() == {"split": 1, "long": 2}
 
@@ -110,12 +112,12 @@ def test_labels_alone_at_the_holder_and_a_wave_for_each_seed(tmp_path: Path, mon
     files = write(tmp_path / "data")
     pd.read_csv(files["clinic"], dtype=str)[["pid", "sick"]].to_csv(files["clinic"], index=False)
     content = document(files, evaluation={"seeds": {"first": 1, "count": 2}})
-    made = deployed(tmp_path, content, files)
+    network = deployed(tmp_path, content, files)
     _, trained = simulated(content)
-    assert_same_weights(made, trained)
-    assert_same_predictions(made, trained)
-    assert len(list(made.site_folder("clinic").glob("predictions/*.parquet"))) == 2
-    assert {name.partition(".")[0] for name in made.part("clinic", "split", 1)} == {"top", "absent"}
+    assert_same_weights(network, trained)
+    assert_same_predictions(network, trained)
+    assert len(list(network.site_folder("clinic").glob("predictions/*.parquet"))) == 2
+    assert {name.partition(".")[0] for name in network.part("clinic", "split", 1)} == {"top", "absent"}
 
 
 def test_patients_whom_only_some_parties_have_train_nothing(tmp_path: Path) -> None:
@@ -123,9 +125,9 @@ def test_patients_whom_only_some_parties_have_train_nothing(tmp_path: Path) -> N
     such a patient is what is predicted without any other party."""
     files = write(tmp_path / "data", ("clinic", "lab", "heart"), 0.8)
     content = document(files)
-    made = deployed(tmp_path, content, files)
+    network = deployed(tmp_path, content, files)
     plan, trained = simulated(content)
-    assert_same_weights(made, trained)
+    assert_same_weights(network, trained)
     trial, run = trained["split", 1]
     records = plan.cohort_of(plan.study.arms[0]).records
     (expected,) = predict(trial, run)
@@ -133,7 +135,7 @@ def test_patients_whom_only_some_parties_have_train_nothing(tmp_path: Path) -> N
     one = np.logical_xor(*(records.known_to[party][expected.rows] for party in ("lab", "heart")))
     assert both.any()
     assert one.any()
-    found = predictions(made)["score"].to_numpy()
+    found = predictions(network)["score"].to_numpy()
     np.testing.assert_allclose(found[both], expected.score[both], atol=1e-6)
     assert np.abs(found[one] - expected.score[one]).min() > 1e-6
 
@@ -163,19 +165,19 @@ def test_visits_are_matched_too_and_a_party_without_them_counts_for_all(tmp_path
     files = visits(tmp_path / "data")
     content = document(files, data={"visit": "exam"})
     sources = {party: partial(parties.own_file, party, files[party], visit="exam") for party in ("clinic", "lab")}
-    made = deployed(tmp_path, content, files, sources=sources)
+    network = deployed(tmp_path, content, files, sources=sources)
     _, trained = simulated(content)
-    assert_same_weights(made, trained)
-    table = predictions(made)
+    assert_same_weights(network, trained)
+    table = predictions(network)
     (expected,) = predict(*trained["split", 1])
     first = table["row"].to_numpy() % 3 == 0  # the laboratory has nothing of a first examination
     assert first.any()
     np.testing.assert_allclose(table["score"].to_numpy(), expected.score, atol=1e-6)
-    stages = [body_of(sealed).get("stage") for _, sealed, _ in made.transport.carried if kind_of(sealed) == "match"]
+    stages = [body_of(sealed).get("stage") for _, sealed, _ in network.transport.carried if kind_of(sealed) == "match"]
     assert set(stages) == {"patients", "visits"}
-    asked_heart = [body_of(s).get("stage") for site, s, _ in made.transport.carried if site == "heart"]
+    asked_heart = [body_of(s).get("stage") for site, s, _ in network.transport.carried if site == "heart"]
     assert "visits" not in asked_heart
-    matched = json.loads((made.folder.path / "results.json").read_bytes())["arms"]["split"]["topology"]["matched"]
+    matched = json.loads((network.folder.path / "results.json").read_bytes())["arms"]["split"]["topology"]["matched"]
     assert matched["patients"] == {"clinic": 40, "lab": 40, "heart": 40}
     assert matched["common"] == 40
     assert matched["unmatched_train"] == matched["train"] / 2  # of three rows of a patient the first has no match
@@ -218,22 +220,22 @@ def test_images_at_one_party_and_columns_at_another(tmp_path: Path, scale: str) 
     known: dict[str, Any] = {"dots": lambda: Source(dots)}
     files = {"radiology": path, "clinic": path}
     sources = {"radiology": without_groups, "clinic": partial(parties.own_file, "lab", path, patient="pid")}
-    made = deployed(tmp_path, load_study(content, sources=known)[0], files, sources=sources)
+    network = deployed(tmp_path, load_study(content, sources=known)[0], files, sources=sources)
     plan = load_plan(*load_study(content, sources=known))
     trial = plan.trial(plan.study.arms[0], 1)
-    run = start_one([trial])
+    run = start_run([trial])
     for after, _ in split_rounds([trial], run):
         run = after
-    assert_same_weights(made, {("split", 1): (trial, run)})
-    assert_same_predictions(made, {("split", 1): (trial, run)}, "radiology")
-    assert all(name.startswith("clinic.") for name in made.part("clinic", "split", 1))
+    assert_same_weights(network, {("split", 1): (trial, run)})
+    assert_same_predictions(network, {("split", 1): (trial, run)}, "radiology")
+    assert all(name.startswith("clinic.") for name in network.part("clinic", "split", 1))
 
 
 def test_results_are_those_of_a_site_and_tell_what_is_lost_without_a_party(tmp_path: Path) -> None:
     files = write(tmp_path / "data", known=0.9)
     content = document(files, evaluation={"seeds": {"first": 1, "count": 2}})
-    made = deployed(tmp_path, content, files)
-    results = made.folder.read_json("results.json")
+    network = deployed(tmp_path, content, files)
+    results = network.folder.read_json("results.json")
     plan, trained = simulated(content)
     arm = results["arms"]["split"]
     assert list(arm["sites"]) == ["clinic"]

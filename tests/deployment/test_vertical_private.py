@@ -14,10 +14,10 @@ from safetensors.torch import load
 from tests.deployment.in_process_federation import body_of, key, kind_of, public
 from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from wardround.core.errors import DeployError, WardroundError
-from wardround.data.sources.csv.hospital_files import short_hash
+from wardround.data.records import short_hash
 from wardround.deployment.vertical import vertical_coordinator
-from wardround.deployment.vertical.party_session import DEAL, PartySession
-from wardround.deployment.vertical.party_training import AtParty, read_tensors, route
+from wardround.deployment.vertical.party_session import ROWS, PartySession
+from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
 from wardround.protocol.messages import Message, Sealed, seal, tensor_bytes
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, list[bytes]]
         table = pd.read_csv(files[party], dtype=str)
         table.loc[3, name] = str(value)
         table.to_csv(files[party], index=False)
-    made = federation(document(files, deployment={"smallest_cell": 5}), folder, files)
+    network = federation(document(files, deployment={"smallest_cell": 5}), folder, files)
     hidden: list[bytes] = []
     sealing = Channel.seal
 
@@ -47,12 +47,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, list[bytes]]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Channel, "seal", watched)
-        made.run()
-    return made, hidden
+        network.run()
+    return network, hidden
 
 
-def carried(made: Parties) -> Iterator[tuple[str, bytes]]:
-    for site, message, answer in made.transport.carried:
+def carried(network: Parties) -> Iterator[tuple[str, bytes]]:
+    for site, message, answer in network.transport.carried:
         yield f"{kind_of(message)} to {site}", message.head + message.tensors
         yield f"{kind_of(answer)} of {site}", answer.head + answer.tensors
 
@@ -74,26 +74,26 @@ def test_no_id_and_no_hash_of_one_is_in_a_message(run: tuple[Parties, list[bytes
 
 
 def test_no_value_and_no_label_is_in_a_message(run: tuple[Parties, list[bytes]]) -> None:
-    made, _ = run
+    network, _ = run
     planted = [str(value).encode() for value in VALUES.values()]
     for party, name in zip(("clinic", "lab"), VALUES, strict=True):
-        records = made.transport.sites[party].rows()
+        records = network.transport.sites[party].rows()
         assert isinstance(records.features, pd.DataFrame)
         column = records.features[name].to_numpy(dtype=float)[2:6]
         assert VALUES[name] in column
         planted += [column.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
-    labels = made.transport.sites["clinic"].rows().target
+    labels = network.transport.sites["clinic"].rows().target
     planted += [labels.astype(kind)[:20].tobytes() for kind in ("<i8", "<i4", "u1", "<f4", "<f8")]
-    for where, content in carried(made):
+    for where, content in carried(network):
         for form in planted:
             assert form not in content, where
 
 
 def test_embeddings_gradients_and_rows_are_in_no_message_as_they_are(run: tuple[Parties, list[bytes]]) -> None:
     """A safetensors file begins with 8 bytes of length and a header; what follows is numbers."""
-    made, hidden = run
+    network, hidden = run
     assert len(hidden) == 1 + 2 * 8 + 1  # rows; two rounds of four blocks, both ways; the last embeddings
-    everything = b"".join(content for _, content in carried(made))
+    everything = b"".join(content for _, content in carried(network))
     for content in hidden:
         numbers = content[8 + int.from_bytes(content[:8], "little") :]
         assert len(numbers) >= 16  # the last batch is one row of four numbers
@@ -102,7 +102,7 @@ def test_embeddings_gradients_and_rows_are_in_no_message_as_they_are(run: tuple[
 
 def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     """The whole of it: names that the study has, sizes, class names, figures of enough rows."""
-    made, _ = run
+    network, _ = run
     allowed = {
         "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
         "matched": {"common"},
@@ -115,12 +115,12 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
         "assessed": {"summaries", "figures", "without"},
         "goodbye": set[str](),
     }
-    answers = [answer for _, _, answer in made.transport.carried]
+    answers = [answer for _, _, answer in network.transport.carried]
     assert {kind_of(answer) for answer in answers} == set(allowed)
     for answer in answers:
         told = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
         assert told == allowed[kind_of(answer)]
-    ready = {site: body_of(answer) for site, _, answer in made.transport.carried if kind_of(answer) == "ready"}
+    ready = {site: body_of(answer) for site, _, answer in network.transport.carried if kind_of(answer) == "ready"}
     assert ready["lab"]["classes"] == []
     assert ready["lab"]["columns"] is None
     (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "assigned"]
@@ -128,18 +128,18 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
 
 
 def test_a_party_keeps_nothing_of_patients_whom_it_does_not_have(run: tuple[Parties, list[bytes]]) -> None:
-    made, _ = run
-    lab = set(own_file("lab", made.folder.path.parent / "data" / "lab.csv").load().ids.tolist())  # type: ignore[union-attr]
+    network, _ = run
+    lab = set(own_file("lab", network.folder.path.parent / "data" / "lab.csv").load().ids.tolist())  # type: ignore[union-attr]
     unknown = [name for name in KNOWN_TO_CLINIC if name not in lab]
     assert unknown
-    _assert_nowhere(made.folder.path.parent / "sites" / "lab", unknown)
-    _assert_nowhere(made.folder.path.parent / "sites" / "clinic", [STRANGER])
+    _assert_nowhere(network.folder.path.parent / "sites" / "lab", unknown)
+    _assert_nowhere(network.folder.path.parent / "sites" / "clinic", [STRANGER])
 
 
 def test_the_coordinator_keeps_nothing_of_anybody(run: tuple[Parties, list[bytes]]) -> None:
-    made, _ = run
-    _assert_nowhere(made.folder.path, [*KNOWN_TO_CLINIC, STRANGER])
-    assert not list(made.folder.path.glob("models/**/*.safetensors")), "each party keeps its own part"
+    network, _ = run
+    _assert_nowhere(network.folder.path, [*KNOWN_TO_CLINIC, STRANGER])
+    assert not list(network.folder.path.glob("models/**/*.safetensors")), "each party keeps its own part"
 
 
 def _assert_nowhere(folder: Path, names: list[str]) -> None:
@@ -155,7 +155,7 @@ def test_nothing_of_the_matching_is_left_when_the_run_is_over(run: tuple[Parties
         assert not [name for name in left if name.startswith("wave-")]
 
 
-def changing(made: Parties, kind: str, change: Any) -> None:
+def changing(network: Parties, kind: str, change: Any) -> None:
     """A coordinator that changes what it carries, and signs it as it should."""
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -165,7 +165,7 @@ def changing(made: Parties, kind: str, change: Any) -> None:
         body, tensors = change(site, body, tensors)
         return seal(Message(kind, body, tensors), key(site))
 
-    made.transport.after = after
+    network.transport.after = after
 
 
 def flipped(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -187,24 +187,24 @@ def _last(leaf: Any) -> Any:
 )
 def test_what_was_changed_on_its_way_is_refused(tmp_path: Path, kind: str, words: str) -> None:
     files = write(tmp_path / "data")
-    made = federation(document(files), tmp_path, files)
-    changing(made, kind, flipped)
+    network = federation(document(files), tmp_path, files)
+    changing(network, kind, flipped)
     with pytest.raises(DeployError, match=words):
-        made.run()
+        network.run()
 
 
 def test_a_coordinator_cannot_put_itself_between_two_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path / "data")
     monkeypatch.setattr(vertical_coordinator, "vouched_key", lambda *given: b"")  # an honest one refuses such a key too
-    made = federation(document(files), tmp_path, files)
+    network = federation(document(files), tmp_path, files)
 
     def own_key(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         false = Channel(site, str(body["run"]), b"x" * 32, key("coordinator"), {})
         return {**body, "voucher": false.voucher()}, tensors
 
-    changing(made, "ready", own_key)
+    changing(network, "ready", own_key)
     with pytest.raises(DeployError, match="is not vouched for by its kit"):
-        made.run()
+        network.run()
 
 
 def test_a_channel_opens_what_belongs_there_and_nothing_else() -> None:
@@ -256,19 +256,19 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
     tmp_path: Path, kind: str, body: dict[str, Any]
 ) -> None:
     files = write(tmp_path / "data")
-    made = federation(document(files), tmp_path, files)
-    changing(made, kind, lambda site, said, tensors: ({**said, **body}, {}))
+    network = federation(document(files), tmp_path, files)
+    changing(network, kind, lambda site, said, tensors: ({**said, **body}, {}))
     with pytest.raises(WardroundError):
-        made.run()
+        network.run()
 
 
-def session_of(made: Parties, party: str) -> PartySession:
-    work = made.transport.sites[party].party
+def session_of(network: Parties, party: str) -> PartySession:
+    work = network.transport.sites[party].party
     assert work is not None
     return work.session
 
 
-def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
+def asked_again(network: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
     """Play `then` after the second message of this kind, and give the kinds of the laboratory's answers to it."""
     said: list[str] = []
     seen: list[Sealed] = []
@@ -278,12 +278,12 @@ def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind
             seen.append(sealed)
             if len(seen) == 2 or kind == "shape":
                 for message in then(site, sealed):
-                    made.restart_site("lab")  # what stands is on disk
-                    said.append(kind_of(made.transport.sites["lab"].answer(message)))
+                    network.restart_site("lab")  # what stands is on disk
+                    said.append(kind_of(network.transport.sites["lab"].answer(message)))
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     return said
 
 
@@ -292,49 +292,49 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
     files = write(tmp_path / "data")
     parts = document(files)["topology"]
     noisy = document(files, topology={**parts, "embeddings": {"clip": 1.0, "noise": 2.0}})
-    made = federation(noisy, tmp_path, files)
+    network = federation(noisy, tmp_path, files)
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
         assert body_of(sealed)["round"] == 1
         where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
-        first = session_of(made, "lab").channel.open("clinic", where, as_bytes(before))
+        first = session_of(network, "lab").channel.open("clinic", where, as_bytes(before))
         shape = read_tensors("clinic", first)[0].shape
         changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
-        holder = session_of(made, "clinic").channel
+        holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
         kept = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
-        return [made.coordinator.sealed(Message("embed", kept, {"0": one}), site) for one in again]
+        return [network.coordinator.sealed(Message("embed", kept, {"0": one}), site) for one in again]
 
-    assert asked_again(made, others, "embed") == ["failed", "failed", "embedded"]
-    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
+    assert asked_again(network, others, "embed") == ["failed", "failed", "embedded"]
+    told = network.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
     assert (told["releases"], told["covers"]) == (2, "all arms and seeds")
 
 
 def test_rows_are_shared_out_once(tmp_path: Path) -> None:
     """With other rows in their place the first step would have the same noise on other patients."""
     files = write(tmp_path / "data")
-    made = federation(document(files), tmp_path, files)
+    network = federation(document(files), tmp_path, files)
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
-        first = session_of(made, "lab").channel.open("clinic", DEAL, as_bytes(load(sealed.tensors)[DEAL]))
+        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(sealed.tensors)[ROWS]))
         turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
-        holder = session_of(made, "clinic").channel
-        again = [as_tensor(holder.seal(site, DEAL, content)) for content in (turned, first)]
-        body = {"run": made.coordinator.run_name}
-        return [made.coordinator.sealed(Message("shape", body, {DEAL: one}), site) for one in again]
+        holder = session_of(network, "clinic").channel
+        again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
+        body = {"run": network.coordinator.run_name}
+        return [network.coordinator.sealed(Message("shape", body, {ROWS: one}), site) for one in again]
 
-    assert asked_again(made, others, "shape") == ["failed", "shaped"]
-    assert made.folder.complete
+    assert asked_again(network, others, "shape") == ["failed", "shaped"]
+    assert network.folder.complete
 
 
 @pytest.mark.parametrize("smallest", [1, 20])
 def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, smallest: int) -> None:
     """The laboratory lacks some patients of the clinic, and of those who train fewer than 20."""
     files = write(tmp_path / "data", known=0.9)
-    made = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
-    made.run()
-    (dealt,) = [body_of(answer) for _, _, answer in made.transport.carried if kind_of(answer) == "assigned"]
-    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
+    network = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
+    network.run()
+    (dealt,) = [body_of(answer) for _, _, answer in network.transport.carried if kind_of(answer) == "assigned"]
+    told = network.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
     assert dealt["unmatched"] == told
     assert told is None if smallest == 20 else 0 < told < 20
 
@@ -373,8 +373,10 @@ def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, mon
     monkeypatch.setattr(Channel, "seal", watched)
     files = write(tmp_path / "data")
     parts = document(files)["topology"]
-    made = federation(document(files, topology={**parts, "embeddings": {"clip": 1e-3, "noise": 1.0}}), tmp_path, files)
-    made.run()
+    network = federation(
+        document(files, topology={**parts, "embeddings": {"clip": 1e-3, "noise": 1.0}}), tmp_path, files
+    )
+    network.run()
     assert len(left) == 8 + 2
     assert all(0 < float(one.abs().max()) < 1e-2 for one in left)
     assert len(set(streams)) == len(streams) == 8 + 2
@@ -382,7 +384,7 @@ def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, mon
 
 def test_noise_of_a_party_follows_from_its_secret_and_from_what_it_is_for() -> None:
     def first(secret: bytes = b"s" * 32, run: str = "run", arm: str = "arm", seed: int = 1, step: int = 0) -> float:
-        at = AtParty.__new__(AtParty)
+        at = PartyTrial.__new__(PartyTrial)
         at.session = cast(Any, SimpleNamespace(secret=secret, run=run))
         at.trial = cast(Any, SimpleNamespace(arm=arm, seed=seed))
         return float(at.stream(step, "noise on embeddings").normal(1, torch.float64))

@@ -36,23 +36,23 @@ def made_in(folder: Path, **changes: Any) -> tuple[Parties, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tree]:
-    made, _ = made_in(tmp_path_factory.mktemp("undisturbed"))
-    made.run()
-    return {party: made.part(party, "split", 1) for party in PARTS}
+    network, _ = made_in(tmp_path_factory.mktemp("undisturbed"))
+    network.run()
+    return {party: network.part(party, "split", 1) for party in PARTS}
 
 
-def assert_undisturbed(made: Parties, expected: dict[str, Tree]) -> None:
+def assert_undisturbed(network: Parties, expected: dict[str, Tree]) -> None:
     for party in PARTS:
-        assert_same_tree(made.part(party, "split", 1), expected[party], part=party)
-    assert made.folder.records()["round"].tolist() == [1, 2]
-    assert made.folder.complete
-    for log in (made.folder.path / "audit.jsonl", *made.folder.path.parent.glob("sites/*/audit.jsonl")):
+        assert_same_tree(network.part(party, "split", 1), expected[party], part=party)
+    assert network.folder.records()["round"].tolist() == [1, 2]
+    assert network.folder.complete
+    for log in (network.folder.path / "audit.jsonl", *network.folder.path.parent.glob("sites/*/audit.jsonl")):
         assert verify(log).broken is None
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[str, Tree], when: str) -> None:
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
     seen: set[Place] = set()
 
     def at(site: str, sealed: Sealed) -> None:
@@ -71,29 +71,29 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
     deaths = 0
     while True:
         if when == "before":
-            made.transport.before = before
+            network.transport.before = before
         else:
-            made.transport.after = after
+            network.transport.after = after
         try:
-            made.run()
+            network.run()
             break
         except Died:
             deaths += 1
-            if made.folder.complete:  # as `coordinate` does when it is started again
-                finish_up(made.coordinator.study, made.folder)
+            if network.folder.complete:  # as `coordinate` does when it is started again
+                finish_up(network.coordinator.study, network.folder)
                 break
-            made = made.restart_coordinator()
+            network = network.restart_coordinator()
     assert deaths == len(seen)
     assert {kind for kind, _, _ in seen} == {
         "hello", "match", "assign", "shape", "agree", "embed", "learn", "embed_last", "assess", "goodbye"
     }  # fmt: skip
-    assert_undisturbed(made, undisturbed)
+    assert_undisturbed(network, undisturbed)
 
 
 @pytest.mark.parametrize("party", [pytest.param("clinic", marks=pytest.mark.slow), "lab"])
 def test_a_party_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[str, Tree], party: str) -> None:
     """After its answer was made, and before anybody had it: the same question is asked again of another process."""
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
     lost: dict[Place, Sealed] = {}
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
@@ -102,16 +102,16 @@ def test_a_party_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[st
             return answer
         if place not in lost:
             lost[place] = answer
-            made.restart_site(party)
+            network.restart_site(party)
             return None
         if kind_of(sealed) in ("embed", "learn", "embed_last"):
             assert answer == lost[place], "the same question gets the same bytes"
         return answer
 
-    made.transport.after = after
-    made.run()
+    network.transport.after = after
+    network.run()
     assert len(lost) > 10
-    assert_undisturbed(made, undisturbed)
+    assert_undisturbed(network, undisturbed)
 
 
 @pytest.mark.parametrize("party", ["clinic", pytest.param("lab", marks=pytest.mark.slow)])
@@ -119,7 +119,7 @@ def test_a_party_that_dies_between_its_two_files(
     tmp_path: Path, undisturbed: dict[str, Tree], party: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it holds after a block is written, its answer is not: the block is done again from the one before."""
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
     keep = Store.keep_answer
     died: set[int] = set()
 
@@ -132,18 +132,18 @@ def test_a_party_that_dies_between_its_two_files(
     monkeypatch.setattr(Store, "keep_answer", dying)
     for _ in range(20):
         try:
-            made.run()
+            network.run()
             break
         except DeployError as error:
             assert "power cut" in error.problem  # noqa: PT017 - it happens again and again
-            made.restart_site(party)
-            made = made.restart_coordinator()
+            network.restart_site(party)
+            network = network.restart_coordinator()
     assert len(died) >= 4
-    assert_undisturbed(made, undisturbed)
+    assert_undisturbed(network, undisturbed)
 
 
 def test_both_ends_die_in_the_middle_of_an_epoch(tmp_path: Path, undisturbed: dict[str, Tree]) -> None:
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
 
     def die_at(step: int) -> Callable[[str, Sealed, Sealed], Sealed]:
         def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -154,29 +154,29 @@ def test_both_ends_die_in_the_middle_of_an_epoch(tmp_path: Path, undisturbed: di
         return after
 
     for step in (1, 2):
-        made.transport.after = die_at(step)
+        network.transport.after = die_at(step)
         with pytest.raises(Died):
-            made.run()
-        made = made.restart_coordinator()
+            network.run()
+        network = network.restart_coordinator()
         for party in PARTS:
-            made.restart_site(party)
-    made.run()
-    assert_undisturbed(made, undisturbed)
+            network.restart_site(party)
+    network.run()
+    assert_undisturbed(network, undisturbed)
 
 
 def test_a_party_that_is_away_is_waited_for(tmp_path: Path, undisturbed: dict[str, Tree]) -> None:
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
     waited = 0
-    for step in made.coordinator.run():
+    for step in network.coordinator.run():
         if step.done == 1 and not waited:
-            made.transport.away.add("lab")
-        if "lab" in made.transport.away:
+            network.transport.away.add("lab")
+        if "lab" in network.transport.away:
             assert step.sites["lab"] in ("not connected", "answered")
             waited += 1
         if waited == 5:
-            made.transport.away.clear()
+            network.transport.away.clear()
     assert waited == 5
-    assert_undisturbed(made, undisturbed)
+    assert_undisturbed(network, undisturbed)
 
 
 class Clock:
@@ -191,14 +191,14 @@ class Clock:
 def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
     tmp_path: Path, undisturbed: dict[str, Tree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = made_in(tmp_path, deployment={"quorum": 2, "deadline": 3600})
+    network, _ = made_in(tmp_path, deployment={"quorum": 2, "deadline": 3600})
     clock = Clock()
     monkeypatch.setattr(vertical_coordinator, "time", clock)
 
     def while_lab_is_away() -> None:
-        for step in made.coordinator.run():
+        for step in network.coordinator.run():
             if step.done == 1:
-                made.transport.away.add("lab")
+                network.transport.away.add("lab")
                 clock.passed = 7200
 
     with pytest.raises(DeployError) as caught:
@@ -206,22 +206,22 @@ def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
     assert caught.value.problem.startswith("lab did not answer within 3600 seconds")
     assert "goes on from here" in caught.value.remedy
     clock.passed = 0
-    made = made.restart_coordinator()
-    made.run()
-    assert_undisturbed(made, undisturbed)
+    network = network.restart_coordinator()
+    network.run()
+    assert_undisturbed(network, undisturbed)
 
 
 def test_a_file_that_changed_in_the_middle_is_refused(tmp_path: Path) -> None:
-    made, _ = made_in(tmp_path)
-    made.transport.before = lambda site, sealed: not (kind_of(sealed) == "learn" and _stop())
+    network, _ = made_in(tmp_path)
+    network.transport.before = lambda site, sealed: not (kind_of(sealed) == "learn" and _stop())
     with pytest.raises(Died):
-        made.run()
+        network.run()
     path = tmp_path / "data" / "lab.csv"
     path.write_text(path.read_text(encoding="utf-8").replace("x\n", "y\n"), encoding="utf-8")
-    made = made.restart_coordinator()
-    made.restart_site("lab")
+    network = network.restart_coordinator()
+    network.restart_site("lab")
     with pytest.raises(DeployError, match="its rows are not those with which the run began"):
-        made.run()
+        network.run()
 
 
 def _stop() -> bool:
@@ -230,7 +230,7 @@ def _stop() -> bool:
 
 def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
     """A block that was left out, or that comes with other gradients, or of another wave: refused, and nothing said."""
-    made, _ = made_in(tmp_path)
+    network, _ = made_in(tmp_path)
     seen: list[tuple[str, Sealed]] = []
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -239,10 +239,10 @@ def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
             raise Died
         return True
 
-    made.transport.before = before
+    network.transport.before = before
     with pytest.raises(Died):
-        made.run()
-    lab, coordinator = made.transport.sites["lab"], made.coordinator
+        network.run()
+    lab, coordinator = network.transport.sites["lab"], network.coordinator
     third = seen[-1][1]
     second = next(s for site, s in seen if kind_of(s) == "embed" and body_of(s)["round"] == 1)
 

@@ -8,13 +8,19 @@ import pytest
 from tests.deployment.in_process_federation import OpenGate
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from wardround.core.errors import DataError, DeployError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, Refusal, Refused, objections
-from wardround.deployment.join import preflight
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import (
+    Policy,
+    Refusal,
+    Refused,
+    SiteFile,
+    approve,
+    in_plain_words,
+    objections,
+    open_source,
+    preflight,
+    provision,
+    refuse_undeployable,
+)
 from wardround.runs.catalog import families, load_study
 
 PARTS = ("clinic", "lab")
@@ -28,9 +34,9 @@ def study_of(folder: Path, **changes: Any) -> Any:
 
 
 def test_the_outcome_in_another_partys_file_is_refused_there(tmp_path: Path) -> None:
-    made, said = both_ends(tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))})
+    network, said = both_ends(tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))})
     with pytest.raises(DeployError, match="lab failed: its file has 'sick', which is the outcome at clinic"):
-        made.run()
+        network.run()
     assert "Delete it there" in said["lab"][-1]
 
 
@@ -114,12 +120,12 @@ def test_the_check_before_joining_speaks_of_patients_and_keys(tmp_path: Path) ->
     for party, site in sites.items():
         found = {one.name: one for one in preflight(site)}
         assert found["patients"].ok
-        assert found["patients"].found == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
+        assert found["patients"].state == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
         assert found["keys"].ok
         assert found["policy"].ok
         assert found["approval"].ok
-        assert ("no labels" in found["data"].found) == (party == "lab")
-        assert "P0001" not in " ".join(one.found for one in found.values())
+        assert ("no labels" in found["data"].state) == (party == "lab")
+        assert "P0001" not in " ".join(one.state for one in found.values())
     (sites["lab"].peers / "clinic.pub").unlink()
     found = {one.name: one for one in preflight(sites["lab"])}
     assert not found["keys"].ok
@@ -130,11 +136,11 @@ def test_the_check_finds_a_file_of_the_wrong_kind(tmp_path: Path) -> None:
     path = sites["clinic"].path
     path.write_text(path.read_text(encoding="utf-8").replace('target = "sick"\n', ""), encoding="utf-8")
     (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
-    assert "has the labels of this study, and its rows have none" in bad.found
+    assert "has the labels of this study, and its rows have none" in bad.state
     text = path.read_text(encoding="utf-8").replace('source = "csv-parties"', 'source = "csv"\ntarget = "sick"')
     path.write_text(text, encoding="utf-8")
     (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
-    assert "does not tell whose its rows are, as others would know them" in bad.found
+    assert "its rows have no patient ids that others would know" in bad.state
 
 
 def test_plain_words_say_what_leaves_and_who_can_read_it(tmp_path: Path) -> None:
@@ -175,39 +181,39 @@ def both_ends(folder: Path, texts: dict[str, str], **changes: Any) -> tuple[Part
 
 def test_nobody_in_common_is_said_at_both_ends_and_names_nobody(tmp_path: Path) -> None:
     texts = {"lab": "number,crp,lactate,kind\n" + "".join(f"{n},1.5,2.5,x\n" for n in range(40))}
-    made, said = both_ends(tmp_path, texts)
+    network, said = both_ends(tmp_path, texts)
     with pytest.raises(DataError) as caught:
-        made.run()
+        network.run()
     assert "no patients are common to all of clinic, lab" in caught.value.problem
     assert "clinic has text, lab has digits" in caught.value.problem
     for party in PARTS:
         assert said[party][-1].endswith(caught.value.problem)
         assert "is given up" in said[party][-1]
     assert "P00" not in str(caught.value) + "".join(line for lines in said.values() for line in lines)
-    assert not (made.folder.path / "state").exists()
+    assert not (network.folder.path / "state").exists()
 
 
 def test_the_next_start_after_that_begins_anew(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
     good = files["lab"].read_text(encoding="utf-8")
-    made, _ = both_ends(tmp_path, {"lab": good.replace("P0", "Q0")})
+    network, _ = both_ends(tmp_path, {"lab": good.replace("P0", "Q0")})
     with pytest.raises(DataError):
-        made.run()
+        network.run()
     files["lab"].write_text(good, encoding="utf-8")
-    made.restart_site("lab")
-    made = made.restart_coordinator()
-    made.run()
-    assert made.folder.complete
+    network.restart_site("lab")
+    network = network.restart_coordinator()
+    network.run()
+    assert network.folder.complete
 
 
 def test_too_few_in_common_are_told_to_nobody(tmp_path: Path) -> None:
     lines = "".join(f"P{n:04},1.5,2.5,x\n" for n in range(6)) + "".join(f"R{n:04},1.5,2.5,x\n" for n in range(40))
-    made, said = both_ends(tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10})
+    network, said = both_ends(tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10})
     with pytest.raises(DataError) as caught:
-        made.run()
+        network.run()
     words = "fewer than 10 patients are common to all of clinic, lab"
     assert words in caught.value.problem
-    log = (made.folder.path / "audit.jsonl").read_text(encoding="utf-8")
+    log = (network.folder.path / "audit.jsonl").read_text(encoding="utf-8")
     assert words in log
     assert all(said[party][-1].endswith(caught.value.problem) for party in PARTS)
     assert not [text for text in (log, caught.value.problem) if "6 patients" in text]
@@ -224,41 +230,41 @@ def test_a_party_with_too_few_matched_rows_refuses(tmp_path: Path, party: str) -
     files = write(tmp_path / "data", known=0.7)
     content = document(files)
     gates = {party: Strict(load_study(content)[0])}
-    made = federation(content, tmp_path, files, gates=gates)
+    network = federation(content, tmp_path, files, gates=gates)
     with pytest.raises(DeployError, match=f"{party} refused: this site has fewer than 60 training rows"):
-        made.run()
+        network.run()
 
 
 def test_a_party_that_never_approved_refuses(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
-    made = federation(document(files), tmp_path, files, gates={"lab": OpenGate(None)})
+    network = federation(document(files), tmp_path, files, gates={"lab": OpenGate(None)})
     with pytest.raises(DeployError, match="lab refused: not approved here"):
-        made.run()
+        network.run()
 
 
 def test_an_approval_withdrawn_in_the_middle_stops_the_run(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
     content = document(files)
     gate = OpenGate(load_study(content)[0])
-    made = federation(content, tmp_path, files, gates={"lab": gate})
+    network = federation(content, tmp_path, files, gates={"lab": gate})
 
     def run() -> None:
-        for step in made.coordinator.run():
+        for step in network.coordinator.run():
             gate.withdrawn = step.done >= 1
 
     with pytest.raises(DeployError, match="lab refused: the approval was withdrawn"):
         run()
     gate.withdrawn = False
-    made = made.restart_coordinator()
-    made.run()
-    assert made.folder.complete
+    network = network.restart_coordinator()
+    network.run()
+    assert network.folder.complete
 
 
 def test_a_column_that_a_party_does_not_have_is_told_at_that_party(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
     content = document(files, topology={"parties": {"clinic": ["age"], "lab": ["crb"]}})
     said: dict[str, list[str]] = {}
-    made = federation(content, tmp_path, files, notices=said)
+    network = federation(content, tmp_path, files, notices=said)
     with pytest.raises(DeployError, match="lab failed: its file has no column 'crb'"):
-        made.run()
+        network.run()
     assert "crp" in said["lab"][-1]

@@ -13,10 +13,10 @@ from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree
 from wardround.data.sources import SOURCES, Source
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Step
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
-from wardround.engines.serial import start_one
+from wardround.engines.serial import start_run
 from wardround.engines.split.split import split_rounds
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
@@ -149,7 +149,7 @@ def simulated(content: Mapping[str, Any]) -> tuple[Plan, dict[tuple[str, int], t
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
-            run = start_one([trial])
+            run = start_run([trial])
             for after, _ in split_rounds([trial], run):
                 run = after
             found[arm.name, seed] = trial, run

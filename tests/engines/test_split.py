@@ -19,13 +19,14 @@ from wardround.engines.split.exchange import (
     Labelled,
     Own,
     Party,
+    cut_of,
     noise_of_rows,
     parts_of,
     protection,
     through_channel,
     whole_of,
 )
-from wardround.engines.split.split import SPLIT, blocks, cut_of
+from wardround.engines.split.split import SPLIT, blocks
 from wardround.models import Model, Shape
 from wardround.models.joined import joined
 from wardround.privacy.dp.noise import SeededStream

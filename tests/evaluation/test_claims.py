@@ -12,9 +12,8 @@ from scipy import stats
 
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
-from wardround.evaluation.claims.claim_formulas import FORMULAS, possible
 from wardround.evaluation.claims.claim_metrics import MEASURES
-from wardround.evaluation.claims.verdicts import OUTCOMES, by_group, count_outcomes, judge
+from wardround.evaluation.claims.verdicts import FORMULAS, OUTCOMES, by_group, count_outcomes, judge, possible
 from wardround.evaluation.scores import Scores
 from wardround.study.claims import QUANTITIES, TAKES, Formula
 from wardround.study.schema import FINAL, METRICS, Study

@@ -23,7 +23,7 @@ SOME = 2_000 // len(NOTHING)
 @pytest.fixture(autouse=True)
 def without_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     """No verdict follows from it, and it takes most of the time."""
-    monkeypatch.setattr(compare, "_bca", lambda data, statistic, unit: [None] * len(data[0]))
+    monkeypatch.setattr(compare, "_bca", lambda lines, statistic, unit: [None] * len(lines))
 
 
 def most_claims(studies: int) -> int:

@@ -7,9 +7,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 from scipy.special import expit
+from scipy.stats import betabinom
 
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.uncertainty.uncertainty_results import describe_arm, score_uncertainty
+from wardround.evaluation.uncertainty.uncertainty_results import (
+    describe_arm,
+    describe_errors,
+    describe_referral,
+    describe_shifted,
+    score_uncertainty,
+)
 from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, SeedRows, merge_members, seeds_of
 from wardround.evaluation.uncertainty.uncertainty_scores import (
     coverage_moments,
@@ -17,10 +24,8 @@ from wardround.evaluation.uncertainty.uncertainty_scores import (
     describe_sets,
     expected_coverage,
 )
-from wardround.evaluation.uncertainty.uncertainty_use import describe_errors, describe_referral, describe_shifted
 from wardround.runs.catalog import load_study
 from wardround.study.schema import Uncertainty
-from wardround.uncertainty.conformal import coverage_interval
 from wardround.uncertainty.decomposition import entropy_parts
 
 FEW = pd.DataFrame({"row": []})  # patients are not known: each row is one
@@ -45,7 +50,7 @@ def table(score: np.ndarray, label: np.ndarray, **columns: Any) -> pd.DataFrame:
     wide, many = score.reshape(len(score), -1), label.reshape(len(label), -1)
     told |= {f"label{name}" if findings else "label": many[:, f] for f, name in enumerate(names[: many.shape[1]])}
     told |= {f"score{name}": wide[:, f] for f, name in enumerate(names)}
-    parts = entropy_parts(score[None], several_classes=score.ndim == 2 and not findings).total.reshape(len(score), -1)
+    parts = entropy_parts(score[None], multiclass=score.ndim == 2 and not findings).total.reshape(len(score), -1)
     for measure in MEASURES:
         told |= {
             f"{measure}{name if findings else ''}": parts[:, f] if measure == "total" else np.nan
@@ -131,7 +136,8 @@ def test_sites_whose_test_rows_differ_fall_out_of_what_is_expected() -> None:
 
 
 def test_expected_coverage_of_one_label_is_the_beta_binomial_interval() -> None:
-    assert expected_coverage(((99, 200),), 0.1) == pytest.approx(coverage_interval(99, 0.1, 200))
+    by_scipy = betabinom(200, 90, 10).ppf([0.005, 0.995]) / 200
+    assert expected_coverage(((99, 200),), 0.1) == pytest.approx(tuple(by_scipy))
     assert expected_coverage(((5, 50),), 0.1) == (1.0, 1.0)  # too few to exclude anything
     assert np.isnan(expected_coverage(((50, 0),), 0.1)).all()
 

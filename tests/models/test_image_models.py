@@ -21,8 +21,8 @@ from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.stacked import STACKED
 from wardround.models import MODELS, Model, Shape
 from wardround.models.cnn import cnn
+from wardround.models.image_network import Norm, groups_for, normalised_by
 from wardround.models.monai import densenet, resnet
-from wardround.models.norms import Norm, groups_for, normalised_by
 from wardround.models.residual import ResidualNetwork, residual
 from wardround.training.rounds import start
 

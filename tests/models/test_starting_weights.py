@@ -17,8 +17,8 @@ from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Shape, weights_digest
 from wardround.models.cnn import cnn
+from wardround.models.image_network import Norm
 from wardround.models.monai import own_name
-from wardround.models.norms import Norm
 from wardround.models.residual import residual
 from wardround.runs.prediction_tables import saved_leaves
 

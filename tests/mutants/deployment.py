@@ -99,10 +99,10 @@ MUTANTS = (
         (f"{CRASHES}::test_a_round_waits_for_its_quorum_whatever_the_deadline",),
     ),
     Mutant(
-        "a value of one patient is lent",
+        "a value of one patient is shared",
         agreement.with_enough,
-        lambda original, lent: lent,
-        "a value that only one patient has is not lent",
+        lambda original, values: values,
+        "a value that only one patient has is not shared",
         (f"{PATIENTS}::test_a_value_that_only_one_patient_has_is_not_lent",),
     ),
     Mutant(

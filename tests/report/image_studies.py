@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.data.records import Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Records, Source
 
 FINDINGS = ("Edema", "Mass_left", "Few", "Rare")
 SITES = ("north", "south")
@@ -32,7 +31,7 @@ def with_findings(synthetic: bool = True) -> Source:
         }
     )
     records = Records(
-        images.astype(np.uint8), target, FINDINGS, hospital, groups=groups, synthetic=synthetic, side=side
+        images.astype(np.uint8), target, FINDINGS, hospital, groups=groups, synthetic=synthetic, split=side
     )
     return Source(lambda: records)
 

@@ -291,8 +291,7 @@ def test_one_site_gives_a_report_that_says_so(tmp_path: Path) -> None:
 
 
 def test_one_class_at_a_site_gives_a_report_that_says_what_cannot_be_computed(tmp_path: Path) -> None:
-    from wardround.data.records import Column, Records
-    from wardround.data.sources.source import Source
+    from wardround.data.records import Column, Records, Source
 
     def lopsided() -> Source:
         rng = np.random.default_rng(0)
@@ -326,8 +325,7 @@ def test_no_reference_several_classes_and_an_arm_that_diverged(tmp_path: Path) -
 
 
 def test_images_have_a_report_too(tmp_path: Path) -> None:
-    from wardround.data.records import Records
-    from wardround.data.sources.source import Source
+    from wardround.data.records import Records, Source
 
     def pictures() -> Source:
         rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from tests.cli.test_commands import wardround as command
 from tests.real_data import shared_data
 from tests.report.image_studies import SOURCES, findings_study
 from wardround.core.errors import StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
 from wardround.report import build, read_evidence, sections_of
 from wardround.report.sections.appendix.citations import citations
@@ -127,8 +127,8 @@ def test_a_party_that_is_left_out_at_times_is_no_dropout() -> None:
 def test_a_given_split_without_validation_rows_is_refused_before_training() -> None:
     """That it has none is known with the data. With `validation_share` some would be drawn."""
     records = SOURCES["findings"]().load()
-    side = np.where(records.side == "validation", "train", records.side)
-    bare = type(records)(**{**vars(records), "side": side})
+    side = np.where(records.split == "validation", "train", records.split)
+    bare = type(records)(**{**vars(records), "split": side})
     study = findings_study(uncertainty={"method": "none"}, arms=[{"algorithm": "fedavg"}])
     source = type(SOURCES["findings"]())(lambda: bare)
     with pytest.raises(StudyError, match="no site has validation rows"):

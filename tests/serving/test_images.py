@@ -11,10 +11,8 @@ from PIL import Image
 
 from tests.bundles.image_runs import PARTIES, radiographs, run_of
 from tests.serving.test_serve import Client
-from wardround.bundles.build.make import bundle_from
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict import image_request as sent
-from wardround.bundles.predict.predict import predict_file, predict_images
+from wardround.bundles import Bundle, bundle_from, load_bundle, predict_file, predict_images
+from wardround.bundles.predict import images as image_requests
 from wardround.data.records import Records
 from wardround.serving.app import make_app
 from wardround.serving.schema import MOST_IMAGES, answer_schema, row_schema
@@ -91,7 +89,7 @@ def test_limits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     one = {"image": in_base64(np.zeros((6, 6), dtype=np.uint8))}
     many = client.post("/predict", json={"rows": [one] * (MOST_IMAGES + 1)})
     assert (many.status_code, "65 rows, and at most 64" in many.text) == (413, True)
-    monkeypatch.setattr(sent, "MOST_PIXELS", 35)
+    monkeypatch.setattr(image_requests, "MOST_PIXELS", 35)
     large = client.post("/predict", json={"rows": [one]})
     assert (large.status_code, "more than 35 pixels" in large.text) == (422, True)
 

@@ -17,8 +17,7 @@ import pandas as pd
 import pytest
 
 from tests.bundles.untrained_bundles import write_bundle
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict.predict import predict_table
+from wardround.bundles import Bundle, load_bundle, predict_table
 from wardround.core.errors import MachineError, StudyError
 from wardround.serving import app as serving_app
 from wardround.serving.app import make_app
@@ -68,7 +67,7 @@ def test_answers_are_those_of_predict_to_the_last_bit(client: Client, bundle: Bu
     assert answer.status_code == 200
     told = answer.json()
     assert told["bundle"] == bundle.id
-    assert list(told["rows"][0]) == ["score", "probability", "call", "far", "why"]
+    assert list(told["rows"][0]) == ["score", "probability", "predicted", "out_of_distribution", "why"]
     made = pd.DataFrame(told["rows"])
     pd.testing.assert_frame_equal(made, expected.drop(columns="row"), check_dtype=False, check_exact=True)
     alone = client.post("/predict", json={"rows": [table.iloc[7].to_dict()]}).json()["rows"]
@@ -311,7 +310,7 @@ def test_a_process_answers_until_it_is_interrupted(bundle: Bundle) -> None:
             with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
                 assert client.get("/health").json()["bundle"] == bundle.id
                 answer = client.post("/predict", json={"rows": [ROW]})
-                assert answer.json()["rows"][0]["call"] in bundle.classes
+                assert answer.json()["rows"][0]["predicted"] in bundle.classes
                 assert "server" not in answer.headers
             process.send_signal(signal.SIGINT)
             rest = process.communicate(timeout=60)[1]

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from tests.bundles.untrained_bundles import write_bundle
-from wardround.bundles.bundle import load_bundle
+from wardround.bundles import load_bundle
 from wardround.serving import guard
 from wardround.serving.app import make_app
 from wardround.serving.serve import BUSY, settings_of

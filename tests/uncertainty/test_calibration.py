@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
+from wardround.evaluation.calibration_curves import reliability
 from wardround.uncertainty.calibration import (
     COLDEST,
     HOTTEST,
-    Bins,
+    binary_slope,
     ece,
     error_by_chance,
     events,
@@ -21,9 +22,7 @@ from wardround.uncertainty.calibration import (
     fit_temperature,
     likeliest,
     log_loss,
-    of_classes,
-    of_two,
-    reliability_points,
+    multiclass_slope,
 )
 
 Kind = Literal["two", "several", "findings"]
@@ -51,36 +50,27 @@ def drawn(kind: Kind, rows: int, seed: int, stretch: float = 1.0) -> tuple[np.nd
 
 
 def test_errors_by_hand() -> None:
-    """Equal widths: 0.1 and 0.12 share a bin, as 0.9 and 0.95 do; 1.0 belongs to the last bin."""
+    """Ten bins of five rows are a row each."""
     score = np.array([0.10, 0.12, 0.90, 0.95, 1.00])
     happened = np.array([0, 1, 1, 0, 1])
-    points = reliability_points(happened, score, "equal-width")
-    assert points == [
-        {"score": pytest.approx(0.11), "positive": 0.5, "rows": 2},
-        {"score": pytest.approx(0.95), "positive": pytest.approx(2 / 3), "rows": 3},
-    ]
-    assert expected_error(happened, score, "equal-width") == pytest.approx((2 * 0.39 + 3 * (0.95 - 2 / 3)) / 5)
-    # ten adaptive bins of five rows are a row each
     assert expected_error(happened, score) == pytest.approx((0.1 + 0.88 + 0.1 + 0.95 + 0) / 5)
 
 
-@pytest.mark.parametrize("bins", ["adaptive", "equal-width"])
-def test_a_bin_holds_every_row_once_and_the_error_is_bounded(bins: Bins) -> None:
+def test_a_bin_holds_every_row_once_and_the_error_is_bounded() -> None:
     label, score = drawn("two", 997, 1)
-    points = reliability_points(label, score, bins)
+    points = reliability(label, score)
     assert sum(one["rows"] for one in points) == 997
     assert sum(one["rows"] * one["positive"] for one in points) == pytest.approx(label.sum())
     # no binning finds less than scores and labels differ by overall, nor more than they do row by row
-    assert abs(score.mean() - label.mean()) <= expected_error(label, score, bins) <= np.abs(score - label).mean()
+    assert abs(score.mean() - label.mean()) <= expected_error(label, score) <= np.abs(score - label).mean()
 
 
-def test_a_rare_finding_hides_from_bins_of_equal_width() -> None:
-    """All scores are in the lowest bin and right on average, but upside down: adaptive bins see it."""
+def test_bins_of_equally_many_rows_see_a_rare_finding() -> None:
+    """All scores are below 0.1 and right on average, but upside down: one bin of equal width would not see it."""
     score = np.linspace(0.0, 0.099, 1000)
     happened = (np.arange(1000)[::-1] % 1000 < 0).astype(np.int64)
     happened[:50] = 1  # the lowest scores, 4.95 % of them on average
-    assert expected_error(happened, score, "equal-width") == pytest.approx(abs(score.mean() - 0.05))
-    assert expected_error(happened, score, "equal-width") < 0.001
+    assert abs(score.mean() - happened.mean()) < 0.001
     assert expected_error(happened, score) > 0.08
 
 
@@ -136,9 +126,11 @@ def test_the_likeliest_temperatures_are_those_of_a_search_by_scipy(kind: Kind, s
     label, score = drawn(kind, 400, 3, stretch)
     score = np.clip(score, 1e-6, 1 - 1e-6)
     if kind == "several":
-        found = [likeliest(of_classes(label, np.log(score)))]
+        found = [likeliest(multiclass_slope(label, np.log(score)))]
     else:
-        found = [likeliest(of_two(happened, np.log(said / (1 - said)))) for happened, said in events(label, score)]
+        found = [
+            likeliest(binary_slope(happened, np.log(said / (1 - said)))) for happened, said in events(label, score)
+        ]
     # a search that only sees the loss finds its place to a thousandth, and no lower loss
     assert found == pytest.approx(by_scipy(kind, label, score), rel=2e-3)
 
@@ -150,7 +142,7 @@ def test_how_far_it_goes_is_by_how_clear_it_is() -> None:
     slope = z * (score - label)
     t = slope.sum() / np.sqrt((slope**2).sum())
     assert abs(t) > 1.96
-    b = 1 / likeliest(of_two(label, z))
+    b = 1 / likeliest(binary_slope(label, z))
     assert 1 / fit_temperature(label, score).values[0] == pytest.approx(1 + (b - 1) * (1 - (1.96 / t) ** 2))
 
 
@@ -195,8 +187,8 @@ def test_the_loss_on_the_rows_it_is_fitted_on_never_rises_and_no_order_changes(
 def test_a_model_that_is_never_or_always_right_goes_towards_a_limit() -> None:
     score = np.linspace(0.05, 0.95, 60)
     right, z = (score > 0.5).astype(np.int64), np.log(score / (1 - score))
-    assert likeliest(of_two(right, z)) == COLDEST
-    assert likeliest(of_two(1 - right, z)) == HOTTEST
+    assert likeliest(binary_slope(right, z)) == COLDEST
+    assert likeliest(binary_slope(1 - right, z)) == HOTTEST
     assert fit_temperature(right, score).values[0] < 0.1
     assert fit_temperature(1 - right, score).values[0] > 5
 
@@ -277,9 +269,8 @@ def test_over_many_draws_held_out_rows_are_no_worse(
 def test_held_out_rows_are_better_calibrated_where_scores_were_wrong(kind: Kind, stretch: float) -> None:
     label, score = drawn(kind, 4000, 11, stretch)
     fitted = fit_temperature(label[:1000], score[:1000])
-    for bins in ("adaptive", "equal-width"):
-        before, after = ece(label[1000:], score[1000:], bins), ece(label[1000:], fitted.of(score[1000:]), bins)
-        assert after < before / 2
+    before, after = ece(label[1000:], score[1000:]), ece(label[1000:], fitted.of(score[1000:]))
+    assert after < before / 2
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from wardround.core.errors import StudyError
+from wardround.evaluation.uncertainty.uncertainty_scores import expected_coverage
 from wardround.uncertainty.conformal import (
     coverage,
-    coverage_interval,
     fit_cuts,
     held,
     prediction_sets,
@@ -83,7 +83,7 @@ def test_too_few_rows_exclude_nothing(kind: Kind) -> None:
     label, score = drawn(kind, 50, rng)
     assert prediction_sets(cuts, score).all()
     assert (coverage(prediction_sets(cuts, score), label) == 1).all()
-    assert coverage_interval(8, ALPHA, 50) == (1.0, 1.0)
+    assert expected_coverage(((8, 50),), ALPHA) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
@@ -108,7 +108,7 @@ def test_coverage_over_resamplings_is_what_was_asked_for_and_single_ones_lie_wit
     sd = stats.betabinom(2000, 180, 20).std() / 2000
     assert sd == pytest.approx(0.022, abs=0.001)
     assert np.abs(found.mean(axis=0) - (1 - ALPHA)).max() < 0.005
-    low, high = coverage_interval(ROWS, ALPHA, 2000)
+    low, high = expected_coverage(((ROWS, 2000),), ALPHA)
     outside = int(((found < low) | (found > high)).sum())
     assert outside <= stats.binom(found.size, 0.01).ppf(0.999)
     assert found.std(axis=0) == pytest.approx(np.full(found.shape[1], sd), rel=0.2)  # its SD strays by 1 / sqrt(400)
@@ -143,7 +143,7 @@ def test_the_distribution_of_coverage_is_beta_binomial() -> None:
     expected = stats.betabinom(m, k, n + 1 - k).cdf(np.arange(m + 1))
     found = np.searchsorted(np.sort(number), np.arange(m + 1), side="right") / 20_000
     assert np.abs(found - expected).max() < 0.0195
-    low, high = coverage_interval(n, ALPHA, m)
+    low, high = expected_coverage(((n, m),), ALPHA)
     assert ((number >= low * m) & (number <= high * m)).mean() > 0.985
 
 
@@ -162,7 +162,7 @@ def test_a_rare_finding_is_missed_by_sets_that_are_not_made_for_each_label() -> 
     assert coverage(together, ill)[0] < 0.2
     positives = int((label[fitted] == 1).sum())
     assert apart_cuts.rows.tolist() == [[3000 - positives, positives]]
-    low, high = coverage_interval(positives, ALPHA, int((ill == 1).sum()))
+    low, high = expected_coverage(((positives, int((ill == 1).sum())),), ALPHA)
     assert low <= coverage(apart, ill)[0] <= high
 
 
@@ -178,7 +178,7 @@ def test_a_sites_cut_holds_for_that_site_and_not_for_another() -> None:
     found = {
         name: float(coverage(prediction_sets(one, there[1][2000:]), there[0][2000:])) for name, one in cuts.items()
     }
-    low, high = coverage_interval(2000, ALPHA, 2000)
+    low, high = expected_coverage(((2000, 2000),), ALPHA)
     assert low <= found["own"] <= high
     assert found["other's"] < found["all"] < low
 

@@ -11,13 +11,13 @@ from scipy.special import expit, softmax
 
 from wardround.uncertainty.conformal import coverage, fit_cuts, held, prediction_sets
 from wardround.uncertainty.decision import (
-    CALL_ADDED,
     DOUBT,
     NO_ANSWER_FITS,
+    PREDICTION_ADDED,
     REASONS,
     UNKNOWN,
     answers,
-    called,
+    predicted_labels,
     referral_reasons,
     referred,
     rows_with,
@@ -62,7 +62,7 @@ def test_a_call_is_in_its_set_and_who_is_referred_has_a_reason(
     noise = rng.random(score.shape)
     mean = (1 - moved) * score + moved * (noise / noise.sum(axis=1, keepdims=True) if threshold is None else noise)
     conformal = prediction_sets(cuts, mean)
-    call = called(score, threshold)
+    call = predicted_labels(score, threshold)
     found = answers(conformal, call)
     sizes, before = found.sets.sum(axis=-1), conformal.sum(axis=-1)
     assert held(found.sets, call).all()
@@ -88,18 +88,18 @@ def test_what_is_added_by_hand() -> None:
     cuts = fit_cuts(np.array([0] * 9 + [1] * 9), np.array([0.5] * 9 + [0.7] * 9), 0.1, each_label=True)
     assert cuts.values == pytest.approx([0.5, 0.3])
     score = np.array([0.2, 0.55, 0.72])
-    found = answers(prediction_sets(cuts, score), called(score, 0.6))
+    found = answers(prediction_sets(cuts, score), predicted_labels(score, 0.6))
     assert found.sets.tolist() == [[True, False], [True, True], [False, True]]
     assert found.empty.tolist() == [False, True, False]
     assert not found.added.any()
-    later = answers(prediction_sets(cuts, score), called(score, 0.8))
+    later = answers(prediction_sets(cuts, score), predicted_labels(score, 0.8))
     assert later.sets.tolist() == [[True, False], [True, True], [True, True]]
     assert later.added.tolist() == [False, False, True]
     reasons = referral_reasons(np.array([0.1, 0.2, np.inf]), 0.15, later)
     assert {reason.code: rows.tolist() for reason, rows in reasons.items()} == {
         UNKNOWN.code: [False, False, True],
         DOUBT.code: [False, True, False],
-        CALL_ADDED.code: [False, False, True],
+        PREDICTION_ADDED.code: [False, False, True],
         NO_ANSWER_FITS.code: [False, True, False],
     }
 
@@ -120,8 +120,8 @@ def test_calls_do_not_depend_on_the_precision_of_a_score() -> None:
     high = np.nextafter(low, np.float32(1))
     threshold = (float(low) + float(high)) / 2
     score = np.array([low, high])
-    assert called(score, threshold).tolist() == [0, 1]
-    assert called(score.astype(np.float64), threshold).tolist() == [0, 1]
+    assert predicted_labels(score, threshold).tolist() == [0, 1]
+    assert predicted_labels(score.astype(np.float64), threshold).tolist() == [0, 1]
     assert (score >= threshold).tolist() != [False, True]  # what would happen without
 
 
@@ -136,7 +136,7 @@ def test_coverage_is_no_less_than_promised_at_any_threshold(kind: str, alpha: fl
         score, threshold = drawn(kind, rng, 140)
         label = labels_of(kind, score, rng)
         cuts = fit_cuts(label[:100], score[:100], alpha, each_label=kind != "several classes")
-        found = answers(prediction_sets(cuts, score[100:]), called(score[100:], threshold))
+        found = answers(prediction_sets(cuts, score[100:]), predicted_labels(score[100:], threshold))
         given_sets.append(coverage(found.sets, label[100:]).mean())
         bare.append(coverage(found.conformal, label[100:]).mean())
     assert np.mean(given_sets) >= np.mean(bare) >= 1 - alpha - 0.015

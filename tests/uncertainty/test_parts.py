@@ -14,7 +14,6 @@ from wardround.uncertainty.decomposition import (
     interval,
     of_rows,
     score_spread,
-    variance_parts,
 )
 
 ROUNDING = 1e-12
@@ -47,10 +46,6 @@ def test_passes_that_agree_and_passes_that_do_not_by_hand() -> None:
     assert made.total == pytest.approx([1.0, 1.0, 0.0, 1.0])
     assert made.aleatoric == pytest.approx([1.0, 0.0, 0.0, quarter])
     assert made.epistemic == pytest.approx([0.0, 1.0, 0.0, 1.0 - quarter])
-    by_variance = variance_parts(np.concatenate([coin, quarrel, sure, both], axis=1))
-    assert by_variance.total == pytest.approx([0.25, 0.25, 0.0, 0.25])
-    assert by_variance.aleatoric == pytest.approx([0.25, 0.0, 0.0, 0.1875])
-    assert by_variance.epistemic == pytest.approx([0.0, 0.25, 0.0, 0.0625])
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,14 +68,6 @@ def test_parts_add_up_lie_within_their_bounds_and_are_scipys(shape: tuple[int, i
     assert (made.epistemic <= np.log2(len(p)) + ROUNDING).all()  # n passes can disagree by log n at most
 
 
-@settings(max_examples=60, deadline=None)
-@given(shapes)
-def test_variances_add_up_to_that_of_the_label(shape: tuple[int, int, int, int, bool]) -> None:
-    made = variance_parts(drawn(*shape[:-1], several=False))
-    assert made.aleatoric + made.epistemic == pytest.approx(made.total, abs=ROUNDING)
-    assert made.total.max() <= 0.25 + ROUNDING
-
-
 @settings(max_examples=30, deadline=None)
 @given(shapes)
 def test_the_order_of_passes_says_nothing_and_one_pass_has_no_epistemic_part(
@@ -96,7 +83,7 @@ def test_the_order_of_passes_says_nothing_and_one_pass_has_no_epistemic_part(
 
 def test_two_classes_are_several_classes_of_two() -> None:
     p = drawn(4, 6, 5, 2, several=True)
-    one, two = entropy_parts(p, several_classes=True), entropy_parts(p[:, :, 1])
+    one, two = entropy_parts(p, multiclass=True), entropy_parts(p[:, :, 1])
     assert one.epistemic == pytest.approx(two.epistemic)
     assert one.total == pytest.approx(two.total)
     assert one.mean[:, 1] == pytest.approx(two.mean)
@@ -155,7 +142,7 @@ def test_the_spread_of_scores_by_hand() -> None:
     # what all classes have in common changes no probability
     classes = np.random.default_rng(1).normal(size=(5, 4, 3))
     shifted = classes + np.random.default_rng(2).normal(size=(5, 4, 1))
-    assert score_spread(shifted, several_classes=True) == pytest.approx(score_spread(classes, several_classes=True))
+    assert score_spread(shifted, multiclass=True) == pytest.approx(score_spread(classes, multiclass=True))
 
 
 def test_a_call_is_most_in_doubt_at_its_threshold() -> None:

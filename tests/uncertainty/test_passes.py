@@ -12,7 +12,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
-from wardround.uncertainty.passes import ensemble, mc_dropout
+from wardround.uncertainty.passes import mc_dropout
 
 TABLE, IMAGES = (5,), (1, 12, 12)
 PLACES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
@@ -155,16 +155,3 @@ def test_a_model_without_dropout_and_no_passes_are_refused() -> None:
     thin = MODELS["mlp"](dropout=0.1)(Shape(TABLE, 2))
     with pytest.raises(StudyError, match="0 passes"):
         mc_dropout(thin, *thin.init(0), torch.zeros(1, 5), 0, rng())
-
-
-def test_an_ensemble_is_each_members_own_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wardround.uncertainty.passes.MOST_ROWS", 4)
-    model = MODELS["mlp"](hidden=(4,), dropout=0.4)(Shape(TABLE, 3))
-    members = [model.init(seed) for seed in (1, 2)]
-    x = some_rows(TABLE).float()
-    made = ensemble(model, members, x)
-    assert made.shape == (2, 6, 3)
-    for member, scores in zip(members, made, strict=True):
-        torch.testing.assert_close(scores, model.logits(*member, x, None)[0])  # nothing is dropped
-    with pytest.raises(StudyError, match="no members"):
-        ensemble(model, [], x)

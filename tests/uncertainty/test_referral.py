@@ -17,7 +17,7 @@ def test_a_curve_by_hand() -> None:
     uncertainty[3], uncertainty[7] = 0.9, 0.6
     uncertainty[0] = 0.7
     made = referral_curve(label, score, uncertainty, shares=(0.0, 0.1, 0.2, 0.3, 0.9))
-    assert made.kept == (10, 9, 8, 7, 1)
+    assert made.rows == (10, 9, 8, 7, 1)
     assert made.figures == pytest.approx((0.8, 8 / 9, 7 / 8, 1.0, 1.0))
     area = 0.1 * (0.8 + 8 / 9) / 2 + 0.1 * (8 / 9 + 7 / 8) / 2 + 0.1 * (7 / 8 + 1) / 2 + 0.6
     assert made.area == pytest.approx(area / 0.9)
@@ -43,7 +43,7 @@ def test_an_oracle_is_best_a_coin_is_worth_nothing_and_doubt_lies_between() -> N
     assert coin.gain + 0.05 < doubt.gain < oracle.gain
     # calibrated scores: each share's accuracy is the mean of max(p, 1 - p) over the surest rows
     sure = np.sort(np.maximum(score, 1 - score))[::-1]
-    for figure, kept in zip(doubt.figures, doubt.kept, strict=True):
+    for figure, kept in zip(doubt.figures, doubt.rows, strict=True):
         assert figure == pytest.approx(sure[:kept].mean(), abs=4 * 0.5 / np.sqrt(kept))
     share = wrong.mean()
     assert all(figure == 1 for figure, at in zip(oracle.figures, oracle.shares, strict=True) if at > share + 0.001)

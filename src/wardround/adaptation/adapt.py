@@ -20,10 +20,10 @@ from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shar
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown
 from wardround.core.notices import with_texts
-from wardround.core.processes import can_fork, side_by_side
+from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.data.records import label_counts
-from wardround.deployment.provisioning.hospital_file import hospital_source
+from wardround.deployment.provisioning.site_file import hospital_source
 from wardround.evaluation.scores import score_columns
 from wardround.evaluation.training_notices import diverged
 from wardround.runs.catalog import families
@@ -147,7 +147,7 @@ def _predictions(
             yield len(tables)
 
     count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
-    for number, trainings in side_by_side(list(done), repeat, count if can_fork() else 1):
+    for number, trainings in in_parallel(list(done), repeat, count if can_fork() else 1):
         done[number] = trainings
         if progress is not None:
             rounds = training.rounds * sum(done.values()), training.rounds * each * len(seeds)

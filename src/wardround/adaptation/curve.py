@@ -13,6 +13,7 @@ import pandas as pd
 
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
+from wardround.core.notices.code import listed
 from wardround.evaluation.comparisons.compare import WORDS, figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
@@ -88,7 +89,9 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
     if difference["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
     means = [figure_words(entry[way][metric]["mean"], metric) for way in WAYS]
-    comparison = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
+    comparison = (
+        f"{rows} adapting gives {'an' if word[0] in 'aA' else 'a'} {word} of {means[0]} and training alone {means[1]}"
+    )
     kind = verdict(difference)
     if kind == "unknown":
         reason = "one repeat gives no interval" if difference["seeds"] == 1 else why_unknown(dict(difference))
@@ -99,24 +102,20 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
     return f"{comparison}: adapting is {kind} ({amount})."
 
 
-def _article(word: str) -> str:
-    return "an" if word[0] in "aA" else "a"
-
-
 def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
     """The comparison over all fractions."""
     word = WORDS.get(metric, metric)
     kinds: dict[str, list[str]] = {}
     for entry in fractions:
         kinds.setdefault(verdict(entry["difference"][metric]), []).append(f"{100 * entry['fraction']:.0f} %")
-    parts = [f"{kind} with {_listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
+    parts = [f"{kind} with {listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
     text = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
     text = text.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
     if "none" in kinds:
-        clause = f"no evidence of a difference in {word} with {_listed(kinds['none'])} of the rows"
+        clause = f"no evidence of a difference in {word} with {listed(kinds['none'])} of the rows"
         text = f"{text}; there is {clause}" if text else f"There is {clause}"
     if "unknown" in kinds:
-        clause = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
+        clause = f"nothing can be said of {word} with {listed(kinds['unknown'])} of the rows"
         text = f"{text}; {clause}" if text else clause.capitalize()
     return f"{text}."
 
@@ -128,12 +127,8 @@ def caution(worse: Sequence[str]) -> str:
     """
     if not worse:
         return ""
-    figures = _listed([WORDS.get(metric, metric) for metric in worse])
+    figures = listed([WORDS.get(metric, metric) for metric in worse])
     return (
         f"Adapting was worse than training alone at this hospital: with all training rows it gave a worse {figures}. "
         "Use a model trained at this hospital alone unless you have a reason not to."
     )
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -11,10 +11,10 @@ import pandas as pd
 from wardround.adaptation.curve import caution
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import Trained
-from wardround.bundles.build.assemble import Origin, Side, unrecorded
+from wardround.bundles.build.assemble import Origin
+from wardround.bundles.build.run_inputs import LabelledRows, RunInputs
 from wardround.bundles.build.shared_part import SharedPart
-from wardround.bundles.card.card import FIGURES, Adapter, Told
-from wardround.core.notices import line_of
+from wardround.bundles.card.card import FIGURES, Adapter, CardFacts
 from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
@@ -61,29 +61,28 @@ def origin_of(
         original_hash=about["study"]["hash"],
     )
     seed = newcomer.evaluation.seeds.first
-    test = newcomer.splits[seed].test
     columns = score_columns(predictions)
     score = predictions[columns].to_numpy()
     return Origin(
         study=study,
         run=about["run"],
         arm=arm,
-        asked=about["arm"],
+        requested_arm=about["arm"],
         seed=seed,
         site=name,
-        recipe=trained.recipe,
+        data=RunInputs(trained.recipe, cohort.table),
         classes=part.classes,
         params=trained.params,
         buffers={},
         vocabulary=dict(cohort.records.vocabulary.get(name, {})),
-        unrecorded=unrecorded(trained.recipe, cohort.table, test),
-        train=_side(trained.site.train),
-        validation=_side(trained.site.validation),
-        table=cohort.table,
-        test=test,
+        train=_labelled_rows(trained.site.train),
+        validation=_labelled_rows(trained.site.validation),
+        test=newcomer.splits[seed].test,
         test_label=predictions["label"].to_numpy(),
         saved=score[:, 0] if len(columns) == 1 else score,
-        told=_card_facts(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
+        card_facts=_card_facts(
+            part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content
+        ),
         models=part.models,
     )
 
@@ -122,12 +121,12 @@ def _adapter(training: Training, rows: int, content: Mapping[str, Any]) -> Adapt
 
 def _card_facts(
     part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, adapter: Adapter, content: Mapping[str, Any]
-) -> Told:
+) -> CardFacts:
     about, whole = part.about, content["fractions"][-1]
-    return Told(
+    return CardFacts(
         study=study,
         arm=arm,
-        asked=about["arm"],
+        requested_arm=about["arm"],
         seed=newcomer.evaluation.seeds.first,
         site=newcomer.name,
         trained=dict(about["sites"]),
@@ -140,14 +139,14 @@ def _card_facts(
         # what the study promised holds for the hospitals that trained the shared part; the introduction says so
         privacy=None if about["privacy"] is None else NOTHING_PROMISED,
         subgroups={},
-        warnings=tuple(map(line_of, newcomer.notices)),
+        notices=newcomer.notices,
         introduction=tuple(introduction(part, newcomer.name)),
         adapter=adapter,
     )
 
 
-def _side(rows: Rows) -> Side:
-    return Side(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()), rows.people.numpy())
+def _labelled_rows(rows: Rows) -> LabelledRows:
+    return LabelledRows(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()), rows.people.numpy())
 
 
 def introduction(part: SharedPart, site: str) -> list[str]:

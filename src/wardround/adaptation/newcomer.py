@@ -11,7 +11,7 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.core.notices import CHECKS, Notice, as_notice, identity
+from wardround.core.notices import CHECKS, Notice, identity
 from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
@@ -19,9 +19,9 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
 from wardround.data.sources import Source
 from wardround.data.sources.csv.columns import normalized_levels
-from wardround.data.sources.csv.text_table import checked_names
-from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split
+from wardround.data.text_table import checked_names
+from wardround.data.text_table import read_table as read_csv
 from wardround.deployment.provisioning.kit_files import read_table
 from wardround.study.schema import Evaluation, Seeds
 
@@ -64,13 +64,18 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
     )
     by_hospital = PARTITIONERS["by-hospital"]()
     splits = {seed: split_sites(cohort, by_hospital, evaluation, seed)[0] for seed in evaluation.seeds}
-    found: dict[tuple[object, ...], Notice] = {}
+    distinct: dict[tuple[object, ...], Notice] = {}
     for split in splits.values():
         notices = accepted(check_splits(cohort, [split], overlapping=False), accept)
         refuse_errors(notices, HOW_TO_ACCEPT)
-        found |= {identity(notice): notice for notice in notices}
-    fractions, left_out = usable({f: fractions_of(cohort, splits, f) for f in FRACTIONS}, cohort)
-    remarks = (*map(as_notice, cohort.notes), *found.values())
+        distinct |= {identity(notice): notice for notice in notices}
+    target, patient = cohort.records.target, cohort.patient
+    candidates = {
+        share: {seed: fraction(s.train, target, patient, share, seed, s.site) for seed, s in splits.items()}
+        for share in FRACTIONS
+    }
+    fractions, left_out = usable(candidates, cohort)
+    remarks = (*cohort.notices, *distinct.values())
     return Newcomer(name, cohort, evaluation, splits, fractions, left_out, remarks)
 
 
@@ -89,13 +94,6 @@ def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:
         "table `[data.labels]` in the hospital's file. If the outcome is a different one, this part does not fit."
     )
     raise DataError(name, problem, remedy)
-
-
-def fractions_of(cohort: Cohort, splits: Mapping[int, Split], share: float) -> dict[int, np.ndarray]:
-    return {
-        seed: fraction(split.train, cohort.records.target, cohort.patient, share, seed, split.site)
-        for seed, split in splits.items()
-    }
 
 
 def fraction(
@@ -138,19 +136,20 @@ def usable(
     return large_enough, left_out
 
 
-def target_vocabulary(hospital: str | Path, class_name: str, cohort: Cohort) -> list[dict[str, Any]]:
+def target_vocabulary(hospital: str | Path, name: str, cohort: Cohort) -> list[dict[str, Any]]:
     """How the outcome was read: each `word` of the file, the `class` it stands for, and how many `rows` have it.
 
     A person must confirm it: in a study an inverted label shows by comparison with other hospitals, but not here. The
     word is None where the source has classes without words. Rows are None below five, which could identify somebody.
     """
-    words = cohort.records.vocabulary.get(class_name)
-    if not words:
+    vocabulary = cohort.records.vocabulary.get(name)
+    if not vocabulary:
         counts = label_counts(cohort.records, np.arange(len(cohort.records)))
         return [{"word": None, "class": class_name, "rows": _unless_small(rows)} for class_name, rows in counts.items()]
     rows = _rows_of_words(Path(hospital))
     return [
-        {"word": word, "class": meaning, "rows": _unless_small(rows.get(word, 0))} for word, meaning in words.items()
+        {"word": word, "class": meaning, "rows": _unless_small(rows.get(word, 0))}
+        for word, meaning in vocabulary.items()
     ]
 
 

@@ -29,7 +29,7 @@ from wardround.study.facts import AlgorithmFacts
 
 
 class Work(NamedTuple):
-    """What a site did in a round. Tensors without dimensions, so that a stack of sites can carry one value each."""
+    """A site's work in a round. Tensors without dimensions, so that a stack of sites can carry one value each."""
 
     steps: Tensor
     lr_sum: Tensor  # of all steps

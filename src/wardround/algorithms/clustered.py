@@ -54,7 +54,8 @@ def clustered(
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
         models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
-        updates = as_matrix(arrivals)
+        # a row for each update: fewer and larger operations than leaf by leaf
+        updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
         peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
         for slot in range(used):
             places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
@@ -63,9 +64,8 @@ def clustered(
             weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
             mean = weights / weights.sum() @ members
             add_to_slot(models, slot, mean)
-            leaving: list[int] = []
-            if warm and used < slots and len(places) == slot_of.count(slot):
-                leaving = split(members, mean, ratio, smallest_update * float(peak), gamma)
+            may_split = warm and used < slots and len(places) == slot_of.count(slot)
+            leaving = split(members, mean, ratio, smallest_update * float(peak), gamma) if may_split else []
             if leaving:
                 for leaf in models.values():
                     leaf[used] = leaf[slot]
@@ -82,11 +82,6 @@ def clustered(
     )  # fmt: skip
 
 
-def as_matrix(arrivals: Sequence[Arrival]) -> Tensor:
-    """A row for each update: fewer and larger operations than leaf by leaf."""
-    return torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
-
-
 def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
     sizes = [leaf[slot].numel() for leaf in models.values()]
     for leaf, part in zip(models.values(), torch.split(change, sizes), strict=True):
@@ -94,7 +89,7 @@ def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
 
 
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
-    """The members, a row of `vectors` each, that leave for a cluster of their own; none where it holds together."""
+    """The members, a row of `vectors` each, that leave for a new cluster; none if the cluster holds together."""
     largest = float(vectors.norm(dim=1).max())
     if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []

@@ -37,7 +37,7 @@ def hierarchical(inner: Algorithm, regions: Regions) -> Algorithm:
         }
 
     def model(server: State, region: int) -> Tree:
-        """With which a region's next round begins."""
+        """The model with which a region's next round begins."""
         return server["params"] if is_merged(server) else server[part_of(regions.names[region])]
 
     def broadcast(server: State, site: int) -> State:
@@ -67,7 +67,7 @@ def hierarchical(inner: Algorithm, regions: Regions) -> Algorithm:
 
 
 def in_regions(arm: Arm, algorithm: Algorithm, sites: Sequence[str], members: Sequence[str]) -> Algorithm:
-    """The arm's algorithm within regions, where it has them. Yardsticks have no coordinator, and so no regions."""
+    """The arm's algorithm within its regions, if it has some. Baselines have no coordinator, and so no regions."""
     if arm.topology.kind != "hierarchical" or not algorithm.federated:
         return algorithm
     where = f"arms: {arm.name}: topology: regions"

@@ -1,4 +1,4 @@
-"""Regions of sites: who belongs where, by the names and patterns of [topology.regions]."""
+"""Regions of sites, by the names and patterns of [topology.regions]."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

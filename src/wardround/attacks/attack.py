@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from wardround.attacks import canary, inversion
-from wardround.attacks.gradient_inversion import Effort
+from wardround.attacks.inversion import Effort
 from wardround.attacks.membership import infer_membership
 from wardround.attacks.target import Target, open_target
 from wardround.core.errors import StudyError, shown, suggest

@@ -31,10 +31,10 @@ def draw(content: Mapping[str, Any], pictures: Sequence[Picture], folder: Path) 
         for suffix in ("svg", "png"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)  # of an earlier attack with other options
         with mpl.rc_context(STYLE):
-            made = make()
-            if made is not None:
-                write_atomically(folder / f"{name}.svg", as_svg(made, name).encode())
-                save_png(made, folder / f"{name}.png")
+            drawing = make()
+            if drawing is not None:
+                write_atomically(folder / f"{name}.svg", as_svg(drawing, name).encode())
+                save_png(drawing, folder / f"{name}.png")
                 names.append(name)
     return names
 
@@ -46,8 +46,8 @@ def canary(content: Mapping[str, Any]) -> Figure | None:
     }
     if not arms:
         return None
-    made = figure(LEAST_HEIGHT + PER_ARM * len(arms))
-    axes = made.subplots()
+    drawing = figure(LEAST_HEIGHT + PER_ARM * len(arms))
+    axes = drawing.subplots()
     for place, audit in enumerate(arms.values()):
         colour = WITH if audit["holds"] else WITHOUT
         axes.barh(place, audit["bound"], height=0.5, color=colour)
@@ -70,7 +70,7 @@ def canary(content: Mapping[str, Any]) -> Figure | None:
     else:
         axes.set_xlim(0, largest * 1.35)
     axes.set_xlabel("epsilon: lower bound from the attack (bar), claimed (line)")
-    return made
+    return drawing
 
 
 def membership(content: Mapping[str, Any]) -> Figure | None:
@@ -78,8 +78,8 @@ def membership(content: Mapping[str, Any]) -> Figure | None:
     arms = {name: of_arm for name, of_arm in arms.items() if "auc" in of_arm["threshold"]}
     if not arms:
         return None
-    made = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(arms))
-    axes = made.subplots()
+    drawing = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(arms))
+    axes = drawing.subplots()
     kinds = (("threshold", "by threshold on the loss", "o", -0.12), ("likelihood_ratio", "by shadow models", "s", 0.12))
     for kind, label, marker, shift in kinds:
         named = False
@@ -98,8 +98,8 @@ def membership(content: Mapping[str, Any]) -> Figure | None:
     axes.axvline(0.5, color="#777777", linewidth=1, linestyle=":")
     name_rows(axes, list(arms))
     axes.set_xlabel("area under the curve, training rows against test rows; 0.5 is chance")
-    made.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return made
+    drawing.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return drawing
 
 
 def inversion(content: Mapping[str, Any]) -> Figure | None:
@@ -108,8 +108,8 @@ def inversion(content: Mapping[str, Any]) -> Figure | None:
     if not arms:
         return None
     shown = _shown(content, arms)
-    made = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(shown))
-    axes = made.subplots()
+    drawing = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(shown))
+    axes = drawing.subplots()
     for place, (_, key, rows) in enumerate(shown):
         at = [place] * len(rows)
         errors = [max(row["error"], LEAST_ERROR) for row in rows]
@@ -121,8 +121,8 @@ def inversion(content: Mapping[str, Any]) -> Figure | None:
     axes.set_xscale("log")
     name_rows(axes, [label for label, _, _ in shown])
     axes.set_xlabel("mean squared error of reconstructed rows; left of the line, a patient is exposed")
-    made.legend(loc="outside lower center", ncols=3, fontsize=8)
-    return made
+    drawing.legend(loc="outside lower center", ncols=3, fontsize=8)
+    return drawing
 
 
 _INVERSION_LEGEND: dict[str, dict[str, Any]] = {
@@ -153,20 +153,20 @@ def reconstructions(content: Mapping[str, Any], pictures: Sequence[Picture]) -> 
     if not pictures:
         return None
     labels = ["the image", *pictures[0].reconstructions, "best guess\nwithout an update"]
-    side, gap, head = min(1.35, (WIDTH - 0.2) / len(labels) - 0.08), 0.08, 0.42
+    width, gap, head = min(1.35, (WIDTH - 0.2) / len(labels) - 0.08), 0.08, 0.42
     top = 0.24 if content["synthetic"] else 0.0
-    height = top + head + len(pictures) * (side + gap)
-    made = Figure(figsize=(WIDTH, height))
+    height = top + head + len(pictures) * (width + gap)
+    drawing = Figure(figsize=(WIDTH, height))
     if top:  # inside the picture, which may end up on a slide
-        made.text(0.1 / WIDTH, 1 - 0.04 / height, "SYNTHETIC: no patient", fontsize=9, color="#a33c00", va="top")
+        drawing.text(0.1 / WIDTH, 1 - 0.04 / height, "SYNTHETIC: no patient", fontsize=9, color="#a33c00", va="top")
     for row, picture in enumerate(pictures):
         images = [picture.true, *picture.reconstructions.values(), picture.guess]
         for column, (label, image) in enumerate(zip(labels, images, strict=True)):
-            x, y = 0.1 + column * (side + gap), height - top - head - row * (side + gap) - side
-            axes = made.add_axes((x / WIDTH, y / height, side / WIDTH, side / height))
+            x, y = 0.1 + column * (width + gap), height - top - head - row * (width + gap) - width
+            axes = drawing.add_axes((x / WIDTH, y / height, width / WIDTH, width / height))
             low, high = float(picture.true.min()), float(picture.true.max())
             axes.imshow(image[0], cmap="gray", vmin=low, vmax=high, interpolation="none")
             axes.set_axis_off()
             if not row:
-                made.text(x / WIDTH, (y + side + 0.03) / height, label, fontsize=8, va="bottom", linespacing=1.1)
-    return made
+                drawing.text(x / WIDTH, (y + width + 0.03) / height, label, fontsize=8, va="bottom", linespacing=1.1)
+    return drawing

@@ -62,9 +62,8 @@ def measure(
     The interval is a bootstrap over patients with all their rows; `people` has the patients of members and others.
     """
     tail = 100 * (1 - confidence) / 2
-    resampled = [
-        auc(_resampled(members, people[0], rng), _resampled(others, people[1], rng)) for _ in range(_resamples(members))
-    ]
+    count = RESAMPLES if len(members) < 10_000 else RESAMPLES // 4
+    resampled = [auc(_resampled(members, people[0], rng), _resampled(others, people[1], rng)) for _ in range(count)]
     low, high = np.percentile(resampled, [tail, 100 - tail])
     caught = tuple(
         _caught(members, others, allowed, confidence) for allowed in FALSE_ALARMS if len(others) * allowed >= 1
@@ -86,10 +85,6 @@ def _caught(members: np.ndarray, others: np.ndarray, allowed: float, confidence:
     identified = int((members > threshold).sum())
     low, high = interval(identified, len(members), confidence)
     return Caught(allowed, identified / len(members), (float(low), float(high)))
-
-
-def _resamples(members: np.ndarray) -> int:
-    return RESAMPLES if len(members) < 10_000 else RESAMPLES // 4
 
 
 def _resampled(scores: np.ndarray, people: np.ndarray, rng: np.random.Generator) -> np.ndarray:

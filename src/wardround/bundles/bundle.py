@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_ranges
-from wardround.bundles.sealed_files import FORMAT, PREPARATION, REMAKE, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.sealed_files import BUNDLE, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
 from wardround.bundles.uncertainty import Uncertainty, read_uncertainty
 from wardround.core.errors import BundleError, StudyError, as_path, suggest
 from wardround.core.settings import Factory, parse_settings, settings_of
@@ -26,7 +26,7 @@ from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
-from wardround.uncertainty.decision import called
+from wardround.uncertainty.decision import predicted_labels
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
@@ -71,7 +71,7 @@ class Bundle:
     threshold: float | None  # on the score; None for more than two classes, and for findings
     calibration: Calibration | None
     out_of_distribution: OutOfDistribution
-    vocabulary: Mapping[str, str]  # this site's words for outcomes, in lower case, and their classes
+    vocabulary: Mapping[str, str]  # this site's spellings of outcomes, in lower case, and their classes
     inputs: Inputs = field(default_factory=Inputs)  # images and parties
     findings: tuple[Finding, ...] = ()  # in the order of `classes`; empty: a row has one class
     uncertainty: Uncertainty | None = None
@@ -117,7 +117,7 @@ class Bundle:
 
     def predicted(self, scores: np.ndarray) -> np.ndarray:
         """Class numbers: by the threshold for two classes, the highest score otherwise. 1 or 0 for each finding."""
-        return called(scores, self.finding_thresholds if self.findings else self.threshold)
+        return predicted_labels(scores, self.finding_thresholds if self.findings else self.threshold)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
         """Calibrated probabilities of the positive class; None without a calibration. For findings (rows, findings),
@@ -162,7 +162,7 @@ def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -
     except MISFITS as error:
         # every hash is right, so that it was made like this: by another program, or by a defect of this one
         problem = f"does not hold what a bundle of format {FORMAT} holds ({type(error).__name__})"
-        raise BundleError(str(folder), problem, REMAKE) from None
+        raise BundleError(str(folder), problem, BUNDLE.remake) from None
 
 
 def _read(
@@ -173,10 +173,7 @@ def _read(
     recipe = read_recipe(preparation, str(folder / PREPARATION))
     _check_recipe(recipe)
     inputs = read_inputs(preparation, recipe)
-    findings = tuple(
-        Finding(_number(finding["threshold"]["value"]), _calibration(finding["calibration"]))
-        for finding in about.get("findings") or ()
-    )
+    findings = read_findings(about.get("findings") or ())
     classes = _classes(about, findings)
     _check_shape(about["model"]["shape"], inputs, recipe, classes, findings)
     tensors = unflatten(load(files[WEIGHTS]))
@@ -188,7 +185,6 @@ def _read(
         raise ValueError("a threshold belongs to two classes")
     content = json.loads(files[UNCERTAINTY]) if UNCERTAINTY in files else None
     outputs = Shape((), len(classes), bool(findings)).outputs
-    key = "out_of_distribution" if about["format"] > 2 else "far"  # formats 1 and 2 had another name for it
     return Bundle(
         folder,
         about,
@@ -198,8 +194,10 @@ def _read(
         buffers,
         classes,
         None if threshold is None else _number(threshold["value"]),
-        _calibration(about["calibration"]),
-        _out_of_distribution(about[key], tensors.get(key, {}), inputs.width(recipe)),
+        read_calibration(about["calibration"]),
+        _out_of_distribution(
+            about["out_of_distribution"], tensors.get("out_of_distribution", {}), inputs.width(recipe)
+        ),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
         inputs,
         findings,
@@ -240,8 +238,14 @@ def _model(
     return model, _checked(params, initial, precision), _checked(buffers, initial_buffers, precision)
 
 
-def _calibration(content: Mapping[str, Any] | None) -> Calibration | None:
+def read_calibration(content: Mapping[str, Any] | None) -> Calibration | None:
     return None if content is None else Calibration(_number(content["slope"]), _number(content["intercept"]))
+
+
+def read_findings(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(_number(finding["threshold"]["value"]), read_calibration(finding["calibration"])) for finding in content
+    )
 
 
 def parts_of(shape: Mapping[str, Any]) -> tuple[Block, ...]:

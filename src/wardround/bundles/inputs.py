@@ -64,6 +64,10 @@ class Inputs:
         """Parties without which a row can be predicted as well."""
         return tuple(part.party for part in self.parts if part.present is not None)
 
+    def held_by(self, party: str) -> tuple[str, ...]:
+        """The columns of a party."""
+        return (self.columns or {}).get(party, ())
+
     @property
     def image_at(self) -> str | None:
         return next((part.party for part in self.parts if len(part.shape) == 3), None)
@@ -123,7 +127,7 @@ class Inputs:
             return looks
         looks, first = looks.copy(), looks.shape[1] - columns.shape[1]
         for party, missing in missing_parties.items():
-            held = self.columns[party] if self.columns else ()
+            held = self.held_by(party)
             selected = [first + place for place, name in enumerate(recipe.layout.columns) if name in held]
             if party == self.image_at:
                 selected = [*range(first), *selected]
@@ -154,9 +158,7 @@ def write_inputs(inputs: Inputs) -> dict[str, Any]:
         return {}
     return {
         "images": None if inputs.images is None else asdict(inputs.images),
-        "parties": [
-            {**asdict(part), "columns": list((inputs.columns or {}).get(part.party, ()))} for part in inputs.parts
-        ],
+        "parties": [{**asdict(part), "columns": list(inputs.held_by(part.party))} for part in inputs.parts],
         "places": list(inputs.places),
     }
 

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from wardround.core.errors import BundleError
 from wardround.runs.folder import without_nan
 
-FORMAT = 3  # 3: `out_of_distribution` in place of `far`; 1 and 2 are still read
+FORMAT = 3
 ABOUT = "bundle.json"
 WEIGHTS = "weights.safetensors"
 PREPARATION = "preparation.json"
@@ -25,9 +26,27 @@ VOCABULARY = "vocabulary.json"
 CARD = "card.md"
 ONNX = "model.onnx"
 UNCERTAINTY = "uncertainty.json"
-NEEDED = (WEIGHTS, PREPARATION, VOCABULARY, CARD)
-OPTIONAL = (ONNX, UNCERTAINTY)
-REMAKE = "Make it again with `wardround bundle`, or copy it again from where it was made."
+
+
+@dataclass(frozen=True)
+class SealedKind:
+    """A kind of folder: how it is called, which command makes it, and what it holds."""
+
+    name: str
+    command: str
+    about: str  # the JSON file that lists the others
+    format: int
+    needed: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    @property
+    def remake(self) -> str:
+        return f"Make it again with `{self.command}`, or copy it again from where it was made."
+
+
+BUNDLE = SealedKind(
+    "bundle", "wardround bundle", ABOUT, FORMAT, (WEIGHTS, PREPARATION, VOCABULARY, CARD), (ONNX, UNCERTAINTY)
+)
 
 
 def as_text(content: Mapping[str, Any]) -> bytes:
@@ -48,58 +67,61 @@ def _digest(content: Mapping[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def read_sealed(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def read_sealed(folder: Path, kind: SealedKind = BUNDLE) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The content of bundle.json and the bytes of every other file, each compared with its hash."""
-    about = _read_about(folder)
+    about = _read_about(folder, kind)
     listed = about["files"]
-    names = _file_names(folder)
+    try:
+        names = set(os.listdir(folder))
+    except OSError as error:
+        raise _unreadable(folder, error) from None
     for name in listed:
         if name not in names:
-            raise BundleError(str(folder), f"{name} is missing", REMAKE)
-    extra = sorted(set(names) - set(listed) - {ABOUT})
+            raise BundleError(str(folder), f"{name} is missing", kind.remake)
+    extra = sorted(names - set(listed) - {kind.about})
     if extra:
-        remedy = "Remove it from the folder: a bundle holds only what it lists."
-        raise BundleError(str(folder), f"{extra[0]!r} is not part of the bundle", remedy)
+        remedy = f"Remove it from the folder: a {kind.name} holds only what it lists."
+        raise BundleError(str(folder), f"{extra[0]!r} is not part of the {kind.name}", remedy)
     content = {}
     for name, digest in listed.items():
-        content[name] = read_plain(folder / name)
+        content[name] = _read_plain(folder / name, kind)
         if sha256(content[name]).hexdigest() != digest:
-            raise BundleError(str(folder / name), "was changed since the bundle was made", REMAKE)
+            raise _changed(folder / name, kind)
     return about, content
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
+def _read_about(folder: Path, kind: SealedKind) -> dict[str, Any]:
+    path, made_by = folder / kind.about, f"Name a folder made by `{kind.command}`."
     if not folder.is_dir():
-        remedy = "Name a folder made by `wardround bundle`."
-        raise BundleError(str(folder), "is not a folder" if folder.exists() else "does not exist", remedy)
-    path = folder / ABOUT
+        raise BundleError(str(folder), "is not a folder" if folder.exists() else "does not exist", made_by)
     if not path.exists() and not path.is_symlink():
-        remedy = "Name a folder made by `wardround bundle`."
-        raise BundleError(str(folder), f"is not a bundle: it has no {ABOUT}", remedy)
-    text = read_plain(path)
-    about = parsed_about(text, path, FORMAT, "a bundle")
+        raise BundleError(str(folder), f"is not a {kind.name}: it has no {kind.about}", made_by)
+    text = _read_plain(path, kind)
+    about = _parsed(text, path, kind)
     if not _is_sealed(about, text):
-        raise BundleError(str(path), "was changed since the bundle was made", REMAKE)
-    missing = [name for name in NEEDED if name not in about["files"]]
-    unknown = [name for name in about["files"] if name not in (*NEEDED, *OPTIONAL)]
+        raise _changed(path, kind)
+    missing = [name for name in kind.needed if name not in about["files"]]
+    unknown = [name for name in about["files"] if name not in (*kind.needed, *kind.optional)]
     if missing or unknown:
-        problem = f"lists no {missing[0]}" if missing else f"lists {unknown[0]!r}, which no bundle has"
-        raise BundleError(str(path), problem, REMAKE)
-    return dict(about)
+        problem = f"lists no {missing[0]}" if missing else f"lists {unknown[0]!r}, which no {kind.name} has"
+        raise BundleError(str(path), problem, kind.remake)
+    return about
 
 
-def parsed_about(text: bytes, path: Path, newest: int, what: str) -> dict[str, Any]:
-    """The JSON file that describes a folder. `what` is the kind of folder, `newest` its newest known format."""
+def _parsed(text: bytes, path: Path, kind: SealedKind) -> dict[str, Any]:
     try:
         about = json.loads(text)
     except (ValueError, RecursionError):
-        raise BundleError(str(path), "is damaged: it is not JSON", REMAKE) from None
+        raise BundleError(str(path), "is damaged: it is not JSON", kind.remake) from None
     number = about.get("format") if isinstance(about, dict) else None
-    if type(number) is not int or number < 1:
-        raise BundleError(str(path), f"is not the description of {what}: it has no format number", REMAKE)
-    if number > newest:
-        problem = f"is of format {number}, and this version of wardround reads format {newest}"
-        raise BundleError(str(path), problem, "Install a newer version of wardround.")
+    if type(number) is not int:
+        problem = f"is not the description of a {kind.name}: it has no format number"
+        raise BundleError(str(path), problem, kind.remake)
+    if number != kind.format:
+        problem = f"is of format {number}, and this version of wardround reads format {kind.format}"
+        raise BundleError(
+            str(path), problem, "Install a newer version of wardround." if number > kind.format else kind.remake
+        )
     return dict(about)
 
 
@@ -117,18 +139,19 @@ def _is_sealed(about: Mapping[str, Any], text: bytes) -> bool:
         return False
 
 
-def _file_names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError as error:
-        raise BundleError(str(folder), f"cannot be read ({error.strerror})", "Look at its permissions.") from None
-
-
-def read_plain(path: Path) -> bytes:
+def _read_plain(path: Path, kind: SealedKind) -> bytes:
     """Links are refused: what they lead to may change later."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise BundleError(str(path), "is not a plain file", REMAKE)
+            raise BundleError(str(path), "is not a plain file", kind.remake)
         return path.read_bytes()
     except OSError as error:
-        raise BundleError(str(path), f"cannot be read ({error.strerror})", "Look at its permissions.") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BundleError:
+    return BundleError(str(path), f"cannot be read ({error.strerror})", "Look at its permissions.")
+
+
+def _changed(path: Path, kind: SealedKind) -> BundleError:
+    return BundleError(str(path), f"was changed since the {kind.name} was made", kind.remake)

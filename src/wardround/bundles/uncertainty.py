@@ -111,13 +111,13 @@ def measure(
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
 
 
-def sets_of(settings: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
+def conformal_sets(settings: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
     """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where there are no cuts.
     They do not depend on the predicted class."""
     return None if settings.cuts is None else prediction_sets(settings.cuts, mean)
 
 
-def in_sets(sets: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+def set_texts(sets: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Sets of labels (rows, labels) as words: an index into the words for each row, and the words."""
     bits = 1 << np.arange(len(names), dtype=np.int64 if len(names) <= MOST_IN_A_NUMBER else object)
     codes, numbers = np.unique(sets @ bits, return_inverse=True)

@@ -115,8 +115,10 @@ def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
 
 
 def show_check(
-    study: "Study", notes: Sequence[str], notices: Sequence["Notice"], sites: Sequence[Mapping[str, Any]]
+    study: "Study", of_source: Sequence["Notice"], notices: Sequence["Notice"], sites: Sequence[Mapping[str, Any]]
 ) -> None:
+    from wardround.core.notices import line_of
+
     out = console()
     seeds = study.evaluation.seeds
     out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
@@ -137,8 +139,8 @@ def show_check(
             if h[key] is not None
         ]
         out.print("Between sites, on average: " + ", ".join(words))
-    for note in notes:
-        out.print(Text(f"note     {note}"), soft_wrap=True)
+    for notice in of_source:
+        out.print(Text(f"note     {line_of(notice)}"), soft_wrap=True)
     show_notices(out, notices)
     out.print(Text(f"looked   {LOOKED_FOR}"), soft_wrap=True)
     refused = sum(notice.severity == "error" for notice in notices)
@@ -216,10 +218,12 @@ def _default(value: Any) -> str:
 def show_described(described: Mapping[str, Any]) -> None:
     out = console()
     out.print(Text(f"{described['name']}: {described['rows']} rows", style="bold"))
-    for problem in described.get("problems", ()):
-        out.print(Text(f"problem: {problem}", style="red"), soft_wrap=True)
-    for note in described["notes"]:
-        out.print(Text(f"note: {note}"), soft_wrap=True)
+    for line in described.get("summary", ()):
+        out.print(Text(f"note: {line}"), soft_wrap=True)
+    for notice in described["notices"]:
+        is_problem = notice["severity"] != "info"
+        text = f"{'problem' if is_problem else 'note'}: {notice['text']}"
+        out.print(Text(text, style="red" if is_problem else ""), soft_wrap=True)
     table = Table()
     headings = list(dict.fromkeys(key for column in described["columns"] for key in column))
     for heading in headings:
@@ -269,7 +273,7 @@ def show_conditions(conditions: Sequence["Condition"]) -> None:
             if condition.needed
             else Text("–")
         )
-        table.add_row(mark, condition.name, condition.found, "" if condition.ok else condition.remedy)
+        table.add_row(mark, condition.name, condition.state, "" if condition.ok else condition.remedy)
     console().print(table)
 
 

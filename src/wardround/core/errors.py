@@ -34,12 +34,12 @@ class WardroundError(Exception):
 
     def __init__(self, where: str, problem: str, remedy: str) -> None:
         self.where, self.problem, self.remedy = map(_printable, (where, problem, remedy))
-        super().__init__(f"{self.where}: {self.problem}\n  {self.remedy}")
+        super().__init__(self.where, self.problem, self.remedy)
         # The exception that was being handled may quote a cell, as those of pandas and Arrow do: no traceback shows it.
         self.__suppress_context__ = True
 
-    def __reduce__(self) -> tuple[type["WardroundError"], tuple[Any, ...]]:
-        return type(self), (self.where, self.problem, self.remedy)
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}\n  {self.remedy}"
 
 
 def _printable(text: str) -> str:
@@ -65,9 +65,6 @@ class CheckError(WardroundError):
     def __init__(self, where: str, problem: str, remedy: str, notice: Notice | None = None) -> None:
         super().__init__(where, problem, remedy)
         self.notice = notice
-
-    def __reduce__(self) -> tuple[type["CheckError"], tuple[Any, ...]]:
-        return type(self), (self.where, self.problem, self.remedy, self.notice)
 
 
 class RunError(WardroundError):

@@ -3,8 +3,8 @@
     with needs("privacy", "a secure sum"):
         from cryptography.hazmat.primitives.hashes import SHA256
 
-Every import of such a package stands in a block like this. So a plain install either does what was asked, or says in
-one line what to install. A test holds every import in the package to it.
+Every import of such a package is in a block like this (a test checks it), so that a plain install says in one line what
+to install.
 """
 
 import re
@@ -62,25 +62,25 @@ def missing_extra(extra: str, where: str, reason: str, instead: str = "") -> Mac
 
 
 def examine_extras() -> list[Extra]:
-    """Every extra: what it is for, and whether all of its packages are installed."""
-    found = []
+    """All extras: what each is for, and whether all of its packages are installed."""
+    extras = []
     for name, purpose in EXTRAS.items():
         packages = packages_of(name)
         missing = tuple(package for package in packages if installed(package) is None)
         complete = bool(packages) and not missing
-        found.append(Extra(name, purpose, complete, missing, "" if complete else f"Run `{_install(name)}`."))
-    return found
+        extras.append(Extra(name, purpose, complete, missing, "" if complete else f"Run `{_install(name)}`."))
+    return extras
 
 
 def packages_of(extra: str = "") -> list[str]:
-    """Distributions that wardround asks for with an extra; without one, those that it always needs."""
-    found = []
+    """Distributions that an extra requires; without a name, those that wardround always requires."""
+    packages = []
     for text in _requirements():
         requirement, _, marker = text.partition(";")
         condition = re.search(r"extra\s*==\s*[\"']([^\"']+)[\"']", marker)
         if (condition[1] if condition else "") == extra:
-            found.append(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0])
-    return found
+            packages.append(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0])
+    return packages
 
 
 def _requirements() -> list[str]:

@@ -1,4 +1,4 @@
-"""What a machine needs to run studies, looked at one by one."""
+"""Checks of the machine: what it needs to run studies."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ HEART_FILES = {
 class Condition:
     name: str
     ok: bool
-    found: str
+    state: str
     remedy: str = ""
     needed: bool = True
 
@@ -33,14 +33,16 @@ def examine() -> list[Condition]:
 
 
 def _python() -> Condition:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Condition("Python", sys.version_info >= (3, 11), found, "Use Python 3.11 or newer.")
+    state = ".".join(map(str, sys.version_info[:3]))
+    return Condition("Python", sys.version_info >= (3, 11), state, "Use Python 3.11 or newer.")
 
 
 def _packages() -> list[Condition]:
-    found = {name: installed(name) for name in ("wardround", *packages_of())}
+    versions = {name: installed(name) for name in ("wardround", *packages_of())}
     remedy = "Install wardround again: `pip install wardround`, or `make setup` in its source."
-    return [Condition(name, version is not None, version or "not installed", remedy) for name, version in found.items()]
+    return [
+        Condition(name, version is not None, version or "not installed", remedy) for name, version in versions.items()
+    ]
 
 
 def _processors() -> Condition:
@@ -54,8 +56,8 @@ def _processors() -> Condition:
 def _accelerator() -> Condition:
     import torch
 
-    found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; studies run on the processor"
-    return Condition("accelerator", torch.cuda.is_available(), found, needed=False)
+    state = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; studies run on the processor"
+    return Condition("accelerator", torch.cuda.is_available(), state, needed=False)
 
 
 def _shipped_data() -> Condition:
@@ -65,8 +67,8 @@ def _shipped_data() -> Condition:
         for name, expected in HEART_FILES.items()
         if sha256(folder.joinpath(f"processed.{name}.data").read_bytes()).hexdigest() != expected
     ]
-    found = f"damaged: {', '.join(damaged)}" if damaged else "four hospitals, as UCI gives them"
-    return Condition("heart data", not damaged, found, "Install wardround again.")
+    state = f"damaged: {', '.join(damaged)}" if damaged else "four hospitals, as UCI gives them"
+    return Condition("heart data", not damaged, state, "Install wardround again.")
 
 
 def _fashion_mnist() -> Condition:

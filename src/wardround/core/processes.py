@@ -1,8 +1,8 @@
-"""Units of a study side by side, in processes of their own.
+"""Units of a study in parallel processes.
 
 A unit of small models keeps one processor busy, mostly with Python's own work, so threads would not help. Workers are
 forked: they have the loaded study at hand and write a unit's files themselves; only progress comes back. No number
-depends on how many there are, because a unit is one worker's from its first round to its last.
+depends on how many there are, because one worker runs a unit from its first round to its last.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not (torch is not None and torch.cuda.is_initialized())
 
 
-def side_by_side(
+def in_parallel(
     todo: Sequence[int], run: RunUnit, workers: int, meanwhile: Callable[[], None] = lambda: None
 ) -> Generator[tuple[int, int]]:
     """Run units; yields (unit, rounds it has done). This process is one of the workers.
 
-    `meanwhile` is called here once the others are at work: for what this process will need in the end.
+    `meanwhile` is called here once the others are at work.
     """
     workers = min(workers, len(todo))
     if workers < 2:
@@ -41,12 +41,12 @@ def side_by_side(
                 yield number, rounds
         return
     context = get_context("fork")
-    taken = context.Value("i", 0)
+    started = context.Value("i", 0)
 
     def take() -> int | None:
-        with taken.get_lock():
-            place = taken.value
-            taken.value += 1
+        with started.get_lock():
+            place = started.value
+            started.value += 1
         return todo[place] if place < len(todo) else None
 
     pipes = [context.Pipe(duplex=False) for _ in range(workers - 1)]
@@ -63,9 +63,9 @@ def side_by_side(
         while (unit := take()) is not None:
             for rounds in run(unit):
                 yield unit, rounds
-                yield from _heard(listening, 0)
+                yield from _received(listening, 0)
         while listening:
-            yield from _heard(listening, None)
+            yield from _received(listening, None)
     finally:
         for helper in helpers:
             if helper.is_alive():
@@ -73,19 +73,19 @@ def side_by_side(
             helper.join()
 
 
-def _heard(listening: list[Connection], timeout: float | None) -> Generator[tuple[int, int]]:
-    """What the workers have said so far. A worker that failed fails here, with its own error."""
+def _received(listening: list[Connection], timeout: float | None) -> Generator[tuple[int, int]]:
+    """Progress of the workers so far. The error of a worker that failed is raised here."""
     for pipe in cast("list[Connection]", wait(listening, timeout)):
         try:
-            said: Any = pipe.recv()
+            message: Any = pipe.recv()
         except EOFError:
             raise RunError("a worker", "died without a word", "Run again; what was done is kept.") from None
-        if said is None:
+        if message is None:
             listening.remove(pipe)
-        elif isinstance(said, BaseException):
-            raise said
+        elif isinstance(message, BaseException):
+            raise message
         else:
-            yield said
+            yield message
 
 
 def _help(take: Callable[[], int | None], run: RunUnit, send: Connection, parent: int) -> None:
@@ -100,7 +100,7 @@ def _help(take: Callable[[], int | None], run: RunUnit, send: Connection, parent
         try:
             send.send(error)
         except Exception:  # an error that cannot be sent
-            send.send(RuntimeError(f"a worker failed: {type(error).__name__}"))  # its words may hold a value
+            send.send(RuntimeError(f"a worker failed: {type(error).__name__}"))  # its text may hold a value
     finally:
         send.close()
 

@@ -1,7 +1,7 @@
 """A family of members that a study can name: models, sources, algorithms or partitions.
 
-Shipped members stand in a plain dict. The caller's own come in as Python objects, those of other packages through an
-entry point, which is imported only when a study names it. Neither can replace a shipped member. Nothing is ever
+Shipped members are in a plain dict. The caller's own are Python objects; those of other packages are found through
+entry points, which are imported only when a study names them. Neither can replace a shipped member. Nothing is ever
 imported by a dotted string from a study file.
 """
 

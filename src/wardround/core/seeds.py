@@ -12,7 +12,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 
 class _Digest(ISeedSequence):
-    """A hash as a generator's first state. numpy's own SeedSequence would hash it again, at several times the cost."""
+    """A hash as a generator's initial state. numpy's SeedSequence would hash it again, at several times the cost."""
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest

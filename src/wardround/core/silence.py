@@ -1,4 +1,4 @@
-"""A library that remarks on its own insides, kept quiet for a moment."""
+"""Silence the warnings and logs of a library for a moment."""
 
 import logging
 import warnings
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_remarks(logger_name: str) -> Iterator[None]:
-    """Neither warnings nor what this logger says below an error."""
+    """No warnings, and nothing of this logger below an error."""
     logger = logging.getLogger(logger_name)
     before = logger.level
     logger.setLevel(logging.ERROR)

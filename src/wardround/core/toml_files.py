@@ -1,7 +1,7 @@
-"""TOML files, and the same content as dicts, checked for size and shape before anything else looks at them.
+"""TOML files, and the same content as dicts, checked for size and shape before anything else reads them.
 
-A file that is nested thousands of tables deep, or has a million keys, is no study. It is refused in one sentence and in
-little time, and no later code needs to expect it.
+A file with thousands of nested tables or a million keys is no study: it is refused quickly, and later code need not
+expect it.
 """
 
 import re
@@ -25,7 +25,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 
 
 def read_toml(path: Path, remedy: str, kind: type[WardroundError] = StudyError) -> dict[str, Any]:
-    """The content of a file. `remedy` says what to do where it is not there; errors are of this `kind`."""
+    """The content of a file. `remedy` says what to do if there is none; errors are of this `kind`."""
     try:
         if path.exists() and not path.is_file():  # asked first, because reading a pipe or a device may never end
             raise kind(str(path), "is a folder" if path.is_dir() else "is not a file", remedy)
@@ -43,7 +43,7 @@ def read_toml(path: Path, remedy: str, kind: type[WardroundError] = StudyError) 
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """As `tomllib.loads`; also what its parser has no answer to is a TOMLDecodeError."""
+    """As `tomllib.loads`, with a TOMLDecodeError also where its parser raises something else."""
     if _LONG_KEY.search(_QUOTED.sub("q", text)):
         raise tomllib.TOMLDecodeError(f"a dotted key has more than {DEEPEST} parts")
     try:
@@ -60,8 +60,8 @@ def _position(error: tomllib.TOMLDecodeError) -> str:
     text = str(error)
     if len(text) <= LONGEST_KEY and text.isprintable():
         return text
-    found = re.search(r"\(at [^()]*\)$", text)  # without the key that it repeats
-    return f"it cannot be read {found[0]}" if found else "it cannot be read"
+    place = re.search(r"\(at [^()]*\)$", text)  # without the key that it repeats
+    return f"it cannot be read {place[0]}" if place else "it cannot be read"
 
 
 def refuse_unplain(raw: object, where: str) -> None:
@@ -78,7 +78,8 @@ def refuse_unplain(raw: object, where: str) -> None:
             inner = []
             for key, item in value.items():
                 if type(key) is not str or len(key) > LONGEST_KEY or not key.isprintable():
-                    problem = f"expected a name as key, found {shown(key) if type(key) is str else _type(key)}"
+                    kind = shown(key) if type(key) is str else f"an object of type {type(key).__name__}"
+                    problem = f"expected a name as key, found {kind}"
                     raise StudyError(place, problem, f"Write keys of at most {LONGEST_KEY} printable characters.")
                 inner.append((item, f"{place}: {key}"))
         elif isinstance(value, list | tuple):
@@ -90,10 +91,6 @@ def refuse_unplain(raw: object, where: str) -> None:
         if seen > MOST_VALUES:
             raise StudyError(where, f"has more than {MOST_VALUES:,} keys and values", smaller)
         waiting += [(item, name, depth + 1) for item, name in reversed(inner)]
-
-
-def _type(key: object) -> str:
-    return f"an object of type {type(key).__name__}"
 
 
 def _refuse_scalar(value: object, where: str, remedy: str) -> None:

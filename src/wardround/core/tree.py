@@ -1,11 +1,11 @@
 """Arithmetic on parameter trees: flat dicts from name to tensor.
 
-Every function returns a new tree and never writes into its arguments. Leaves may carry leading axes (a stack of sites,
-a stack of runs): plain broadcasting then applies one formula to all of them at once. A number per site or run, such
-as mu, has the leading axes alone; `scale` lines it up. Nothing here branches on a value.
+Functions return new trees and do not write into their arguments, except `add_into`. Leaves may carry leading axes (a
+stack of sites, a stack of runs): plain broadcasting then applies one formula to all of them at once. A number per site
+or run, such as mu, has the leading axes alone; `scale` lines it up. Nothing here branches on a value.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -74,29 +74,12 @@ def scale_state(state: State, factor: float | Tensor) -> State:
     return {part: scale(leaves, factor) for part, leaves in state.items()}
 
 
-def add_states(a: State, b: State) -> State:
-    return {part: add(leaves, b[part]) for part, leaves in a.items()}
-
-
 def add_into(total: State, more: State) -> State:
-    """As `add_states`, into the first, which nobody else may hold: a large model's time goes into new memory."""
+    """Adds in place, because new memory is what takes time for a large model. Nobody else may hold `total`."""
     for part, leaves in total.items():
         for name, leaf in leaves.items():
             leaf.add_(more[part][name])
     return total
-
-
-def weighted_mean(states: Iterable[tuple[State, float]]) -> State:
-    """Running weighted mean: holds one sum, however many sites there are. Order of arrival is order of summation."""
-    total: State | None = None
-    weight_sum = 0.0
-    for state, weight in states:
-        weighted = scale_state(state, weight)
-        total = weighted if total is None else add_states(total, weighted)
-        weight_sum += weight
-    if total is None:
-        raise ValueError("the mean of no states is not defined")
-    return scale_state(total, 1 / weight_sum)
 
 
 def count_bytes(state: Mapping[str, Tree]) -> int:

@@ -1,11 +1,12 @@
 """What sites must know of each other before they prepare their rows, without showing a row.
 
 Each site sends `Facts` about its training rows. They determine one `Layout`, so that position 7 means the same
-everywhere. Where a site never recorded a column, it is filled from the statistics of the others (`Lent`); with
+everywhere. Where a site never recorded a column, it is filled from the statistics of the others (`FillValues`); with
 `scale = "federated"`, sums are added up (`Moments`). A simulation does this in one process, a deployment by messages:
 the same functions, the same sums in the order of the sites, the same bits.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Lent:
+class FillValues:
     """A site's own statistics, from which gaps are filled at sites that never recorded a column."""
 
     fill: np.ndarray  # mean or median of each numeric column; 0 where it has no value
@@ -80,12 +81,6 @@ def _known_facts(columns: Sequence[Column], recorded: np.ndarray, settings: Prep
     return Facts(present, gaps, tuple(c.levels or () for c in columns))
 
 
-def _known_fill(layout: Layout) -> Lent:
-    """The middle of every column's public range; a missing level stays without one."""
-    middle = _limits(layout).mean(axis=1)
-    return Lent(middle, np.full(len(middle), LEAST), {})
-
-
 def layout_of(columns: Sequence[Column], facts_of_sites: Sequence[Facts], settings: Preparation) -> Layout:
     """`facts_of_sites` are those of the sites that train."""
     present = _present_columns(columns, facts_of_sites, settings)
@@ -112,55 +107,51 @@ def _present_columns(
     return present
 
 
-def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> Lent:
-    if settings.missing == "range":
-        return _known_fill(layout)
-    if settings.public:  # there are no gaps to fill
-        return Lent(np.zeros(len(layout.numeric)), np.full(len(layout.numeric), LEAST), {})
+def compute_fill_values(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> FillValues:
+    columns = len(layout.numeric)
+    if settings.missing == "range" or settings.public:  # the middle of each public range; or there are no gaps to fill
+        middle = _limits(layout).mean(axis=1) if settings.missing == "range" else np.zeros(columns)
+        return FillValues(middle, np.full(columns, LEAST), {})
     numbers = _numbers(table, rows, layout)
     known = ~np.isnan(numbers)
     counts = known.sum(axis=0)
-    with_gaps, without = (np.nanmean, np.mean) if settings.missing == "mean" else (np.nanmedian, np.median)
-    statistic: Any = without if known.all() else with_gaps  # which takes a tenth of the time
+    with_gaps, complete = (np.nanmean, np.mean) if settings.missing == "mean" else (np.nanmedian, np.median)
+    statistic: Any = complete if known.all() else with_gaps  # which takes ten times as long
     # a column without any value would make numpy warn
     fill = statistic(np.where(counts > 0, numbers, 0.0), axis=0)
     levels = {}
     for name in layout.levels:
-        codes, words = table.category(name)
+        codes, known_levels = table.category(name)
         chosen = codes[rows]
-        counted = np.bincount(chosen[chosen >= 0], minlength=len(words)).tolist()
-        levels[name] = {word: count for word, count in zip(words, counted, strict=True) if count}
-    return Lent(fill, counts, levels)
+        counted = np.bincount(chosen[chosen >= 0], minlength=len(known_levels)).tolist()
+        levels[name] = {level: count for level, count in zip(known_levels, counted, strict=True) if count}
+    return FillValues(fill, counts, levels)
 
 
-def common_of(lent: Sequence[Lent]) -> Common:
+def common_of(fill_values: Sequence[FillValues]) -> Common:
     """From the sites that train, in their order, as far as each has enough rows.
 
     A column that every site recorded need not be right here: its value is not used.
     """
-    lent = [with_enough(site) for site in lent]
-    total = np.maximum(sum(site.counts for site in lent), 1)
-    fill = np.asarray(sum(site.fill * site.counts for site in lent) / total)
-    counted: dict[str, dict[str, int]] = {}
-    for site in lent:
+    sites = [with_enough(values) for values in fill_values]
+    total = np.maximum(sum(site.counts for site in sites), 1)
+    fill = np.asarray(sum(site.fill * site.counts for site in sites) / total)
+    counted: dict[str, Counter[str]] = {}
+    for site in sites:
         for name, levels in site.levels.items():
-            for level, count in levels.items():
-                counted.setdefault(name, {})[level] = counted.get(name, {}).get(level, 0) + count
+            counted.setdefault(name, Counter()).update(levels)
     return Common(fill, {name: _commonest(levels) for name, levels in counted.items()})
 
 
-def with_enough(lent: Lent) -> Lent:
+def with_enough(values: FillValues) -> FillValues:
     """Without statistics of fewer than LEAST rows."""
-    enough = lent.counts >= LEAST
-    levels = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in lent.levels.items()}
-    return Lent(
-        np.where(enough, lent.fill, 0.0),
-        np.where(enough, lent.counts, 0),
-        {name: counted for name, counted in levels.items() if counted},
-    )
+    enough = values.counts >= LEAST
+    counted = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in values.levels.items()}
+    levels = {name: counts for name, counts in counted.items() if counts}
+    return FillValues(np.where(enough, values.fill, 0.0), np.where(enough, values.counts, 0), levels)
 
 
-def own_fill(own: Lent, common: Common) -> np.ndarray:
+def own_fill(own: FillValues, common: Common) -> np.ndarray:
     return np.where(own.counts > 0, own.fill, common.fill)
 
 
@@ -179,7 +170,9 @@ def common_scale(moments_of_sites: Sequence[Moments]) -> tuple[np.ndarray, np.nd
     return mean, _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
 
 
-def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: Lent, common: Common) -> Fit:
+def fit_site(
+    table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: FillValues, common: Common
+) -> Fit:
     """One site's statistics, from its own training rows and those that the sites have in common."""
     fill = own_fill(own, common)
     modes = {name: _commonest(levels) for name, levels in own.levels.items() if levels}
@@ -206,19 +199,16 @@ def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recip
     Columns are in alphabetical order of the names in its own file: a simulation holds all hospitals in one table, whose
     order and names of columns a hospital by itself cannot know.
     """
-    layout = in_own_order(layout_of(table.columns, [facts(table, rows, settings)], settings), table.columns)
-    own = lend(table, rows, layout, settings)
-    fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
-    return recipe_of(table.columns, layout, fitted, settings)
-
-
-def in_own_order(layout: Layout, columns: Sequence[Column]) -> Layout:
-    own_name = {column.name: column.own_name for column in columns}
-    return Layout(
+    layout = agree(table, {"alone": rows}, settings)
+    own_name = {column.name: column.own_name for column in table.columns}
+    layout = Layout(
         tuple(sorted(layout.numeric, key=lambda column: column.own_name)),
         {name: layout.levels[name] for name in sorted(layout.levels, key=own_name.__getitem__)},
         tuple(sorted(layout.indicators, key=own_name.__getitem__)),
     )
+    own = compute_fill_values(table, rows, layout, settings)
+    fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
+    return recipe_of(table.columns, layout, fitted, settings)
 
 
 def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:
@@ -239,12 +229,12 @@ def fit(
     and contributes none.
     """
     members = list(train) if members is None else members
-    lent = {site: lend(table, rows, layout, settings) for site, rows in train.items()}
-    common = common_of([lent[site] for site in members])
+    own = {site: compute_fill_values(table, rows, layout, settings) for site, rows in train.items()}
+    common = common_of([own[site] for site in members])
     if settings.scale == "federated":
-        of_members = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]
+        of_members = [moments(table, train[site], layout, own_fill(own[site], common)) for site in members]
         common = Common(common.fill, common.level, common_scale(of_members))
-    return {site: fit_site(table, rows, layout, settings, lent[site], common) for site, rows in train.items()}
+    return {site: fit_site(table, rows, layout, settings, own[site], common) for site, rows in train.items()}
 
 
 def _numbers(table: Encoded, rows: np.ndarray, layout: Layout) -> np.ndarray:

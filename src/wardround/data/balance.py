@@ -16,8 +16,8 @@ def class_weights(labels: Tensor, classes: int, findings: bool) -> Tensor:
     A class or finding that the site has no row of counts once; there is nothing to balance.
     """
     if findings:
-        present, absent = (labels == 1).sum(0), (labels == 0).sum(0)
-        return torch.where((present > 0) & (absent > 0), absent / present.clamp(min=1), 1.0).clamp(max=HEAVIEST)
+        present, lacking = (labels == 1).sum(0), (labels == 0).sum(0)
+        return torch.where((present > 0) & (lacking > 0), lacking / present.clamp(min=1), 1.0).clamp(max=HEAVIEST)
     counts = torch.bincount(labels, minlength=classes)
     there = (counts > 0).sum()
     return torch.where(counts > 0, len(labels) / (there * counts.clamp(min=1)), 1.0).clamp(max=HEAVIEST)

@@ -19,13 +19,13 @@ LEAST_SPREAD = 1 / 255  # one grey value: images of one colour have no spread
 def brightness(images: np.ndarray) -> np.ndarray:
     """Mean and mean square of each image's pixels: (images, 2). Bytes count from 0 to 1, anything else as it is."""
     whole = np.float32(255 if images.dtype == np.uint8 else 1)
-    made = np.empty((len(images), 2))
+    statistics = np.empty((len(images), 2))
     for begin in range(0, len(images), CHUNK):
-        part = np.asarray(images[begin : begin + CHUNK]).reshape(len(images[begin : begin + CHUNK]), -1)
-        numbers = part.astype(np.float32) / whole
-        made[begin : begin + CHUNK, 0] = numbers.mean(axis=1, dtype=np.float64)
-        made[begin : begin + CHUNK, 1] = np.square(numbers, out=numbers).mean(axis=1, dtype=np.float64)
-    return made
+        chunk, rows = np.asarray(images[begin : begin + CHUNK]), slice(begin, begin + CHUNK)
+        numbers = chunk.reshape(len(chunk), -1).astype(np.float32) / whole
+        statistics[rows, 0] = numbers.mean(axis=1, dtype=np.float64)
+        statistics[rows, 1] = np.square(numbers, out=numbers).mean(axis=1, dtype=np.float64)
+    return statistics
 
 
 def levels(
@@ -39,14 +39,13 @@ def levels(
     if preparation.scale in ("ranges", "none"):
         return None
     if preparation.scale == "image":
-        every = _centre_and_spread(bright[:, 0], bright[:, 1])
-        return dict.fromkeys(train, every)
+        return dict.fromkeys(train, _centre_and_spread(bright[:, 0], bright[:, 1]))
     own = {site: bright[rows].mean(axis=0) for site, rows in train.items()}
     if preparation.scale == "federated":
         sizes = np.array([len(train[site]) for site in members], dtype=np.float64)
         common = np.average(np.stack([own[site] for site in members]), axis=0, weights=sizes)
         own = dict.fromkeys(train, common)
-    return {site: _centre_and_spread(found[0], found[1]) for site, found in own.items()}
+    return {site: _centre_and_spread(*statistics) for site, statistics in own.items()}
 
 
 def _centre_and_spread(mean: np.ndarray, square: np.ndarray) -> np.ndarray:
@@ -54,7 +53,7 @@ def _centre_and_spread(mean: np.ndarray, square: np.ndarray) -> np.ndarray:
     return np.stack([mean, np.maximum(spread, LEAST_SPREAD)], axis=-1)
 
 
-def levels_of(found: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+def levels_of(scale: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     """For these rows: one pair serves all, or each has its own."""
-    chosen = found[rows] if found.ndim == 2 else np.broadcast_to(found, (len(rows), 2))
+    chosen = scale[rows] if scale.ndim == 2 else np.broadcast_to(scale, (len(rows), 2))
     return torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.float32))

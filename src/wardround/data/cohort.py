@@ -12,6 +12,7 @@ import torch
 
 from wardround.core import seeds
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.checks.coincidences import HashedRows, hash_rows
@@ -21,7 +22,7 @@ from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
-from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
+from wardround.data.split import Split, fingerprints, recorded_split, same_patient, split_site, strata
 from wardround.study.schema import Evaluation, Preparation
 
 
@@ -32,7 +33,7 @@ class Cohort:
     records: Records
     row_numbers: np.ndarray
     prints: np.ndarray
-    notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
     @cached_property
     def patient(self) -> np.ndarray:
@@ -77,7 +78,7 @@ class Cohort:
     def fingerprint(self) -> str:
         """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
         digest = sha256(np.ascontiguousarray(self.prints).tobytes())
-        for names in (self.records.hospital, self.records.patient, self.records.side):
+        for names in (self.records.hospital, self.records.patient, self.records.split):
             digest.update("\x1f".join(map(str, [] if names is None else names.tolist())).encode())
         return digest.hexdigest()
 
@@ -86,64 +87,60 @@ def load_cohort(source: Source, preparation: Preparation) -> Cohort:
     records = without_columns(source.load(), preparation.not_recorded)
     prints = fingerprints(records) if records.prints is None else records.prints
     rows = np.arange(len(records))
-    notes = records.notes
+    notices = records.notices
     if preparation.missing == "drop" and records.is_table:
         rows = complete_rows(records, in_own_columns=preparation.schema != "all")
         if len(rows) < len(records):
-            notes = (*notes, *_dropped(records, rows, preparation.schema != "all"))
+            notices = (*notices, *_dropped(records, rows, preparation.schema != "all"))
             records = records.take(rows)
-    return Cohort(records, rows, prints[rows], notes)
+    return Cohort(records, rows, prints[rows], notices)
 
 
-def without_columns(records: Records, absent: Mapping[str, Sequence[str]]) -> Records:
+def without_columns(records: Records, not_recorded: Mapping[str, Sequence[str]]) -> Records:
     """Where a study says that a hospital does not really record a column, the few values that it has are not used."""
-    if not absent or not isinstance(records.features, pd.DataFrame):
+    if not not_recorded or not isinstance(records.features, pd.DataFrame):
         return records
-    names, table, notes = [column.name for column in records.columns], records.features.copy(), []
+    names, table, notices = [column.name for column in records.columns], records.features.copy(), []
     recorded = {hospital: records.recorded.get(hospital, tuple(names)) for hospital in records.hospitals}
-    for hospital, columns in absent.items():
+    for hospital, columns in not_recorded.items():
         if hospital not in recorded:
             continue  # of another site, whose columns nobody here knows
         rows = records.hospital == hospital
-        for name in _called(columns, records, recorded[hospital], hospital):
+        for name in _table_names(columns, records, recorded[hospital], hospital):
             there = int((rows & table[name].notna().to_numpy()).sum())
             table[name] = table[name].mask(rows, np.nan if table[name].dtype.kind == "f" else None)
             recorded[hospital] = tuple(other for other in recorded[hospital] if other != name)
             if there:
-                notes.append(f"{hospital}: {name} counts as not recorded; {there} of {int(rows.sum())} rows have it")
-    return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notes))
+                counts = {"rows": there, "of": int(rows.sum())}
+                notices.append(Notice("column-set-aside", "info", hospital, (name,), counts))
+    return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notices))
 
 
-def _called(columns: Sequence[str], records: Records, recorded: Sequence[str], hospital: str) -> list[str]:
-    """The table's names of columns that go by the hospital's own."""
-    own = [column for column in records.columns if column.name in recorded]
-    found = []
+def _table_names(columns: Sequence[str], records: Records, recorded: Sequence[str], hospital: str) -> list[str]:
+    """Of columns that go by the hospital's own names. A column that only others record has none."""
+    known = {name for column in records.columns for name in (column.name, column.own_name)}
     for name in columns:
-        same = [column.name for column in own if name in (column.name, column.own_name)]
-        known = [column.name for column in records.columns] + [column.own_name for column in records.columns]
-        if not same and name not in known:
+        if name not in known:
             where = f"data: not_recorded: {hospital}"
             raise StudyError(where, f"no column is called {name!r}", suggest(name, known, "Columns"))
-        found += same  # nothing, where others record it and this hospital has not got it anyway
-    return found
+    own = [column for column in records.columns if column.name in recorded]
+    return [column.name for name in columns for column in own if name in (column.name, column.own_name)]
 
 
-def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[str]:
-    notes = []
+def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[Notice]:
+    notices = []
     for hospital in records.hospitals:
         total = int((records.hospital == hospital).sum())
-        kept = int((records.hospital[complete] == hospital).sum())
-        if kept == 0:
+        left = int((records.hospital[complete] == hospital).sum())
+        if left == 0:
             empty = _without_values(records, hospital, in_own_columns)
-            said = f" ({', '.join(empty)}: no value in any row)" if empty else ""
-            raise DataError(
-                hospital,
-                f'none of its {total} rows is complete{said}, and missing = "drop" keeps complete rows only',
-                'Set missing = "median" (or "mean") in [data], or leave this hospital out.',
-            )
-        if kept < total:
-            notes.append(f"{hospital}: {total - kept} of {total} rows have gaps and were dropped, {kept} remain")
-    return notes
+            reason = f" ({', '.join(empty)}: no value in any row)" if empty else ""
+            problem = f'none of its {total} rows is complete{reason}, and missing = "drop" keeps complete rows only'
+            remedy = 'Set missing = "median" (or "mean") in [data], or leave this hospital out.'
+            raise DataError(hospital, problem, remedy)
+        if left < total:
+            notices.append(Notice("rows-dropped", "info", hospital, counts={"rows": total - left, "of": total}))
+    return notices
 
 
 def _without_values(records: Records, hospital: str, in_own_columns: bool) -> list[str]:
@@ -151,16 +148,16 @@ def _without_values(records: Records, hospital: str, in_own_columns: bool) -> li
     if not isinstance(records.features, pd.DataFrame):
         return []
     names = [column.name for column in records.columns]
-    asked = records.recorded.get(hospital, names) if in_own_columns else names
-    there = records.features.loc[records.hospital == hospital, list(asked)].notna().any()
-    return [name for name in asked if not there[name]]
+    required = list(records.recorded.get(hospital, names) if in_own_columns else names)
+    empty = records.features.loc[records.hospital == hospital, required].isna().all()
+    return [name for name in required if empty[name]]
 
 
 def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation, seed: int) -> tuple[Split, ...]:
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
     records = cohort.records
-    if evaluation.split == "given" and records.side is None:
+    if evaluation.split == "given" and records.split is None:
         problem = "the source comes with no split of its own"
         raise StudyError("evaluation: split", problem, 'Write split = "drawn", or leave it out.')
     copies = cohort.patient.max(initial=-1) + 1 < len(records)
@@ -171,14 +168,14 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
     if len(named) < len(assigned):
         raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
-    side = cohort.records.side if evaluation.split == "given" else None
+    parts = cohort.records.split if evaluation.split == "given" else None
 
     def split(name: str, rows: np.ndarray) -> Split:
         rng = seeds.generator(split_seed, "split", site=name)
         shares = evaluation.test_share, evaluation.validation_share
         by = strata(cohort.records, rows)
-        if side is not None:
-            return given_split(name, rows, side, by, cohort.patient, evaluation.validation_share, rng)
+        if parts is not None:
+            return recorded_split(name, rows, parts, by, cohort.patient, evaluation.validation_share, rng)
         return split_site(name, rows, by, cohort.patient, *shares, rng)
 
     return tuple(split(name, rows) for name, rows in named.items())
@@ -199,9 +196,9 @@ def prepare_sites(
     members = list(train) if members is None else members
     if not cohort.records.is_table:
         scale = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
-        return tuple(image_site(cohort, one, None if scale is None else scale[one.site]) for one in splits)
+        return tuple(image_site(cohort, split, None if scale is None else scale[split.site]) for split in splits)
     by_site = recipes(cohort.table, train, preparation, members)
-    return tuple(table_site(cohort, one, by_site[one.site], dtype) for one in splits)
+    return tuple(table_site(cohort, split, by_site[split.site], dtype) for split in splits)
 
 
 def table_site(cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype) -> Site:
@@ -217,9 +214,9 @@ def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
     """`scale` is one centre and spread for the site, or one for each image; None: pixels as they are."""
 
     def rows(chosen: np.ndarray) -> Rows:
-        found = None if scale is None else levels_of(scale, chosen)
+        own_levels = None if scale is None else levels_of(scale, chosen)
         people = torch.from_numpy(cohort.patient[chosen])
-        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), found, people)
+        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), own_levels, people)
 
     return site_of(cohort, split, rows)
 

@@ -1,7 +1,7 @@
 """What is in one hospital's file, for that hospital's own eyes: `wardround data describe FILE`.
 
-Types are those that the csv source would find in this file alone. What may be wrong is said beside each column, or of
-the file as a whole; no value is shown that fewer than ten patients stand for, apart from the ends of a range.
+Types are those that the csv source would give this file alone. Problems are listed for each column and for the file as
+a whole; no value is shown that fewer than ten patients have, apart from the ends of a range.
 """
 
 import re
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.problems import Accepted
@@ -21,7 +22,7 @@ from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_classes import MEANINGS
-from wardround.data.sources.csv.text_table import Cells, Separator, Table, looks_like_data, read_table
+from wardround.data.text_table import Cells, Separator, Table, looks_like_data, read_table
 
 FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's
 OF_ANY_QUESTION = ("yes", "y", "true", "1", "present", "abnormal", "ja", "oui")
@@ -33,8 +34,8 @@ TARGET_NAME = re.compile(
 
 
 def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
-    """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column), `problems`
-    of the file as a whole, and `notes`: which columns might be a target, and what their words would mean."""
+    """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column) and
+    `notices`: problems of the file as a whole, and columns that might be a target."""
     table = read_table(path, separator, _numbered_names)
     described = pd.DataFrame([_describe(name, cells) for name, cells in table.items()])
     copies, copies_but_ids = _copies(table, described)
@@ -42,8 +43,10 @@ def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
     described.attrs.update(
         rows=rows,
         duplicated_rows=copies,
-        problems=list(_file_problems(table, rows, copies, copies_but_ids)),
-        notes=[note for name, cells in table.items() for note in _as_target(name, cells)],
+        notices=[
+            *_file_problems(table, rows, copies, copies_but_ids),
+            *(notice for name, cells in table.items() for notice in _as_target(name, cells)),
+        ],
     )
     return described
 
@@ -63,31 +66,32 @@ def _numbered_names(header: list[str], where: str) -> list[str]:
 
 
 def _describe(name: str, cells: Cells) -> dict[str, object]:
-    found = shape(cells)
-    kind = _kind(name, cells, found)
+    own_shape = shape(cells)
+    kind = _kind(name, cells, own_shape)
     row = {"name": name, "type": _shown(kind, cells), "missing": len(cells.codes) - cells.present}
     row |= {"distinct": cells.distinct, **dict.fromkeys(("min", "median", "max"), np.nan)}
     values = _finite(cells)
     if kind == "numeric" and len(values) >= FEWEST_FOR_STATISTICS:
         row |= {"min": values.min(), "median": np.median(values), "max": values.max()}
-    return row | {"problems": "; ".join(_problems(name, cells, found, kind))}
+    return row | {"problems": "; ".join(_problems(name, cells, own_shape, kind))}
 
 
-def _kind(name: str, cells: Cells, found: Shape) -> str:
+def _kind(name: str, cells: Cells, own_shape: Shape) -> str:
     """As `kind_of` decides it, but a column that cannot be used as it stands is shown, not refused."""
-    if found != "empty" and ID_NAME.fullmatch(name):
+    if own_shape != "empty" and ID_NAME.fullmatch(name):
         return "id"
-    if found == "text":
+    if own_shape == "text":
         return text_kind(cells.distinct, cells.present)
-    return {"numbers": "numeric", "dates": "date"}.get(found, found)
+    return {"numbers": "numeric", "dates": "date"}.get(own_shape, own_shape)
 
 
 def _shown(kind: str, cells: Cells) -> str:
-    """A column of two values is said to be one, with what they are."""
-    words = set(normalized_levels(cells)) if kind in ("numeric", "categorical") and cells.distinct < 10 else set()
-    if len(words) != 2:
+    """A column of two values is shown as binary."""
+    levels = set(normalized_levels(cells)) if kind in ("numeric", "categorical") and cells.distinct < 10 else set()
+    if len(levels) != 2:
         return kind
-    return "binary (words)" if kind == "categorical" else "binary (0/1)" if words == {"0", "1"} else "binary (numbers)"
+    numbers = "0/1" if levels == {"0", "1"} else "numbers"
+    return f"binary ({'words' if kind == 'categorical' else numbers})"
 
 
 def _finite(cells: Cells) -> np.ndarray:
@@ -95,39 +99,44 @@ def _finite(cells: Cells) -> np.ndarray:
     return np.asarray(values[np.isfinite(values)])
 
 
-def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]:
+NOT_FEATURES = {
+    "id": "looks like an identifier: not a feature",
+    "free text": "looks like free text: not a feature",
+    "date": "a date: a feature only if `types` names it",
+}
+
+
+def _problems(name: str, cells: Cells, own_shape: Shape, kind: str) -> Iterator[str]:
     missing, rows = len(cells.codes) - cells.present, len(cells.codes)
     if "[column " in name:
         yield "the header has no name here" if name.startswith("(no name)") else "the header repeats this name"
-    if found == "empty":
+    if own_shape == "empty":
         yield "all values are missing"
     elif 2 * missing > rows:
         yield f'mostly missing ({missing} of {rows}): hardly recorded here; use `not_recorded`, or the type "ignore"'
     if cells.distinct == 1:
         yield "constant"
-    commas = _decimal_commas(cells) if found in ("text", "numbers and text") else ""
-    if commas:
-        yield commas
-    elif kind == "id":
-        yield "looks like an identifier: not a feature"
-    elif kind == "free text":
-        yield "looks like free text: not a feature"
-    elif kind == "date":
-        yield "a date: a feature only if `types` names it"
-    if found == "unclear dates":
+    commas = _decimal_commas(cells) if own_shape in ("text", "numbers and text") else ""
+    if commas or kind in NOT_FEATURES:
+        yield commas or NOT_FEATURES[kind]
+    if own_shape == "unclear dates":
         yield "day and month cannot be told apart: write yyyy-mm-dd"
-    if found in ("numbers and text", "dates and text"):
-        what, parsed = ("numbers", cells.numbers) if found == "numbers and text" else ("dates", cells.years)
+    if own_shape in ("numbers and text", "dates and text"):
+        what, parsed = ("numbers", cells.numbers) if own_shape == "numbers and text" else ("dates", cells.years)
         bad, line = cells.count_and_first_line(np.isnan(parsed))
         yield f"{what} mixed with text: {bad} of {cells.present} values are not {what}, the first in line {line}"
+    if own_shape == "numbers":
+        yield from _problems_of_numbers(cells, kind)
+
+
+def _problems_of_numbers(cells: Cells, kind: str) -> Iterator[str]:
     infinite = np.isinf(cells.numbers)
-    if found == "numbers" and infinite.any():
+    if infinite.any():
         yield f"{cells.count_and_first_line(infinite)[0]} infinite values"
-    if kind == "numeric":
-        far = outliers(cells.numbers, _finite(cells))
-        if far.any():
-            count, line = cells.count_and_first_line(far)
-            yield f"{count} impossible-looking values, far from all others, the first in line {line}"
+    distant = outliers(cells.numbers, _finite(cells))
+    if kind == "numeric" and distant.any():
+        count, line = cells.count_and_first_line(distant)
+        yield f"{count} impossible-looking values, far from all others, the first in line {line}"
 
 
 def _decimal_commas(cells: Cells) -> str:
@@ -148,23 +157,16 @@ def _copies(table: Table, described: pd.DataFrame) -> tuple[int, int]:
     return int(codes.duplicated().sum()), int(codes[features].duplicated().sum()) if features else 0
 
 
-def _file_problems(table: Table, rows: int, copies: int, copies_but_ids: int) -> Iterator[str]:
+def _file_problems(table: Table, rows: int, copies: int, copies_but_ids: int) -> Iterator[Notice]:
     if all(name == f"column {i}" for i, name in enumerate(table, 1)):
-        yield "the first line holds numbers or dates; if it is a row of data, add a line of names above it"
-    kept = "Equal rows are kept on one side of a split, as if they were of one patient; if they are"
+        yield Notice("header-is-data", "warning")
     if copies:
-        yield (
-            f"{copies} rows are equal to an earlier row in every column; {rows - copies} of {rows} are different. "
-            f"Split at random, copies would be trained on and tested. {kept} copies, remove them"
-        )
+        yield Notice("file-copies", "warning", counts={"rows": copies, "of": rows})
     elif copies_but_ids:
-        yield (
-            f"{copies_but_ids} rows are equal to an earlier row in every column but the identifiers. If they are "
-            "copies of one patient under several numbers, they would be trained on and tested: remove them"
-        )
+        yield Notice("file-copies", "warning", counts={"rows": copies_but_ids}, details={"but_ids": True})
 
 
-def _as_target(name: str, cells: Cells) -> Iterator[str]:
+def _as_target(name: str, cells: Cells) -> Iterator[Notice]:
     """For a column whose words are known. Many a feature is yes or no: then its name must sound like a target."""
     if not 0 < cells.distinct < 10:
         return
@@ -175,10 +177,7 @@ def _as_target(name: str, cells: Cells) -> Iterator[str]:
     negative, positive = pairs.pop()
     if positive in OF_ANY_QUESTION and not TARGET_NAME.fullmatch(name):
         return
-    yield (
-        f"{name!r}: as a target, {positive!r} would be the positive class and {negative!r} the other. If {positive!r} "
-        "means healthy here, say so with `positive`, or with `labels`"
-    )
+    yield Notice("may-be-target", "info", columns=(name,), classes=(negative, positive))
 
 
 def describe_data(data: str) -> dict[str, Any]:
@@ -196,8 +195,8 @@ def describe_data(data: str) -> dict[str, Any]:
         return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
     table = describe_file(path)
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-    about = {key: table.attrs[key] for key in ("rows", "problems", "notes")}
-    return {"name": path.name, **about, "columns": columns}
+    notices = with_texts(table.attrs["notices"])
+    return {"name": path.name, "rows": table.attrs["rows"], "notices": notices, "columns": columns}
 
 
 def _describe_records(name: str, records: Records) -> dict[str, Any]:
@@ -208,14 +207,15 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
         }
         for hospital in records.hospitals
     }
-    notes = [
+    by_hospital = [
         f"{hospital}: {content['rows']} rows, " + ", ".join(f"{c} {n}" for c, n in content["classes"].items())
         for hospital, content in hospitals.items()
     ]
     return {
         "name": name,
         "rows": len(records),
-        "notes": [*notes, *_about_images(records), *records.notes],
+        "summary": [*by_hospital, *_about_images(records)],
+        "notices": with_texts(records.notices),
         "hospitals": hospitals,
         "columns": _columns(records),
     }
@@ -224,16 +224,16 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
 def _about_images(records: Records) -> list[str]:
     if records.is_table:
         return []
-    notes = [] if records.patient is None else [f"{len(np.unique(records.patient))} patients"]
+    lines = [] if records.patient is None else [f"{len(np.unique(records.patient))} patients"]
     if records.boxes is not None:
-        notes.append(f"{len(records.boxes)} bounding boxes on {records.boxes['row'].nunique()} images")
+        lines.append(f"{len(records.boxes)} bounding boxes on {records.boxes['row'].nunique()} images")
     for name in records.groups.columns:
         known = records.groups[name].dropna()
         if name == "age":
-            notes.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
+            lines.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
         else:
-            notes.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
-    return notes
+            lines.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
+    return lines
 
 
 def _columns(records: Records) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import rel_entr
 
 from wardround.core.errors import DataError
+from wardround.data.records import count_labels
 
 SMOOTHING = 0.5  # rows added to each class before kl
 KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows with their square
@@ -68,8 +69,8 @@ def measure_counts(
 
     `sizes` are the sites' rows, `discrepancies` the mmd of pairs, as far as known.
     """
-    shares = {site: None if found is None else _shares(found) for site, found in counts.items()}
-    smoothed = {site: None if found is None else _shares(found + SMOOTHING) for site, found in counts.items()}
+    shares = {site: None if own is None else _shares(own) for site, own in counts.items()}
+    smoothed = {site: None if own is None else _shares(own + SMOOTHING) for site, own in counts.items()}
     names = list(combinations(sizes, 2))
     pairs = pd.DataFrame(
         {
@@ -90,29 +91,18 @@ def _of_pairs(
     names: Sequence[tuple[str, str]],
 ) -> np.ndarray:
     both = [(shares[a], shares[b]) for a, b in names]
-    found = [math.nan if p is None or q is None else divergence(p, q) for p, q in both]
-    return np.array(found, dtype=np.float64)
-
-
-def label_distributions(
-    labels: Mapping[str, np.ndarray], class_count: int, smoothing: float = 0.0
-) -> dict[str, np.ndarray]:
-    """Each site's share of each class, after `smoothing` rows were added to every class."""
-    return {site: _shares(class_counts(site, rows, class_count) + smoothing) for site, rows in labels.items()}
+    return np.array([math.nan if p is None or q is None else divergence(p, q) for p, q in both], dtype=np.float64)
 
 
 def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:
     """How many of a site's labels are of each class; or how many rows have each finding, and how many have none."""
     if len(rows) == 0:
         raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
-    if rows.ndim == 2:
-        present = rows == 1
-        return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
     strange = int(((rows < 0) | (rows >= class_count)).sum())
-    if strange:
+    if strange and rows.ndim == 1:
         problem = f"{strange} labels are not among the {class_count} classes"
         raise DataError(f"site {site}", problem, "Check the coding of the target.")
-    return np.bincount(rows, minlength=class_count)
+    return count_labels(rows, class_count)
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:

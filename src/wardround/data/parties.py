@@ -1,7 +1,7 @@
-"""Rows whose features are held by several parties: which numbers of a row are whose.
+"""Rows whose features are held by several parties: which numbers of a row are held by which party.
 
 A row is one line of numbers: the image's pixels if there is one, then the columns of each party in turn, then for each
-party but the one with the labels whether it knows the row's patient. What of a row is nobody's is left out.
+party but the one with the labels whether it knows the row's patient. What no party holds is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import torch
 from wardround.core.errors import StudyError, suggest
 from wardround.data.agreement import recipes
 from wardround.data.prepare import Encoded, Layout, Recipe, encode
-from wardround.data.records import Column, Records
+from wardround.data.records import SPLIT_PARTS, Column, Records
 from wardround.data.site import Block, Rows, Site
 from wardround.study.schema import Preparation, Topology
 from wardround.study.sweeps import NAME
@@ -121,11 +121,10 @@ def columns_held(party: str, names: Sequence[str], records: Records) -> tuple[st
 
 
 def columns_of(records: Records) -> tuple[Column, ...]:
-    """Of a table its own; of images what is known of each beside the image: age, sex, view."""
+    """Of a table its own; of images what is recorded with each image: age, sex, view."""
     if records.is_table:
         return records.columns
-    kinds = {name: "numeric" if name == "age" else "categorical" for name in records.groups.columns}
-    return tuple(Column(name, "numeric" if kind == "numeric" else "categorical") for name, kind in kinds.items())
+    return tuple(Column(name, "numeric" if name == "age" else "categorical") for name in records.groups.columns)
 
 
 def table_of(records: Records, holdings: Holdings) -> Encoded | None:
@@ -160,23 +159,22 @@ def joined_sites(
     together: bool,
     dtype: torch.dtype,
 ) -> tuple[Site, ...]:
-    """Sites whose rows are lines of numbers, party by party. `rows` are each site's rows by side, `present` as
-    `known_patients` gives it. `together`: a party holds its columns for all sites, and prepares them as one."""
-    train = {site: sides["train"] for site, sides in rows.items()}
+    """Sites whose rows are lines of numbers, party by party. `rows` are each site's rows by part of the split,
+    `present` as `known_patients` gives it. `together`: a party prepares its columns for all sites as one."""
+    train = {site: parts["train"] for site, parts in rows.items()}
     by_site: dict[str, Recipe] = {}
     if table is not None and together:
         whole = np.concatenate([train[name] for name in members])
-        one = recipes(table, {"all": whole}, preparation, ["all"])["all"]
-        by_site = dict.fromkeys(train, one)
+        by_site = dict.fromkeys(train, recipes(table, {"all": whole}, preparation, ["all"])["all"])
     elif table is not None:
         by_site = recipes(table, train, preparation, members)
 
-    def made(site: Site) -> Site:
+    def joined(site: Site) -> Site:
         recipe = by_site.get(site.name)
         pixels = tuple(site.train.x.shape[1:]) if site.train.x.dim() == 4 else ()
         places, blocks = arrangement(None if recipe is None else recipe.layout, holdings, pixels)
 
-        def side(name: str) -> Rows:
+        def part(name: str) -> Rows:
             chosen = rows[site.name][name]
             before: Rows = getattr(site, name)
             parts = [] if recipe is None or table is None else [recipe.apply(table, chosen)[:, places]]
@@ -185,10 +183,10 @@ def joined_sites(
             line = torch.from_numpy(numbers).to(dtype)
             return replace(before, tabular=line) if pixels else replace(before, x=line)
 
-        train, validation, test = side("train"), side("validation"), side("test")
+        train, validation, test = map(part, SPLIT_PARTS)
         return replace(site, recipe=recipe, blocks=blocks, train=train, validation=validation, test=test)
 
-    return tuple(made(site) for site in sites)
+    return tuple(joined(site) for site in sites)
 
 
 def arrangement(

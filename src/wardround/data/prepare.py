@@ -60,18 +60,15 @@ class Layout:
     @property
     def columns(self) -> tuple[str, ...]:
         """The recorded column behind each of the numbers that come out."""
-        encoded = [name for name, levels in self.levels.items() for _ in _written(levels)]
+        encoded = [name for name, levels in self.levels.items() for _ in _encoded(levels)]
         return (*(column.name for column in self.numeric), *encoded, *self.indicators)
 
-    def names_by(self, written: Mapping[str, str]) -> tuple[str, ...]:
+    def names_by(self, renamed: Mapping[str, str]) -> tuple[str, ...]:
         """With other names for some columns."""
-
-        def called(name: str) -> str:
-            return written.get(name, name)
-
-        encoded = [f"{called(name)}={level}" for name, levels in self.levels.items() for level in _written(levels)]
-        numeric = (called(column.name) for column in self.numeric)
-        return (*numeric, *encoded, *(f"{called(name)} missing" for name in self.indicators))
+        numeric = (renamed.get(column.name, column.name) for column in self.numeric)
+        levels = ((renamed.get(name, name), level) for name, own in self.levels.items() for level in _encoded(own))
+        indicators = (f"{renamed.get(name, name)} missing" for name in self.indicators)
+        return (*numeric, *(f"{name}={level}" for name, level in levels), *indicators)
 
 
 @dataclass(frozen=True)
@@ -162,12 +159,12 @@ def transform(table: Encoded, rows: np.ndarray, layout: Layout, fitted: Fit, set
         number = {level: place for place, level in enumerate(dict.fromkeys((*known, *levels)))}
         filled = fitted.fill_level.get(name)  # None: nothing is read off rows, and a gap has none of the levels
         code = np.where(codes[rows] < 0, -1 if filled is None else number[filled], codes[rows])
-        written = np.array([number[level] for level in _written(levels)])
-        blocks.append((code[:, None] == written).astype(float))
+        encoded = np.array([number[level] for level in _encoded(levels)])
+        blocks.append((code[:, None] == encoded).astype(float))
     blocks += [table.gaps(name)[rows].astype(float)[:, None] for name in layout.indicators]
     return np.concatenate(blocks, axis=1)
 
 
-def _written(levels: Sequence[str]) -> Sequence[str]:
+def _encoded(levels: Sequence[str]) -> Sequence[str]:
     """Two levels need one column: the second level's."""
     return levels[1:] if len(levels) == 2 else levels

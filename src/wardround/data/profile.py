@@ -41,14 +41,14 @@ def profile(records: Records, table: Encoded, sites: Mapping[str, np.ndarray]) -
 def _correlation(columns: list[np.ndarray]) -> list[list[float | None]]:
     """Pearson's, over the rows in which both columns are recorded."""
 
-    def one(a: np.ndarray, b: np.ndarray) -> float | None:
+    def pearson(a: np.ndarray, b: np.ndarray) -> float | None:
         known = ~np.isnan(a) & ~np.isnan(b)
         x, y = a[known], b[known]
         if len(x) < FEWEST or x.std() < 1e-12 or y.std() < 1e-12:
             return None
         return float(np.corrcoef(x, y)[0, 1])
 
-    return [[one(a, b) for b in columns] for a in columns]
+    return [[pearson(a, b) for b in columns] for a in columns]
 
 
 def _distribution(values: np.ndarray, table: Encoded, place: int, sites: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def _distribution(values: np.ndarray, table: Encoded, place: int, sites: Mapping
     levels = table.levels[place]
     if levels or len(distinct) <= BINS:
         codes = np.searchsorted(distinct, values)
-        labels = [levels[int(value)] if levels and not _is_number(table, place) else f"{value:g}" for value in distinct]
+        as_text = levels and np.isnan(table.numbers[:, place]).all()
+        labels = [levels[int(value)] if as_text else f"{value:g}" for value in distinct]
         count = len(distinct)
     else:
         edges = _round_edges(float(known.min()), float(known.max()))
@@ -92,7 +93,3 @@ def _round_edges(low: float, high: float) -> np.ndarray:
     step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough)
     first, last = math.floor(low / step), math.floor(high / step) + 1
     return np.round(np.arange(first, last + 1) * step, 10)
-
-
-def _is_number(table: Encoded, place: int) -> bool:
-    return not np.isnan(table.numbers[:, place]).all()

@@ -1,6 +1,6 @@
 """What a source delivers: rows before any site is formed, split or prepared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -8,11 +8,17 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import Notice, as_notice
+
 Kind = Literal["numeric", "categorical"]
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
-SIDES = ("train", "validation", "test")
+SPLIT_PARTS = ("train", "validation", "test")
 BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
+
+
+def short_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def class_hash(run: str, name: str) -> str:
@@ -54,9 +60,9 @@ class Records:
     columns: tuple[Column, ...] = ()
     patient: np.ndarray | None = None  # patient of each row, where known: a patient may have more than one row
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
-    notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
+    notes: tuple[Notice | str, ...] = ()  # what the source changed while reading; plain sentences from others' sources
     synthetic: bool = False
-    side: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
+    split: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
     boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
     prints: np.ndarray | None = None  # uint64, equal where rows are equal, where the source knows them already
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns by hospital; all, unless given
@@ -71,6 +77,10 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return tuple(map(as_notice, self.notes))
 
     def __len__(self) -> int:
         return len(self.target)
@@ -108,13 +118,26 @@ class Records:
             hospital=self.hospital[rows],
             patient=None if self.patient is None else self.patient[rows],
             groups=self.groups.iloc[rows].reset_index(drop=True) if len(self.groups.columns) else pd.DataFrame(),
-            side=None if self.side is None else self.side[rows],
+            split=None if self.split is None else self.split[rows],
             boxes=None if self.boxes is None else _boxes_of(self.boxes, rows),
             prints=None if self.prints is None else self.prints[rows],
             known_to={party: known[rows] for party, known in self.known_to.items()},
             ids=None if self.ids is None else self.ids[rows],
             visits=None if self.visits is None else self.visits[rows],
         )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Reads nothing until it is asked to."""
+
+    load: Callable[[], Records]
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """`x01`, `x02`, ...: padded so that names sort in the order of their numbers."""
+    width = max(2, len(str(count)))
+    return [f"{prefix}{number:0{width}}" for number in range(1, count + 1)]
 
 
 def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
@@ -124,13 +147,16 @@ def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
 
 def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
     """Rows of each class by its name; or with each finding, and last those with none."""
-    chosen = records.target[rows]
-    if not records.has_findings:
-        counts = np.bincount(chosen, minlength=len(records.classes))
-        return dict(zip(records.classes, counts.tolist(), strict=True))
-    present = chosen == 1
-    rows_with = dict(zip(records.classes, present.sum(axis=0).tolist(), strict=True))
-    return rows_with | {NO_FINDING: int((~present.any(axis=1)).sum())}
+    names = (*records.classes, NO_FINDING) if records.has_findings else records.classes
+    return dict(zip(names, count_labels(records.target[rows], len(records.classes)).tolist(), strict=True))
+
+
+def count_labels(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Rows of each class; or rows with each finding, and last those with none."""
+    if labels.ndim == 1:
+        return np.bincount(labels, minlength=classes)
+    present = labels == 1
+    return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
 
 
 def _boxes_of(boxes: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Training, validation and test rows within each site: stratified by class, and a patient never on two sides."""
+"""Training, validation and test rows within each site: stratified by class, and a patient never in two of them."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -6,7 +6,7 @@ from hashlib import blake2b
 import numpy as np
 import pandas as pd
 
-from wardround.data.records import SIDES, Records
+from wardround.data.records import SPLIT_PARTS, Records
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,15 @@ def fingerprints(records: Records) -> np.ndarray:
             labels = {f"__target_{place}__": label for place, label in enumerate(records.target.T)}
         table = records.features.assign(**labels)
         return pd.util.hash_pandas_object(table, index=False).to_numpy()
-    flat = np.ascontiguousarray(records.features).reshape(len(records), -1)
-    digests = b"".join(
-        blake2b(row.tobytes() + label.tobytes(), digest_size=8).digest()
-        for row, label in zip(flat, records.target, strict=True)
-    )
-    return np.frombuffer(digests, dtype=np.uint64)
+    return prints_of(records.features, records.target)
+
+
+def prints_of(images: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """As `fingerprints`, image by image: they may be a memory map larger than the machine's memory."""
+    digests = bytearray()
+    for image, label in zip(images, target, strict=True):
+        digests += blake2b(image.tobytes() + label.tobytes(), digest_size=8).digest()
+    return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
 def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:
@@ -58,23 +61,23 @@ def strata(records: Records, rows: np.ndarray) -> np.ndarray:
     present = records.target[rows] == 1
     rank = np.empty(len(records.classes), dtype=np.int64)
     rank[np.argsort(-present.sum(axis=0), kind="stable")] = np.arange(1, len(records.classes) + 1)
-    found = np.zeros(len(records), dtype=np.int64)
-    found[rows] = (present * rank).max(axis=1, initial=0)
-    return found
+    strata_of_rows = np.zeros(len(records), dtype=np.int64)
+    strata_of_rows[rows] = (present * rank).max(axis=1, initial=0)
+    return strata_of_rows
 
 
-def given_split(
+def recorded_split(
     site: str,
     rows: np.ndarray,
-    side: np.ndarray,
+    parts: np.ndarray,
     target: np.ndarray,
     patient: np.ndarray,
     validation_share: float,
     rng: np.random.Generator,
 ) -> Split:
     """The split that the source comes with. Where it has no validation rows, they are drawn from its training rows."""
-    train, validation, test = (np.sort(rows[side[rows] == name]) for name in SIDES)
-    if validation_share and not (side == "validation").any():
+    train, validation, test = (np.sort(rows[parts[rows] == name]) for name in SPLIT_PARTS)
+    if validation_share and not (parts == "validation").any():
         drawn = split_site(site, train, target, patient, 0.0, validation_share, rng)
         train, validation = drawn.train, drawn.validation
     return Split(site, train, validation, test)
@@ -89,7 +92,7 @@ def split_site(
     validation_share: float,
     rng: np.random.Generator,
 ) -> Split:
-    """Each class gives its share of patients to each side, as near as whole patients allow.
+    """Each class gives its share of patients to each part, as near as whole patients allow.
 
     `target` and `patient` are for all rows of the source; a patient's class is the highest of his rows.
     """
@@ -97,24 +100,22 @@ def split_site(
     member, groups = pd.factorize(patient[rows])
     label = np.full(len(groups), -1)
     np.maximum.at(label, member, target[rows])
-    side = np.zeros(len(groups), dtype=np.int64)  # 0 train, 1 validation, 2 test
-    wanted_test = wanted_validation = 0.0
+    part = np.zeros(len(groups), dtype=np.int64)  # 0 train, 1 validation, 2 test
+    due_test = due_validation = 0.0
     placed_test = placed_validation = 0
     for value in np.unique(label):
         members = rng.permutation(np.flatnonzero(label == value))
         # rounding errors are carried to the next class, so that the totals come out right as well
-        wanted_test += len(members) * test_share
-        wanted_validation += len(members) * validation_share
-        test = _whole(wanted_test - placed_test, len(members) - 1)
-        validation = _whole(wanted_validation - placed_validation, len(members) - 1 - test)
-        side[members[:test]] = 2
-        side[members[test : test + validation]] = 1
+        due_test += len(members) * test_share
+        due_validation += len(members) * validation_share
+        test = _whole(due_test - placed_test, len(members) - 1)
+        validation = _whole(due_validation - placed_validation, len(members) - 1 - test)
+        part[members[:test]] = 2
+        part[members[test : test + validation]] = 1
         placed_test += test
         placed_validation += validation
-    row_side = side[member]
-    train, validation_rows, test_rows = (np.sort(rows[row_side == number]) for number in range(3))
-    return Split(site, train, validation_rows, test_rows)
+    return Split(site, *(np.sort(rows[part[member] == number]) for number in range(3)))
 
 
-def _whole(wanted: float, most: int) -> int:
-    return int(np.clip(np.floor(wanted + 0.5), 0, max(most, 0)))
+def _whole(due: float, most: int) -> int:
+    return int(np.clip(np.floor(due + 0.5), 0, max(most, 0)))

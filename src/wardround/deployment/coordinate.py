@@ -1,9 +1,9 @@
-"""The coordinator's side, put together: kit, SuperLink, study, run folder."""
+"""The coordinator's part of a deployment: kit, SuperLink, study, run folder."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.deployment_results import RESULT_FILES
@@ -27,11 +27,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def deployed_folder(study: Study, out: Path) -> RunFolder:
-    """Beside a simulation of the same study, not in its place."""
+    """Next to a simulation of the same study, not in its place."""
     return RunFolder(out / f"{study.name}-{study.hash[:8]}-deployed")
 
 
-def coordinate(
+def coordinate_study(
     study: Study,
     families: Families,
     kit: CoordinatorKit,
@@ -40,7 +40,7 @@ def coordinate(
     listen: str = LOOPBACK,
     again: bool = False,
 ) -> RunFolder:
-    """Run a study across the sites of a kit, from its beginning or from where it stopped."""
+    """Run a study across the sites of a kit, from the start or from where it stopped."""
     if study.hash != kit.hash:
         problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
         raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
@@ -54,7 +54,7 @@ def coordinate(
         need_extras(arm.name, arm.privacy)
     from wardround.deployment.flower.superlink import SuperLink
 
-    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
 
     def revoked() -> Mapping[str, str]:
         return read_keys(kit.path).revoked
@@ -68,7 +68,7 @@ def coordinate(
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
         coordinators.append(coordinator)
-        with full_disk_is_told(folder.path, "Make room, then start it again: it goes on where it stopped."):
+        with reporting_full_disk(folder.path, "Make room, then start it again: it goes on where it stopped."):
             for step in coordinator.run():
                 watch(step)
 
@@ -90,7 +90,7 @@ def coordinate(
 
 
 def finish_up(study: Study, folder: RunFolder) -> None:
-    """A run that died after its results were written, before it was logged as finished."""
+    """Complete a run that died between writing its results and logging its end."""
     if (folder.path / "state").is_dir():
         hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
         AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=hashes)

@@ -1,4 +1,5 @@
-"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in earnest."""
+"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in
+practice."""
 
 import os
 import re
@@ -8,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,13 +17,13 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.catalog import find_study, load_study
 from wardround.runs.ledger import Ledger, Spent
 from wardround.runs.plan import load_plan
+from wardround.runs.spending import LEDGER
 from wardround.training.validation import need_extras
 
 STUDY = "heart-deployed"
@@ -35,21 +36,19 @@ class Demo:
     parity: Parity | None  # None: noise from secrets cannot be had again
     sites: tuple[str, ...]
     spent: tuple[Spent, ...]  # by each hospital's own ledger
-    folder: Path | None
+    folder: Path | None = None  # None: everything was removed
 
 
 def run_demo(out: Path | None, show_line: Callable[[str], None], private: bool = False) -> Demo:
     """`out` must not exist yet; without it everything is removed in the end."""
     name = PRIVATE if private else STUDY
     if out is not None:
-        return Demo(*_run(name, out.absolute(), show_line), out)
+        return replace(_run(name, out.absolute(), show_line), folder=out)
     with TemporaryDirectory(prefix="wardround-demo-") as folder:
-        return Demo(*_run(name, Path(folder) / "demo", show_line), None)
+        return _run(name, Path(folder) / "demo", show_line)
 
 
-def _run(
-    name_of_study: str, folder: Path, show_line: Callable[[str], None]
-) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
+def _run(name_of_study: str, folder: Path, show_line: Callable[[str], None]) -> Demo:
     from wardround.deployment.flower.superlink import free_port
 
     study, families = load_study(name_of_study)
@@ -61,24 +60,18 @@ def _run(
     for name in sites:
         prepare_site(folder / "sites" / name, f'source = "heart"\nhospitals = ["{name}"]\n')
         approve(SiteFile.load(folder / "sites" / name), study, "wardround demo")
-    command = [
-        "coordinate",
-        str(find_study(name_of_study)),
-        "--kit",
-        str(folder / "coordinator"),
-        "--out",
-        str(folder / "runs"),
-    ]
+    kit, runs = ("--kit", str(folder / "coordinator")), ("--out", str(folder / "runs"))
+    command = ["coordinate", str(find_study(name_of_study)), *kit, *runs, "--no-report"]
     joins = [["join", str(folder / "sites" / name / "site.toml")] for name in sites]
-    with started([[*command, "--no-report"], *joins], folder) as processes:
+    with started([command, *joins], folder) as processes:
         show_line(f"coordinator and {len(sites)} hospitals are running, each in a process of its own")
         wait_for(processes[0], processes[1:], folder / "coordinate.log", show_line)
     if is_private(study):
         show_line("the run is finished; what it cost patients is in each hospital's own ledger")
         ledgers = [Ledger(folder / "sites" / name / "state" / LEDGER) for name in sites]
-        return None, sites, tuple(row for ledger in ledgers for row in ledger.spent())
+        return Demo(None, sites, tuple(row for ledger in ledgers for row in ledger.spent()))
     show_line("the run is finished; the same rounds again on one machine")
-    return replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites, ()
+    return Demo(replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites, ())
 
 
 def prepare_site(folder: Path, data: str) -> None:
@@ -90,7 +83,7 @@ def prepare_site(folder: Path, data: str) -> None:
 
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Each `wardround` command in a process of its own, its output in a file; all are ended in the end."""
+    """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
     from wardround.deployment.flower.superlink import LARGE_PAGES
 
     processes: list[subprocess.Popen[bytes]] = []

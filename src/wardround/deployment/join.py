@@ -1,4 +1,4 @@
-"""A hospital's side, put together: its file, its policy, its rows, its connection."""
+"""A hospital's part of a deployment: its site file, policy, rows and connection."""
 
 import fcntl
 import socket
@@ -11,10 +11,9 @@ from pathlib import Path
 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.health import Condition
-from wardround.core.notices import Notice, remedy_of, text_of
+from wardround.core.notices import Notice, line_of, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.governance.approvals import approvals_of, approved_study
 from wardround.deployment.governance.policy import (
@@ -36,6 +35,7 @@ from wardround.privacy.psi.patient_ids import read_ids
 from wardround.protocol.signing import PublicKey, read_key, read_public_key
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 
@@ -45,7 +45,7 @@ ShowLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SiteGate:
-    """What the site file says, asked anew each time: an approval may be withdrawn while a run goes on."""
+    """Decisions by the site file, which is read anew each time: an approval may be withdrawn during a run."""
 
     site: SiteFile
     families: Families
@@ -108,12 +108,12 @@ def site_work(site: SiteFile, families: Families, notice: ShowLine) -> SiteWork:
 
 
 def peers_of(site: SiteFile) -> dict[str, PublicKey]:
-    """Hospitals whose keys this one has. Without a hospital's file nothing is added up with it."""
+    """Hospitals whose keys this one has. Without its key nothing is added up with a hospital."""
     return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
-def join(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
-    """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
+def join_studies(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
+    """Take part in all studies approved here, until `stop` or a KeyboardInterrupt."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
     families = known_families()
@@ -146,7 +146,7 @@ def alone(state: Path, problem: str = "another process has joined with it") -> I
 
 
 def preflight(site: SiteFile) -> list[Condition]:
-    """Everything that can be known without sending anything: rows, checks, policy, approval, connection."""
+    """All checks that need no message: rows, policy, approval, connection."""
     families = known_families()
     conditions = []
     try:
@@ -155,10 +155,14 @@ def preflight(site: SiteFile) -> list[Condition]:
         names = ", ".join(name for name in records.classes if name)
         labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
         conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
-        conditions += [Condition("note", True, note, needed=False) for note in records.notes]
+        conditions += [Condition("note", True, line_of(notice), needed=False) for notice in records.notices]
     except WardroundError as error:
-        return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
-    studies = {study.hash: (study, True) for study in _approved(site, families)}
+        return [_failed("data", error), connection_to(site.coordinator, site.ca)]
+    studies = {
+        study.hash: (study, True)
+        for study_hash in approvals_of(site)
+        if (study := approved_study(site, study_hash, families)) is not None
+    }
     kit = site.path.parent / "study.toml"
     if kit.is_file():
         study = parse_study(read_study_file(kit), families, kit.name, kit.parent)
@@ -166,12 +170,11 @@ def preflight(site: SiteFile) -> list[Condition]:
     for study, approved in studies.values():
         conditions.append(_approval(study, approved, site))
         conditions += _of_study(site, study, families, work)
-    return [*conditions, _connection(site)]
+    return [*conditions, connection_to(site.coordinator, site.ca)]
 
 
-def _approved(site: SiteFile, families: Families) -> list[Study]:
-    studies = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
-    return [study for study in studies if study is not None]
+def _failed(name: str, error: WardroundError) -> Condition:
+    return Condition(name, False, f"{error.where}: {error.problem}", error.remedy)
 
 
 def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
@@ -195,18 +198,18 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
         conditions.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
         conditions += map(_condition, plan.own_notices())
     except WardroundError as error:
-        conditions.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
+        conditions.append(_failed("study", error))
     return conditions
 
 
 def _of_party(site: SiteFile, study: Study, families: Families, records: Records) -> list[Condition]:
-    """What can be known before patients are matched: nothing of the other parties'."""
+    """What can be checked before patients are matched."""
     try:
         patients = read_ids(site.name, ids_of(site.name, records))
         plan = own_vertical_plan(study, families, site.name, records)
         notices = plan.own_notices() if site.name == plan.holder else []
     except WardroundError as error:
-        return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
+        return [_failed("study", error)]
     conditions = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
     return [*conditions, *map(_condition, notices)]
 
@@ -217,7 +220,7 @@ def _condition(notice: Notice) -> Condition:
 
 
 def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
-    """Of the other hospitals, for secure sums, and for what parties seal for each other."""
+    """Public keys of other hospitals, for secure sums and for what parties seal for each other."""
     if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
         return []
     near = companions(study, site.name, site.sites) or site.sites
@@ -227,7 +230,7 @@ def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
 
 
 def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
-    """What patients here have paid, and would have paid after this study."""
+    """What patients here have spent, and would have spent after this study."""
     entries, charges = Ledger(site.state / LEDGER).entries(), plan.own_charges()
     if not charges:
         return []
@@ -241,12 +244,9 @@ def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
     return [Condition("privacy", enough, text if enough else f"{text}: more than {budget:g}", remedy, False)]
 
 
-def _connection(site: SiteFile) -> Condition:
-    return connection_to(site.coordinator, site.ca)
-
-
 def trust(ca: Path) -> ssl.SSLContext:
-    """What certificates of coordinators are held against. A damaged file is said to be one, not a bad connection."""
+    """Certificates of coordinators are checked against it. A damaged file is reported as such, not as a bad
+    connection."""
     try:
         return ssl.create_default_context(cafile=str(ca))
     except OSError:  # errors of TLS among them
@@ -259,7 +259,7 @@ def connection_to(coordinator: str, ca: Path) -> Condition:
     try:
         context = trust(ca)
     except DeployError as error:
-        return Condition("connection", False, f"{error.where}: {error.problem}", error.remedy)
+        return _failed("connection", error)
     remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)

@@ -27,7 +27,7 @@ from wardround.training.trial import Assignment, RoundRecord, Run, Trial
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
     if not trial.light and len(assignments) > 1 and not trial.sites[0].train.x.is_cuda:
-        yield from _side_by_side(trial, run, assignments, torch.get_num_threads())
+        yield from _in_threads(trial, run, assignments, torch.get_num_threads())
         return
     threads = 1 if trial.light else torch.get_num_threads()
     for assignment in assignments:
@@ -36,13 +36,13 @@ def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> It
         yield assignment, outcome
 
 
-def _side_by_side(
+def _in_threads(
     trial: Trial, run: Run, assignments: Sequence[Assignment], workers: int
 ) -> Iterator[tuple[Assignment, Outcome]]:
-    """A large model's sites on one thread each, as many at a time as there are threads.
+    """A large model's sites, each on one thread.
 
-    Two threads on two sites do more than two threads on one, and no number depends on how many there are. Results
-    come in site order; at most one for each worker is waiting.
+    Two threads on two sites are faster than two threads on one site, and no number depends on how many there are.
+    Results come in site order; at most one per worker is waiting.
     """
     waiting: deque[tuple[Assignment, Future[Outcome]]] = deque()
     for assignment in assignments:
@@ -119,11 +119,11 @@ def work(
     return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
 
 
-def start_one(trials: Sequence[Trial]) -> Run:
+def start_run(trials: Sequence[Trial]) -> Run:
     return start(trials[0])
 
 
-def rounds_of_one(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
+def rounds_of_run(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
     for after, record in rounds(run, trials[0], train_sites):
         yield after, [record]
 
@@ -143,8 +143,8 @@ def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run
     return Run(round_number, tree.unflatten(parts.get("server", {})), memories)
 
 
-def runs_of_one(trials: Sequence[Trial], run: Run) -> list[Run]:
+def runs_of_run(trials: Sequence[Trial], run: Run) -> list[Run]:
     return [run]
 
 
-SERIAL: Engine[Run] = Engine(start_one, rounds_of_one, leaves_of_run, restore_run, runs_of_one)
+SERIAL: Engine[Run] = Engine(start_run, rounds_of_run, leaves_of_run, restore_run, runs_of_run)

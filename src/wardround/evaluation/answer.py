@@ -52,7 +52,9 @@ PROBLEMS = {
 def answer(content: Content) -> list[dict[str, Any]]:
     """`about`, `text` and `numbers` of each sentence. `content` is a whole results.json except for the answer."""
     sentences = [_single_site(content), *_training_problems(content), _against_reference(content)]
-    sentences += [_against_alone(content), *_never_predicted(content), _claims(content)]
+    sentences += [_against_alone(content), *_never_predicted(content)]
+    if content["claims"]:
+        sentences.append(_sentence("claims", claim_words(content["claims"]), [count_outcomes(content["claims"])]))
     return [sentence for sentence in sentences if sentence is not None]
 
 
@@ -168,16 +170,13 @@ def _highest(content: Content) -> dict[str, Any]:
 
 
 def _against_alone(content: Content) -> dict[str, Any] | None:
-    """The first federated arm that the study names, at each hospital and on average over hospitals."""
-    metric, arms = content["primary_metric"], main_arms(content)
-    word = WORDS.get(metric, metric)
-    federated = [name for name, arm in arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
-    benefit = [entry for entry in content["benefit"] if entry["metric"] == metric]
-    known = [entry for entry in benefit if entry["difference"] is not None]
-    arm = next((name for name in federated if any(entry["arm"] == name for entry in known)), None)
-    entries = [entry for entry in known if entry["arm"] == arm]
+    """The first federated arm of the study, at each hospital and on average over hospitals."""
+    metric = content["primary_metric"]
+    word, benefit = WORDS.get(metric, metric), _federated_benefit(content)
+    entries = [entry for entry in benefit if entry["difference"] is not None]
     if not entries:
         return None
+    arm = entries[0]["arm"]
     mean = _mean_over_sites(content, arm, metric) or entries[0]
     change = f"Against training alone, {arm} changed a hospital's {word} by {in_words(mean['difference'], metric)}"
     if len(entries) > 1:
@@ -185,18 +184,24 @@ def _against_alone(content: Content) -> dict[str, Any] | None:
     if mean["verdict"] != UNKNOWN:
         change += f" ({interval_words(mean)})"
     text = f"{change}; {_site_verdicts(entries)}."
-    undefined = [entry["site"] for entry in benefit if entry["arm"] == arm and entry not in entries]
+    undefined = [entry["site"] for entry in benefit if entry["difference"] is None]
     if undefined:
         text += f" {_listed(undefined)}: no result, because {word} is not defined on the test rows there."
     return _sentence("alone", text, _short([mean, *entries] if mean is not entries[0] else entries))
 
 
-def _claims(content: Content) -> dict[str, Any] | None:
-    claims = content["claims"]
-    return _sentence("claims", claim_words(claims), [dict(count_outcomes(claims))]) if claims else None
+def _federated_benefit(content: Content) -> list[Mapping[str, Any]]:
+    """Differences from training alone of the first federated arm that has any."""
+    benefit = [entry for entry in content["benefit"] if entry["metric"] == content["primary_metric"]]
+    for name, arm in main_arms(content).items():
+        own = [entry for entry in benefit if entry["arm"] == name]
+        federated = arm["algorithm"]["name"] not in ("local", "pooled")
+        if federated and any(entry["difference"] is not None for entry in own):
+            return own
+    return []
 
 
-def _mean_over_sites(content: Content, arm: str | None, metric: str) -> Mapping[str, Any] | None:
+def _mean_over_sites(content: Content, arm: str, metric: str) -> Mapping[str, Any] | None:
     for entry in content["site_differences"]:
         same = (entry["arm"], entry["metric"], entry["kind"], entry["site"]) == (arm, metric, "alone", None)
         if same and entry["difference"] is not None:
@@ -205,7 +210,6 @@ def _mean_over_sites(content: Content, arm: str | None, metric: str) -> Mapping[
 
 
 def _site_verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Which hospitals gained and which lost."""
     parts = []
     for verdict, verb in ((GAINS, "gained"), (LOSES, "lost")):
         sites = [f"{entry['site']} ({limit_words(entry)})" for entry in entries if entry["verdict"] == verdict]
@@ -223,8 +227,8 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
     arms, classes = main_arms(content), content["classes"]
     by_class: dict[tuple[int, ...], list[str]] = {}
     for name, arm in arms.items():
-        if arm["predicted_classes"] and arm["predicted_classes"]["never"]:
-            by_class.setdefault(tuple(arm["predicted_classes"]["never"]), []).append(name)
+        if arm["predicted_classes"] and arm["predicted_classes"]["never_predicted"]:
+            by_class.setdefault(tuple(arm["predicted_classes"]["never_predicted"]), []).append(name)
     sentences = []
     for never, names in by_class.items():
         first = arms[names[0]]
@@ -234,12 +238,11 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
             f"{_listed(names)} never {'predicts' if len(names) == 1 else 'predict'} {missed}, which "
             f"{sum(counts['rows'][place] for place in never)} of {sum(counts['rows'])} test rows belong to (all seeds "
             f"together): compare the accuracy of {figure_words(first['metrics']['accuracy']['mean'], 'accuracy')} with "
-            f"{figure_words(counts['constant'], 'accuracy')}, that of predicting the most frequent class for everybody."
+            f"{figure_words(counts['constant_accuracy'], 'accuracy')}, that of predicting the most frequent class for "
+            "everybody."
         )
-        numbers = [
-            {"arm": name, **{key: arms[name]["predicted_classes"][key] for key in ("rows", "predicted", "constant")}}
-            for name in names
-        ]
+        keys = ("rows", "predicted", "constant_accuracy")
+        numbers = [{"arm": name, **{key: arms[name]["predicted_classes"][key] for key in keys}} for name in names]
         sentences.append(_sentence("predicted_classes", text, numbers))
     return sentences
 

@@ -23,7 +23,7 @@ Numbers = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True)
 class Resampling:
-    """How seeds vary, as far as an interval needs to know."""
+    """How much seeds share, as an interval needs it."""
 
     extra: float  # test rows / training rows, or 0 where the split stays the same
 
@@ -43,7 +43,7 @@ class Resampling:
 
 
 def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float] | None:
-    """None where it cannot be had: fewer than two seeds, or figures that are all the same (see `tells_nothing`)."""
+    """None where it cannot be had: fewer than two seeds, or figures that are all the same (see `is_uninformative`)."""
     x = np.asarray(values, dtype=float)
     if len(x) < 2 or is_uninformative(x, resampling):
         return None
@@ -52,8 +52,8 @@ def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float
 
 
 def is_uninformative(x: np.ndarray, resampling: Resampling) -> bool:
-    """Whether new splits gave one and the same figure, other than 0, every time. Patients differ, so that this is a
-    coincidence of a few seeds or of a coarse figure (3 of 60 rows, twice), and no sign of certainty."""
+    """Whether new splits gave the same figure, other than 0, every time: a coincidence of few seeds or of a coarse
+    figure (3 of 60 rows, twice), and no sign of certainty."""
     return bool(resampling.extra) and bool(np.ptp(x) == 0) and bool(x[0] != 0)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of one set of predictions. NaN where a metric is not defined (no row of a class, nothing called positive).
+"""Metrics of a set of predictions. NaN where a metric is not defined (no row of a class, nothing predicted positive).
 
 Written out in numpy because a study computes them tens of thousands of times; the tests hold them to scikit-learn.
 With several classes, AUC, PR-AUC, F1, sensitivity, specificity, PPV and NPV are averages over the classes that have
@@ -18,12 +18,12 @@ THRESHOLD = 0.5
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
 PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
-NEED_POSITIVES = ("auc", "pr_auc", "f1", "sensitivity", "ppv")  # say nothing of a finding that no row has
+NEED_POSITIVES = ("auc", "pr_auc", "f1", "sensitivity", "ppv")  # not defined for a finding that no row has
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite
 
 
 class Counts(NamedTuple):
-    """Calls of one class, right and wrong."""
+    """Predictions of one class, right and wrong."""
 
     tp: int
     fp: int
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD) -> dict[str, float]:
     """`score` is the positive class's probability, or one column for each class or finding.
 
-    `threshold` is where the positive class of two is called, or a finding: one for all, or one for each.
+    `threshold` is that of the positive class or of findings: one for all, or one for each.
     """
     if len(label) == 0 or np.isnan(score).any() or (label < 0).all():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
@@ -44,7 +44,6 @@ def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float 
 
 
 def _each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
-    """Figures of each, over the rows in which it is known to be there or not."""
     cut = np.broadcast_to(threshold, score.shape[1])
     return [
         finding_metrics(label[known, f], score[known, f], cut[f])
@@ -100,12 +99,11 @@ def _multiclass(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
 
 
 def predicted_classes(score: np.ndarray, threshold: float = THRESHOLD) -> np.ndarray:
-    """The class that each row is called. With several classes the highest score decides."""
+    """The class of each row. With more than two classes the highest score decides."""
     return (score >= threshold).astype(np.int64) if score.ndim == 1 else score.argmax(axis=1)
 
 
 def macro(each: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Averages over classes, of those in which a figure is defined."""
     return {name: defined_mean([figures[name] for figures in each]) for name in each[0]}
 
 
@@ -122,18 +120,15 @@ def auc(positive: np.ndarray, score: np.ndarray) -> float:
 
 
 def pr_auc(positive: np.ndarray, score: np.ndarray) -> float:
-    """Area under the precision-recall curve as average precision: no line is drawn between its points.
-
-    Rows with one score are called together.
-    """
+    """Area under the precision-recall curve as average precision, without interpolation. Equal scores go together."""
     hits = int(positive.sum())
     if not hits:
         return float("nan")
     order = np.argsort(-score, kind="stable")
     last = np.append(score[order][1:] != score[order][:-1], True)  # of the rows that share a score
-    hits_so_far = np.cumsum(positive[order])[last]
+    true_positives = np.cumsum(positive[order])[last]
     predicted = np.flatnonzero(last) + 1
-    return float((np.diff(hits_so_far, prepend=0) * hits_so_far / predicted).sum() / hits)
+    return float((np.diff(true_positives, prepend=0) * true_positives / predicted).sum() / hits)
 
 
 def count(positive: np.ndarray, predicted: np.ndarray) -> Counts:
@@ -144,7 +139,6 @@ def count(positive: np.ndarray, predicted: np.ndarray) -> Counts:
 
 
 def rates(counts: Counts) -> dict[str, float]:
-    """What follows from the counts alone."""
     tp, fp, fn, tn = counts
     return {
         "f1": _ratio(2 * tp, 2 * tp + fp + fn),
@@ -152,6 +146,17 @@ def rates(counts: Counts) -> dict[str, float]:
         "specificity": _ratio(tn, tn + fp),
         "ppv": _ratio(tp, tp + fp),
         "npv": _ratio(tn, tn + fn),
+    }
+
+
+def array_rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
+    """As `rates`, for arrays of counts; NaN by 0 / 0."""
+    return {
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "sensitivity": tp / (tp + fn),
+        "specificity": tn / (tn + fp),
+        "ppv": tp / (tp + fp),
+        "npv": tn / (tn + fn),
     }
 
 
@@ -176,8 +181,8 @@ def grouped_metrics(
 ) -> np.ndarray:
     """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
 
-    `threshold` says for each row from which score on the positive class, or each finding, is called. With several
-    classes the highest score decides.
+    `threshold` has the threshold of the positive class, or of each finding, for each row. With more than two classes
+    the highest score decides.
     """
     cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
     if label.ndim == 2:
@@ -194,21 +199,21 @@ def grouped_finding_metrics(
 
     A group in which any score is not a number has no figures at all: its model has diverged.
     """
-    needy = [METRICS.index(name) for name in NEED_POSITIVES]
+    need_positives = [METRICS.index(name) for name in NEED_POSITIVES]
     each = np.empty((score.shape[1], count, len(METRICS)))
     for f in range(score.shape[1]):
         known = label[:, f] >= 0
         positive, own = label[known, f] == 1, group[known]
         of_finding = _grouped_figures(own, count, positive, score[known, f], score[known, f] >= threshold[known, f])
         without = np.bincount(own, weights=positive, minlength=count) == 0
-        of_finding[np.ix_(without, needy)] = np.nan
+        of_finding[np.ix_(without, need_positives)] = np.nan
         each[f] = of_finding
     each[:, np.bincount(group, weights=np.isnan(score).any(axis=1), minlength=count) > 0] = np.nan
     return each
 
 
 def average(each: np.ndarray) -> np.ndarray:
-    """Over findings, of those in which a figure is defined."""
+    """Over the first axis, of those in which a figure is defined."""
     known = ~np.isnan(each)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
@@ -217,8 +222,6 @@ def average(each: np.ndarray) -> np.ndarray:
 def _grouped_figures(
     group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, predicted: np.ndarray
 ) -> np.ndarray:
-    """Of a class or finding that a row has or has not."""
-
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(group, weights=values, minlength=count)
 
@@ -230,19 +233,15 @@ def _grouped_figures(
     tn = rows - hits - fp - fn
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the NaN that is meant
         auc, pr_auc = _areas(group, count, positive, score, positives, rows - positives)
-        made = {
+        columns = {
             "accuracy": (hits + tn) / rows,
             "auc": auc,
             "pr_auc": pr_auc,
-            "f1": 2 * hits / (2 * hits + fp + fn),
-            "sensitivity": hits / (hits + fn),
-            "specificity": tn / (tn + fp),
-            "ppv": hits / (hits + fp),
-            "npv": tn / (tn + fn),
+            **array_rates(hits, fp, fn, tn),
             "brier": total((p - positive) ** 2) / rows,
             "loss": total(-np.log(np.where(positive, clipped, 1 - clipped))) / rows,
         }
-    figures = np.stack([made[name] for name in METRICS], axis=1)
+    figures = np.stack([columns[name] for name in METRICS], axis=1)
     figures[total(np.isnan(p)) > 0] = np.nan  # a model that has diverged has no score
     return figures
 
@@ -250,8 +249,8 @@ def _grouped_figures(
 def _areas(
     group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, hits: np.ndarray, misses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Under the ROC curve, as the rank-sum statistic: rows of one group with one score share the mean of their ranks.
-    Under the precision-recall curve, as average precision: such rows are called together."""
+    """Under the ROC curve, as the rank-sum statistic: rows of a group with equal scores share the mean of their ranks.
+    Under the precision-recall curve, as average precision: such rows go together."""
     order = np.lexsort((score, group))
     g, s, there = group[order], score[order], positive[order]
     place = np.arange(len(order), dtype=float)
@@ -262,7 +261,7 @@ def _areas(
     first = np.searchsorted(g, np.arange(count + 1))  # where each group begins, and the end of the last
     rank = mean_place[tie] - first[g] + 1
     ranks = np.bincount(g, weights=rank * there, minlength=count)
-    # rows from the start of a tie to the end of its group are those called when its score is the threshold
+    # rows from the start of a tie to the end of its group are those predicted when its score is the threshold
     before = np.concatenate(([0], np.cumsum(there)))
     start = np.flatnonzero(new_tie)[tie]
     end = first[g + 1]

@@ -5,6 +5,7 @@ the region's sites, so that they are compared on the same patients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from wardround.study.schema import Arm, Study
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-REGIONAL = "regional"  # the `side` of a site's summary of its test rows by its region's own model
-SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # not known before models are scored
+REGIONAL = "regional"  # the `subset` of a site's summary of its test rows by its region's own model
+SCORED = ("test", "metrics", "auc_error_bound", "difference")  # not known before models are scored
 LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
 
 
@@ -44,7 +45,7 @@ def predict_regional(trial: Trial, run: Run) -> list[SitePrediction]:
 
 def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """An arm's regions with their sites and training rows, and its cost. `sites` describes each set of sites."""
-    described: Mapping[str, Any] = next((way["sites"] for way in sites if arm.name in way["arms"]), {})
+    described: Mapping[str, Any] = next((group["sites"] for group in sites if arm.name in group["arms"]), {})
     where = f"arms: {arm.name}: topology: regions"
     present = with_only(arm.topology.regions, list(described))  # in a deployment a site may be missing
     region_of = region_of_each(present, list(described), where) if described else {}
@@ -71,8 +72,10 @@ def cost_of_links(records: pd.DataFrame) -> dict[str, dict[str, float]]:
     """
     seeds = records["seed"].nunique()
     worked = records["sites"].map(len)
-    asked = worked + records["dropped"].map(len)
-    at_sites = [float(np.sum(column)) / seeds for column in (asked, worked, records["bytes_down"], records["bytes_up"])]
+    requested = worked + records["dropped"].map(len)
+    at_sites = [
+        float(np.sum(column)) / seeds for column in (requested, worked, records["bytes_down"], records["bytes_up"])
+    ]
     between = [_pairs(records, name) / seeds for name in ("region_messages", "region_bytes")]
     return {
         "site_region": dict(zip(LINK, at_sites, strict=True)),
@@ -128,31 +131,41 @@ def score_region_summaries(
     """
     both = {_key(line) for line in regional} & {_key(line) for line in tested}
     suppressed = {line["site"] for line in regional if line.get("suppressed")}
-    gathered: dict[tuple[str, ...], list[Summaries]] = {}  # most arms have the same regions
+
+    @cache
+    def gathered(members: tuple[str, ...]) -> list[Summaries]:
+        """Most arms have the same regions."""
+        return [
+            gather([line for line in lines if line["site"] in members and _key(line) in both])
+            for lines in (regional, tested)
+        ]
+
     for name, topology in _topologies(content).items():
         pairs: dict[str, tuple[Figures, Figures]] = {}
         auc_bounds: dict[str, float] = {}
         for region, entry in topology["regions"].items():
-            members = tuple(entry["sites"])
-            if members not in gathered:
-                gathered[members] = [
-                    gather([line for line in lines if line["site"] in members and _key(line) in both])
-                    for lines in (regional, tested)
-                ]
-            own, of_all = gathered[members]
-            entry["withheld"] = [site for site in members if site in suppressed]
-            rows = [line["rows"] for seed in own.seeds for line in own.at(name, seed)]
-            if rows:
-                pairs[region] = own.overall[name], of_all.overall[name]
-                entry["test"] = sum(rows) / len(own.seeds)
-                bounds = own.auc_uncertain_by(name), of_all.auc_uncertain_by(name)
-                entry["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
-                auc_bounds[region] = sum(bound or 0.0 for bound in bounds)
+            entry["withheld"] = [site for site in entry["sites"] if site in suppressed]
+            own, of_all = gathered(tuple(entry["sites"]))
+            bounds = _region_counts(entry, name, own, of_all)
+            if bounds is not None:
+                pairs[region], auc_bounds[region] = (own.overall[name], of_all.overall[name]), bounds
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
         comparisons = compare_pairs(pairs, resampling, study.evaluation.metric, auc_bounds=auc_bounds)
         for region, comparison in comparisons.items():
             topology["regions"][region] |= _scored(comparison)
     return content
+
+
+def _region_counts(entry: dict[str, Any], arm: str, own: Summaries, of_all: Summaries) -> float | None:
+    """Adds test rows and AUC bounds to a region's entry; by how much both AUCs together may be wrong, None without
+    rows."""
+    rows = [line["rows"] for seed in own.seeds for line in own.at(arm, seed)]
+    if not rows:
+        return None
+    entry["test"] = sum(rows) / len(own.seeds)
+    bounds = own.auc_error_bound(arm), of_all.auc_error_bound(arm)
+    entry["auc_error_bound"] = dict(zip(("regional", "global"), bounds, strict=True))
+    return sum(bound or 0.0 for bound in bounds)
 
 
 def _key(line: Summary) -> tuple[str, int, str]:
@@ -165,7 +178,6 @@ def _scored(comparison: Comparison) -> dict[str, Any]:
 
 
 def _topologies(content: Mapping[str, Any]) -> dict[str, Any]:
-    """By arm, of the arms that have regions."""
     topologies = {name: arm["topology"] for name, arm in content["arms"].items()}
     return {
         name: topology
@@ -191,6 +203,5 @@ def _by_region(
 
 
 def _rows(scores: Scores, arm: str, region: str) -> float:
-    """Test rows, on average over seeds."""
     inside = scores.site[scores.of_arm(arm)] == scores.sites.index(region)
     return float(inside.sum()) / len(scores.seeds)

@@ -18,6 +18,7 @@ from wardround.evaluation.comparisons.benefit import (
     best_single,
     by_number_of_sites,
     compared_metrics,
+    origin_of,
     site_differences,
     spread,
 )
@@ -29,10 +30,9 @@ from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
-from wardround.evaluation.predicted_classes import describe_predicted_classes
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
-from wardround.evaluation.summaries.merged_summaries import FindingSummaries, describe_finding_summaries
+from wardround.evaluation.summaries.merged_summaries import FindingSummaries, Summaries, describe_finding_summaries
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
@@ -41,7 +41,7 @@ from wardround.study.schema import FINAL, Arm, Study, anonymous
 SCHEMA_VERSION = 1
 WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # their means over sites are reported, with the primary metric's
 CURVES = (
-    *(f"{side}_{figure}" for side in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
+    *(f"{rows}_{figure}" for rows in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
     "loss",
     "change",
     "divergence",
@@ -74,7 +74,7 @@ def results(
         thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
     else:
         thresholds = None
-    scores = Scores.of(predictions, groups, thresholds, given=not isinstance(fixed, str))
+    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(fixed, str))
     content = assemble(study, scores, choices, records, sites)
     content["notices"] = with_texts(notices)
     over_patients = {
@@ -112,12 +112,8 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
 
 def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
     """Every arm by its name; for a selected arm, the first of its family."""
-    return {arm.name: arm for arm in study.arms} | {
-        choice["arm"]: next(
-            arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
-        )
-        for choice in choices
-    }
+    names = [*(arm.name for arm in study.arms), *(choice["arm"] for choice in choices)]
+    return {name: origin_of(study, name) for name in names}
 
 
 def assemble(
@@ -193,7 +189,7 @@ def _arm(
         "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
         "metrics": summarise_metrics(scores.overall[name], resampling),
-        "auc_uncertain_by": scores.auc_uncertain_by(name),
+        "auc_error_bound": scores.auc_error_bound(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
         "own_models": has_own_models(arm),
         "within_sites": summarise_metrics(within_sites(by_site), resampling, {*WITHIN, study.evaluation.metric}),
@@ -210,8 +206,61 @@ def _arm(
     }
 
 
+def describe_predicted_classes(scores: Scored, arm: str) -> dict[str, Any] | None:
+    """By class, in the order of the study's classes: test rows of it and rows predicted as it, in all seeds together.
+
+    `constant` is the accuracy of predicting the most frequent class for every row. `threshold` is the threshold of the
+    positive class of two, on average over seeds, and whether validation rows chose it in all of them. None for
+    findings, which have thresholds and counts of their own, and where no site sends counts by class.
+    """
+    if isinstance(scores, Scores) and not scores.findings:
+        return _predicted_from_rows(scores, arm)
+    if isinstance(scores, Summaries) and not scores.findings:
+        return _predicted_from_summaries(scores, arm)
+    return None
+
+
+def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
+    places = scores.of_arm(arm)
+    diverged = np.unique(scores.seed[places][np.isnan(scores.score[places]).reshape(len(places), -1).any(axis=1)])
+    places = places[~np.isin(scores.seed[places], diverged)]
+    if not len(places):
+        return None
+    binary = scores.score.ndim == 1
+    classes = 2 if binary else scores.score.shape[1]
+    rows, predicted = (np.bincount(of[places], minlength=classes).tolist() for of in (scores.label, scores.predicted))
+    threshold = {"mean": float(scores.thresholds[places].mean()), "chosen": bool(scores.chosen[places].all())}
+    return _predicted_classes(rows, predicted, threshold if binary else None)
+
+
+def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | None:
+    """Of the sites that send counts by class. Each has a threshold of its own, which stays there."""
+    summaries = [line for seed in scores.seeds for line in scores.at(arm, seed) if not line["diverged"]]
+    counts = [line["sums"]["confusion"] for line in summaries if line["sums"] is not None and line["sums"]["confusion"]]
+    if not counts:
+        return None
+    of_classes = [
+        [sum(of_site[c][name] for of_site in counts) for name in ("tp", "fp", "fn", "tn")]
+        for c in range(len(counts[0]))
+    ]
+    rows, predicted = [tp + fn for tp, _, fn, _ in of_classes], [tp + fp for tp, fp, _, _ in of_classes]
+    if len(of_classes) == 1:  # two classes: the counts are those of the positive one
+        _, fp, fn, tn = of_classes[0]
+        rows, predicted = [fp + tn, *rows], [fn + tn, *predicted]
+    return _predicted_classes(rows, predicted, None)
+
+
+def _predicted_classes(rows: list[int], predicted: list[int], threshold: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "rows": rows,
+        "predicted": predicted,
+        "never_predicted": [number for number, count in enumerate(rows) if count and not predicted[number]],
+        "constant_accuracy": max(rows) / sum(rows),
+        "threshold": threshold,
+    }
+
+
 def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """None without regions or parties."""
     if arm.topology.kind == "vertical":
         return describe_exchange(arm, records)
     federated = arm.algorithm.facts.federated
@@ -221,7 +270,6 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
 def _comparisons(
     study: Study, scores: Scored, origin: Mapping[str, Arm], variants: Iterable[Sequence[str]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Differences between the arms of each variant."""
     primary = study.evaluation.metric
     metrics = compared_metrics(primary)
     entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
@@ -241,12 +289,11 @@ def ranks_within_sites(scores: Scored, origin: Mapping[str, Arm]) -> bool:
     classes there is none.
     """
     own = any(has_own_models(arm) for name, arm in origin.items() if name in scores.arms)
-    bounds = [scores.auc_uncertain_by(name) for name in scores.arms]
+    bounds = [scores.auc_error_bound(name) for name in scores.arms]
     return own or any(bounds) or all(bound is None for bound in bounds)
 
 
 def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What each variant is, and what its intervals cover."""
     text = {"": "the study as it stands"} | {variant.name: variant.text for variant in study.variants}
     described = {}
     for name in by_variant:
@@ -304,12 +351,12 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     """
     figure = "auc" if "test_auc" in records else "accuracy"
     validated = f"validation_{figure}" in records and records[f"validation_{figure}"].notna().any()
-    side = "validation" if validated else "test" if f"test_{figure}" in records else None
-    needed = np.array([]) if side is None else _rounds_needed(records, f"{side}_{figure}")
+    subset = "validation" if validated else "test" if f"test_{figure}" in records else None
+    needed = np.array([]) if subset is None else _rounds_needed(records, f"{subset}_{figure}")
     final = records[records["round"] == records["round"].max()]
     change = records.groupby("round")["change"].mean()
     return {
-        "measured_on": side,
+        "measured_on": subset,
         "measured_by": figure,
         "rounds_to_95_percent": {
             "mean": float(needed.mean()) if len(needed) else None,
@@ -348,7 +395,6 @@ def _curves(of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> dict[str
 
 
 def _cost(records: pd.DataFrame) -> dict[str, Any]:
-    """Of one seed, on average."""
     seeds = records["seed"].nunique()
     up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
     rounds = int(records["round"].max())

@@ -1,7 +1,4 @@
-"""What results are computed from, and its first kind: saved predictions as arrays.
-
-The second kind is in `summaries.py`: what sites tell of predictions that stay with them.
-"""
+"""What results are computed from: saved predictions as arrays (in `summaries`: what sites send in their place)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +16,6 @@ Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
 
 
 class Subgroups(NamedTuple):
-    """Figures by the values of one kind, such as sex."""
-
     kind: str
     values: list[str]
     figures: np.ndarray  # (arms, seeds, values, metrics)
@@ -28,7 +23,7 @@ class Subgroups(NamedTuple):
 
 
 class Scored(Protocol):
-    """Arms with their figures, whether or not the rows behind them are at hand."""
+    """Arms with their figures, computed from rows or from summaries."""
 
     @property
     def arms(self) -> tuple[str, ...]: ...
@@ -49,11 +44,11 @@ class Scored(Protocol):
     def subgroups(self) -> Iterator[Subgroups]: ...
     def calibration(self, arm: str) -> dict[str, Any] | None: ...
     def decision_curve(self, arm: str) -> dict[str, Any] | None: ...
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
-        """For each arm, each patient's rows called right and rows tested; None where they cannot be had."""
+        """For each arm, each patient's rows predicted correctly and rows tested; None where they are not known."""
 
 
 def within_sites(by_site: Mapping[str, Figures]) -> Figures:
@@ -95,11 +90,11 @@ class Scores:
     row: np.ndarray
     label: np.ndarray  # (rows,) or (rows, findings)
     score: np.ndarray  # (rows,), (rows, classes) or (rows, findings)
-    groups: pd.DataFrame | None = None  # what is known of the rows' patients
+    groups: pd.DataFrame | None = None  # of the rows' patients
     findings: tuple[str, ...] = ()
-    # (rows,) or (rows, findings): chosen on validation rows, or given; NaN where none was. None with several classes
+    # (rows,) or (rows, findings): chosen on validation rows, or fixed; NaN where none was. None for multiclass
     own_thresholds: np.ndarray | None = None
-    given: bool = False  # whether the study gave them, so that none was chosen
+    fixed: bool = False  # whether the study fixes the thresholds, so that none was chosen
 
     @classmethod
     def of(
@@ -107,9 +102,9 @@ class Scores:
         predictions: pd.DataFrame,
         groups: pd.DataFrame | None = None,
         thresholds: pd.DataFrame | None = None,
-        given: bool = False,
+        fixed: bool = False,
     ) -> "Scores":
-        """`thresholds` are those that `thresholds.choose_thresholds` chose, or `given` by the study."""
+        """`thresholds` come from `thresholds.choose_thresholds`, or are `fixed` by the study."""
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
@@ -130,29 +125,26 @@ class Scores:
             groups,
             findings,
             None if thresholds is None else _for_rows(thresholds, predictions, bool(findings)),
-            given,
+            fixed,
         )
 
     @cached_property
     def chosen(self) -> np.ndarray:
         """(rows,) or (rows, findings): whether a threshold was chosen."""
-        none = np.zeros(self.score.shape, dtype=bool)
-        return none if self.given else self._known
+        if self.fixed or self.own_thresholds is None:
+            return np.zeros(self.score.shape, dtype=bool)
+        return np.asarray(~np.isnan(self.own_thresholds))
 
     @cached_property
     def thresholds(self) -> np.ndarray:
-        """(rows,) or (rows, findings): from which score on the positive class, or a finding, is called."""
-        half = np.full(self.score.shape, THRESHOLD)
-        return half if self.own_thresholds is None else np.where(self._known, self.own_thresholds, THRESHOLD)
-
-    @cached_property
-    def _known(self) -> np.ndarray:
-        none = np.zeros(self.score.shape, dtype=bool)
-        return none if self.own_thresholds is None else ~np.isnan(self.own_thresholds)
+        """(rows,) or (rows, findings): the least score at which the positive class, or a finding, is predicted."""
+        if self.own_thresholds is None:
+            return np.full(self.score.shape, THRESHOLD)
+        return np.where(np.isnan(self.own_thresholds), THRESHOLD, self.own_thresholds)
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Whether each row is called right; where rows have findings, the share of those known that are."""
+        """Whether each row is predicted correctly; where rows have findings, the share of the known ones that are."""
         if not self.findings:
             return np.asarray(self.predicted == self.label)
         known = self.label >= 0
@@ -161,21 +153,18 @@ class Scores:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """The class that each row is called; of findings, whether each is."""
+        """The predicted class of each row; for findings, whether each is predicted."""
         if self.score.ndim == 1 or self.findings:
             return np.asarray(self.score >= self.thresholds).astype(np.int64)
         return np.asarray(self.score.argmax(axis=1))
 
     @cached_property
     def patient(self) -> np.ndarray:
-        """Each row's patient, where patients have several rows; else the row's number."""
-        if self.groups is None or "patient" not in self.groups or not len(self.groups):
-            return self.row
-        known = pd.Series(self.groups["patient"].to_numpy(), index=self.groups["row"])
-        return known.reindex(self.row).to_numpy()
+        """Each row's patient, if groups name patients; else the row's number."""
+        patients = patients_by_row(self.groups)
+        return self.row if patients is None else patients.reindex(self.row).to_numpy()
 
     def of_arm(self, name: str) -> np.ndarray:
-        """Places of the arm's rows."""
         return self._places[self.arms.index(name)]
 
     @cached_property
@@ -204,10 +193,9 @@ class Scores:
 
     def by_group(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Figures (arms, seeds, values, metrics) and row counts (arms, seeds, values) of subgroups."""
-        number = {value: place for place, value in enumerate(values)}
-        of_row = pd.Series(value_of_row).map(number)
-        group = of_row.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
-        figures, rows = self._within(group, len(values) + 1)  # the last: rows of no known group
+        numbers = pd.Series(value_of_row).map({value: place for place, value in enumerate(values)})
+        group = numbers.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
+        figures, rows = self._within(group, len(values) + 1)  # the last: rows of unknown group
         return figures[:, :, :-1], rows[:, :, :-1]
 
     def subgroups(self) -> Iterator[Subgroups]:
@@ -226,7 +214,7 @@ class Scores:
         places = self.of_arm(arm)
         return decision_curve(self.label[places], self.score[places])
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         return None if np.isnan(self.overall[arm][:, METRICS.index("auc")]).all() else 0.0
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
@@ -236,7 +224,7 @@ class Scores:
             places = self.of_arm(arm)
             hits = np.bincount(number[places], weights=self.right[places], minlength=len(patients))
             tested = np.bincount(number[places], minlength=len(patients)).astype(float)
-            # accuracy is a mean over findings, and no mean over rows where rows know different ones
+            # accuracy is a mean over findings, which is no mean over rows where findings are unknown in some
             uneven = bool(self.findings) and bool((self.label[places] < 0).any())
             hits_of_arm[arm] = None if uneven or np.isnan(self.score[places]).any() else (hits, tested)
         return hits_of_arm
@@ -252,7 +240,13 @@ class Scores:
         return grouped_metrics(group, count, self.label, self.score, self.thresholds)
 
 
+def patients_by_row(groups: pd.DataFrame | None) -> pd.Series | None:
+    """The patient of each row number; None where groups do not name patients."""
+    if groups is None or "patient" not in groups or not len(groups):
+        return None
+    return pd.Series(groups["patient"].to_numpy(), index=groups["row"])
+
+
 def _for_rows(thresholds: pd.DataFrame, predictions: pd.DataFrame, findings: bool) -> np.ndarray:
-    wanted = pd.MultiIndex.from_frame(predictions[["arm", "seed"]])
-    of_rows = thresholds.reindex(wanted).to_numpy(dtype=np.float64)
+    of_rows = thresholds.reindex(pd.MultiIndex.from_frame(predictions[["arm", "seed"]])).to_numpy(dtype=np.float64)
     return of_rows if findings else of_rows[:, 0]

@@ -1,8 +1,8 @@
-"""From which score on a class or a finding is called: chosen on validation rows, never on test rows.
+"""Decision thresholds, chosen on validation rows, never on test rows.
 
 With two classes the threshold has the best sensitivity + specificity (Youden's index), which does not depend on how
-rare a class is; a finding's has the best F1. With several classes the highest score decides. Where there are too few
-validation rows to choose on, or none, a class is called from a score of one half on.
+rare a class is; a finding's has the best F1. With more classes the highest score decides. Where there are too few
+validation rows to choose on, or none, the threshold is one half.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.scores import label_columns, score_columns
+from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
 
 LEAST_ROWS = 30  # of validation: fewer would choose by chance
 LEAST_EACH = 5  # of either class
@@ -19,24 +19,22 @@ LEAST_EACH = 5  # of either class
 def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame | None:
     """For each arm and seed (the index) the threshold of the positive class, or of each finding (a column).
 
-    NaN where there is nothing to choose on, or a model has diverged. None with several classes.
+    NaN where there is nothing to choose on, or a model has diverged. None for multiclass.
     """
     labels, scores = label_columns(validation), score_columns(validation)
     if len(labels) < len(scores):
         return None
-    made: dict[tuple[str, int], list[float]] = {}
+    choose = class_threshold if labels == ["label"] else best_threshold
+    thresholds: dict[tuple[str, int], list[float]] = {}
     grouped: Any = validation.groupby(["arm", "seed"], sort=False)
     for key, part in grouped:
         label, score = part[labels].to_numpy(), part[scores].to_numpy()
-        if labels == ["label"]:
-            made[key] = [class_threshold(label[:, 0], score[:, 0])]
-        else:
-            made[key] = [best_threshold(label[:, f], score[:, f]) for f in range(len(labels))]
-    return _by_arm_and_seed(made, labels)
+        thresholds[key] = [choose(label[:, f], score[:, f]) for f in range(len(labels))]
+    return _by_arm_and_seed(thresholds, labels)
 
 
 def fixed_thresholds(predictions: pd.DataFrame, threshold: float) -> pd.DataFrame | None:
-    """The same for every arm and seed, because the study says so."""
+    """The same for every arm and seed, as the study fixes it."""
     labels = label_columns(predictions)
     if len(labels) < len(score_columns(predictions)):
         return None
@@ -44,16 +42,16 @@ def fixed_thresholds(predictions: pd.DataFrame, threshold: float) -> pd.DataFram
     return _by_arm_and_seed({pair: [threshold] * len(labels) for pair in pairs}, labels)
 
 
-def _by_arm_and_seed(made: dict[tuple[str, int], list[float]], labels: list[str]) -> pd.DataFrame:
-    index = pd.MultiIndex.from_arrays([[arm for arm, _ in made], [seed for _, seed in made]], names=["arm", "seed"])
-    return pd.DataFrame(list(made.values()), index=index, columns=labels)
+def _by_arm_and_seed(thresholds: dict[tuple[str, int], list[float]], labels: list[str]) -> pd.DataFrame:
+    arms, seeds = [arm for arm, _ in thresholds], [seed for _, seed in thresholds]
+    index = pd.MultiIndex.from_arrays([arms, seeds], names=["arm", "seed"])
+    return pd.DataFrame(list(thresholds.values()), index=index, columns=labels)
 
 
 def untested(validation: pd.DataFrame, predictions: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
     """Without the rows of patients whom the same arm and seed test at any site, as overlapping sites do: nothing is
     chosen on test rows."""
-    known = "patient" in groups and len(groups) > 0
-    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
+    patient = patients_by_row(groups)
 
     def keys(table: pd.DataFrame) -> pd.MultiIndex:
         who = table["row"].to_numpy() if patient is None else patient.reindex(table["row"]).to_numpy()
@@ -77,7 +75,7 @@ def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
     if not positive.any() or np.isnan(s).any():
         return float("nan")
     order = np.argsort(-s, kind="stable")
-    last = np.append(s[order][1:] != s[order][:-1], True)  # rows with one score are called together
+    last = np.append(s[order][1:] != s[order][:-1], True)  # rows with equal scores go together
     hits, predicted = np.cumsum(positive[order])[last], np.flatnonzero(last) + 1
     return float(s[order][last][(2 * hits / (predicted + positive.sum())).argmax()])
 
@@ -85,13 +83,13 @@ def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
 def youden(label: np.ndarray, score: np.ndarray) -> float | None:
     """The threshold with the best sensitivity + specificity (Youden, Cancer 1950); the highest of equals.
 
-    It lies midway between two scores that occur, so that rounding elsewhere does not turn a call round. None where no
-    threshold is better than calling everybody alike.
+    It lies midway between two scores that occur, so that rounding elsewhere does not flip a prediction. None where no
+    threshold is better than predicting the same for everybody.
     """
     positive, s = label == 1, score.astype(np.float64)
     order = np.argsort(-s, kind="stable")
     ranked = s[order]
-    last = np.flatnonzero(ranked[1:] != ranked[:-1])  # rows with one score are called together
+    last = np.flatnonzero(ranked[1:] != ranked[:-1])  # rows with equal scores go together
     if not len(last):
         return None
     hits = np.cumsum(positive[order])[last]

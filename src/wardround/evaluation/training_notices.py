@@ -1,4 +1,4 @@
-"""Training that went wrong without ending in numbers that are none: too high or too low a learning rate, mostly.
+"""Training that failed with finite scores, mostly by too high or too low a learning rate.
 
 The rules, by arm and seed; the first that applies is noticed, with the number of seeds:
 
@@ -82,17 +82,15 @@ def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None) -> Iterator[tuple[
 
 
 def constant_loss(tested: pd.DataFrame) -> float:
-    """Mean cross-entropy of an answer that is the same for everybody: the shares of the classes among these rows. Of
-    findings the mean over those that some rows have and others do not."""
+    """Mean cross-entropy of predicting the shares of the classes for every row; of findings, the mean over them."""
     if "label" in tested:
-        shares = tested["label"].value_counts(normalize=True).to_numpy()
-        return _entropy(shares)
+        return _entropy(tested["label"].value_counts(normalize=True).to_numpy())
     labels = tested[label_columns(tested)].to_numpy(dtype=float)
-    found = []
+    entropies = []
     for column in labels.T:
         share = (column[column >= 0] == 1).mean() if (column >= 0).any() else 0.0
-        found.append(_entropy(np.array([share, 1 - share])))
-    return float(np.mean(found))
+        entropies.append(_entropy(np.array([share, 1 - share])))
+    return float(np.mean(entropies))
 
 
 def _entropy(shares: np.ndarray) -> float:

@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 from wardround.models.adapter import adapter
 from wardround.models.cnn import cnn
-from wardround.models.dropout import Dropout
 from wardround.models.joined import joined
 from wardround.models.logistic import logistic
 from wardround.models.mlp import mlp
-from wardround.models.model import SMALL_MODEL, Model, ModelBuilder, Shape, from_module
+from wardround.models.model import SMALL_MODEL, Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.models.monai import densenet, resnet
 from wardround.models.residual import residual
 from wardround.models.starting_weights import weights_digest

@@ -24,8 +24,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.core.settings import Count, Fraction, NonNegative
 from wardround.core.tree import Tree
-from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.study.facts import ModelFacts, declares
 from wardround.study.schema import Arm
 
@@ -48,8 +47,8 @@ def adapter(
     align: Literal["none", "coral", "mmd"] = "none",
     align_weight: NonNegative = 1.0,
 ) -> ModelBuilder:
-    """`start = "names"`: columns that two hospitals call by one name begin with the same weights, drawn from that name
-    alone, so that hospitals start with a common language. Nothing is sent for it."""
+    """`start = "names"`: columns of the same name start with the same weights at all hospitals, drawn from the name
+    alone. Nothing is sent for it."""
 
     def build(shape: Shape) -> Model:
         if len(shape.inputs) != 1:
@@ -59,12 +58,12 @@ def adapter(
             return _Network(shape, latent, hidden, adapter_hidden, dropout, align)
 
         private = ("adapter.", OWN, *(("head.",) if head == "private" else ()))
-        made = from_module(module, shape, private)
-        made = replace(made, at_site=lambda seed, site, names: first_layer(made, seed, site, names, start))
+        plain = from_module(module, shape, private)
+        model = replace(plain, at_site=lambda seed, site, names: first_layer(plain, seed, site, names, start))
         if align == "none":
-            return made
+            return model
         extra = _pull(statistic_of(align, latent), latent_of(adapter_hidden), align_weight)
-        return replace(made, extra=extra, row_gradients=None)  # hooks on layers know nothing of the pull
+        return replace(model, extra=extra, row_gradients=None)  # hooks on layers know nothing of the pull
 
     return build
 
@@ -83,7 +82,7 @@ def refuse_alignment(arm: Arm) -> None:
 
 
 class _Network(nn.Module):
-    """The shared part is made first: its weights must not depend on how many columns a hospital has."""
+    """The shared part is built first: its weights must not depend on how many columns a hospital has."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class _Network(nn.Module):
 
 
 def in_space(x: Tensor) -> Tensor:
-    """A point of the shared space: no hospital can be louder than another."""
+    """Points of the shared space have the same length at all hospitals."""
     return F.layer_norm(x, x.shape[-1:])
 
 
@@ -185,8 +184,8 @@ def _pull(
     def pull(params: Tree, x: Tensor) -> Tensor:
         seen = statistic(latent(params, x))
         apart = (running_mean(params[OWN]) - running_mean(params[ALL])).detach()
-        kept = torch.cat([torch.ones_like(seen[:, :1]), seen.detach()], dim=1)
-        follow = FOLLOW_OWN * (params[OWN] - kept).square() + FOLLOW_ALL * (params[ALL] - kept).square()
+        target = torch.cat([torch.ones_like(seen[:, :1]), seen.detach()], dim=1)
+        follow = FOLLOW_OWN * (params[OWN] - target).square() + FOLLOW_ALL * (params[ALL] - target).square()
         total = strength * (seen @ apart) + follow.sum(-1) / 2
         return total - total.detach()
 

@@ -6,10 +6,8 @@ from typing import Literal
 from torch import nn
 
 from wardround.core.settings import Count, Fraction
-from wardround.models.dropout import Dropout
-from wardround.models.image_network import image_model, image_size
-from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import keeps_statistics, norm_layer
+from wardround.models.image_network import image_model, image_size, keeps_statistics, norm_layer
+from wardround.models.model import Dropout, Model, ModelBuilder, Shape
 from wardround.study.facts import ModelFacts, declares
 
 

@@ -1,14 +1,60 @@
-"""What all networks for images have in common: they refuse tables and too small images, and may start from a file."""
+"""What networks for images have in common: normalisation layers, the sizes that they take, weights to start from.
 
-from collections.abc import Callable
+Kinds of normalisation, and what of each leaves its site:
+
+* group    GroupNorm (Wu and He, ECCV 2018, arXiv:1803.08494): nothing depends on the other rows of a batch, so that
+           nothing is kept at a site and small batches do no harm. All of it is shared.
+* batch    BatchNorm: its statistics are a site's own and stay there; its weights are shared.
+* fedbn    BatchNorm of which the weights stay at their site as well (Li et al., ICLR 2021, arXiv:2102.07623).
+"""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from wardround.core.errors import StudyError
 from wardround.models.model import Model, Shape, from_module
-from wardround.models.norms import private_norms
 from wardround.models.starting_weights import starting_from
+
+Norm = Literal["group", "batch", "fedbn"]
+MOST_GROUPS = 16
+LEAST_CHANNELS = 4  # of a group: one channel by itself would lose how bright it is
+
+
+def norm_layer(kind: Norm, channels: int) -> nn.Module:
+    return nn.GroupNorm(groups_for(channels), channels) if kind == "group" else nn.BatchNorm2d(channels)
+
+
+def groups_for(channels: int) -> int:
+    """The most groups of equal size, within the limits above."""
+    most = max(1, min(MOST_GROUPS, channels // LEAST_CHANNELS))
+    return next(count for count in range(most, 0, -1) if channels % count == 0)
+
+
+def normalised_by(kind: Norm, module: nn.Module) -> nn.Module:
+    """The module, built with BatchNorm, with the layers that the study names."""
+    for part in list(module.modules()):
+        for name, child in part.named_children():
+            if kind == "group" and isinstance(child, nn.BatchNorm2d):
+                setattr(part, name, norm_layer(kind, child.num_features))
+    return module
+
+
+def private_norms(kind: str, build: Callable[[], nn.Module]) -> tuple[str, ...]:
+    """Prefixes of the leaves that stay at their site: with `fedbn`, every BatchNorm by its exact name."""
+    if kind != "fedbn":
+        return ()
+    with torch.device("meta"):  # names alone: no memory, no draws
+        module = build()
+    return tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, nn.BatchNorm2d))
+
+
+def keeps_statistics(options: Mapping[str, Any]) -> bool:
+    """Whether BatchNorm's statistics stay at each site, so that sites predict with models of their own."""
+    return options.get("norm") in ("batch", "fedbn")
 
 
 def image_size(kind: str, shape: Shape, smallest: int) -> tuple[int, int, int]:

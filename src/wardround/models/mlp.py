@@ -5,8 +5,7 @@ import math
 from torch import nn
 
 from wardround.core.settings import Count, Fraction
-from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.study.facts import ModelFacts, declares
 
 

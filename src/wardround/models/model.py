@@ -15,9 +15,7 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree, clone
 from wardround.data.site import Block
-from wardround.models.dropout import Dropout, draw_masks, mask_shapes
-from wardround.models.patient_gradients import Patients
-from wardround.models.row_gradients import Caught, by_layers
+from wardround.models.patient_gradients import Caught, Patients, by_layers
 
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
@@ -30,9 +28,44 @@ ClosedGradient = Callable[..., tuple[Tree, Tensor]]
 RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Callable[[Tensor], Tree]] | None]
 
 
+class Dropout(nn.Module):
+    """Its mask is an input, drawn by purpose like all randomness: a buffer that the training step fills in for each
+    batch, and the number one at prediction."""
+
+    mask: Tensor
+
+    def __init__(self, p: float, shape: tuple[int, ...]) -> None:
+        """`shape` is that of one row at this layer."""
+        super().__init__()
+        self.p, self.shape = p, shape
+        self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.mask
+
+
+def mask_shapes(module: nn.Module) -> dict[str, tuple[float, tuple[int, ...]]]:
+    """Name of each mask, with its probability of dropping and the shape of one row."""
+    return {
+        (f"{name}.mask" if name else "mask"): (part.p, part.shape)
+        for name, part in module.named_modules()
+        if isinstance(part, Dropout)
+    }
+
+
+def draw_masks(
+    shapes: dict[str, tuple[float, tuple[int, ...]]], rng: np.random.Generator, rows: int, dtype: torch.dtype
+) -> Tree:
+    """Kept cells are scaled up by 1 / (1 - p), so that prediction needs no change."""
+    return {
+        name: torch.from_numpy(rng.random((rows, *shape), dtype=np.float32) >= p).to(dtype) / (1 - p)
+        for name, (p, shape) in shapes.items()
+    }
+
+
 @dataclass(frozen=True)
 class Shape:
-    """What the data ask of a model."""
+    """The shape of the data that a model is built for."""
 
     inputs: tuple[int, ...]
     classes: int  # or findings
@@ -132,9 +165,9 @@ class Model:
     def stacked_gradient(
         self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree, copies: int = 1
     ) -> tuple[Tree, Tensor]:
-        """The same for a stack of sites along the first axis. `share` is each row's part of its site's mean; a row
-        that only fills up a short batch has 0. With a closed gradient, `copies` models after one another may share a
-        batch, of which `x`, `y` and `share` then hold one."""
+        """The same for a stack of sites along the first axis. `share` is each row's weight in its site's mean; rows
+        that pad a short batch have 0. With a closed gradient, `copies` consecutive models may share a batch, which `x`,
+        `y` and `share` then hold once."""
         if self.closed_gradient is not None:
             return self.closed_gradient(params, x, y, share, *([copies] if copies > 1 else []))
 
@@ -172,12 +205,12 @@ class Model:
         return torch.sigmoid(scores.squeeze(-1)) if self.classes == 2 else torch.softmax(scores, dim=-1)
 
     def right(self, scores: Tensor, y: Tensor) -> Tensor:
-        """Whether each row is called right; for findings: the share of those known of the row that are."""
+        """Whether each row is predicted correctly; for findings: the share of the row's known findings that are."""
         if self.findings:
             known = y >= 0
             return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
-        called = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
-        return called == y
+        predicted = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
+        return predicted == y
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
@@ -233,7 +266,7 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
 
 
 def _has_tied_weights(module: nn.Module) -> bool:
-    """Whether one weight stands there under two names."""
+    """Whether a weight has two names."""
     return any(
         len(list(named(remove_duplicate=False))) > len(list(named()))
         for named in (module.named_parameters, module.named_buffers)
@@ -241,7 +274,7 @@ def _has_tied_weights(module: nn.Module) -> bool:
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Torch's modules draw their first weights from the global generator; it is lent for the moment and put back."""
+    """Torch's modules draw their first weights from the global generator, which is restored afterwards."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.default_generator.manual_seed(
             seed

@@ -8,9 +8,8 @@ from typing import Literal
 from torch import nn
 
 from wardround.core.extras import load
-from wardround.models.image_network import image_model, image_size
+from wardround.models.image_network import Norm, image_model, image_size, keeps_statistics, normalised_by
 from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import Norm, keeps_statistics, normalised_by
 from wardround.study.facts import ModelFacts, declares
 
 RESNET = "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385"
@@ -43,7 +42,7 @@ def resnet(
         network = nets.resnet18 if depth == 18 else nets.resnet50
 
         def module() -> nn.Module:
-            made = network(
+            net = network(
                 spatial_dims=2,
                 n_input_channels=colours,
                 num_classes=shape.outputs,
@@ -51,7 +50,7 @@ def resnet(
                 no_max_pool=stem == "small",
                 bias_downsample=False,  # as in torchvision; the normalisation behind it has a bias
             )
-            return normalised_by(norm, made)  # MONAI's own `norm` does not reach into the blocks
+            return normalised_by(norm, net)  # MONAI's own `norm` does not reach into the blocks
 
         return image_model(module, shape, norm, "fc", weights, keep_head)
 
@@ -76,11 +75,11 @@ def densenet(
         nets = monai_nets("densenet")
 
         def module() -> nn.Module:
-            made = nets.DenseNet121(spatial_dims=2, in_channels=colours, out_channels=shape.outputs)
+            net = nets.DenseNet121(spatial_dims=2, in_channels=colours, out_channels=shape.outputs)
             if stem == "small":
-                made.features.conv0.stride = (1, 1)
-                made.features.pool0 = nn.Identity()
-            return normalised_by(norm, made)
+                net.features.conv0.stride = (1, 1)
+                net.features.pool0 = nn.Identity()
+            return normalised_by(norm, net)
 
         return image_model(module, shape, norm, "class_layers.out", weights, keep_head, own_name)
 

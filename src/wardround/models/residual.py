@@ -8,10 +8,8 @@ from torch.nn import functional as F
 
 from wardround.core.errors import StudyError
 from wardround.core.settings import Count, Fraction
-from wardround.models.dropout import Dropout
-from wardround.models.image_network import image_model, image_size
-from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import Norm, keeps_statistics, norm_layer
+from wardround.models.image_network import Norm, image_model, image_size, keeps_statistics, norm_layer
+from wardround.models.model import Dropout, Model, ModelBuilder, Shape
 from wardround.study.facts import ModelFacts, declares
 
 

@@ -34,20 +34,17 @@ def starting_from(
     Anything else that is absent or of another shape is refused: the file is then another network's. Extra leaves are
     left alone. The file is read here, once.
     """
-    found = {rename(name): leaf for name, leaf in read_leaves(path).items()}
+    stored = {rename(name): leaf for name, leaf in read_leaves(path).items()}
     params, buffers = model.init(0)
 
-    def wanted(name: str) -> bool:
-        return keep_head or not name.startswith(f"{head}.")
-
-    own = {name: leaf for name, leaf in {**params, **buffers}.items() if wanted(name)}
-    taken = {name: fitted(found[name], leaf) for name, leaf in own.items() if name in found}
-    missing = [name for name in own if name not in found and name in params and not model.is_private(name)]
-    refuse_another_network(path, own, taken, missing)
+    own = {n: leaf for n, leaf in {**params, **buffers}.items() if keep_head or not n.startswith(f"{head}.")}
+    loaded = {name: fitted(stored[name], leaf) for name, leaf in own.items() if name in stored}
+    missing = [name for name in own if name not in stored and name in params and not model.is_private(name)]
+    refuse_another_network(path, own, loaded, missing)
 
     def init(seed: int) -> tuple[Tree, Tree]:
         params, buffers = model.init(seed)
-        return _filled(params, taken), _filled(buffers, taken)
+        return _filled(params, loaded), _filled(buffers, loaded)
 
     return replace(model, init=init)
 
@@ -88,32 +85,32 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def fitted(leaf: Tensor, own: Tensor) -> Tensor:
-    """In the model's own precision; and three colours as one grey, whose value each of them would have."""
+    """In the model's precision. Weights for three colours are summed for a model of grey images."""
     if leaf.dim() == 4 and leaf.shape[1] == 3 and own.shape[1:2] == (1,):
         leaf = leaf.sum(1, keepdim=True)
     return leaf.to(own.dtype)
 
 
-def refuse_another_network(path: Path, own: Tree, taken: Tree, missing: list[str]) -> None:
-    if not taken:
+def refuse_another_network(path: Path, own: Tree, loaded: Tree, missing: list[str]) -> None:
+    if not loaded:
         problem = f"{path.name} has none of the model's {len(own)} leaves, such as {_some(own)}"
         raise StudyError(WHERE, problem, "Use a file of the same kind of network.")
-    other = [name for name, leaf in taken.items() if leaf.shape != own[name].shape]
+    other = [name for name, leaf in loaded.items() if leaf.shape != own[name].shape]
     if other:
-        shapes = [f"{name} {tuple(taken[name].shape)}, not {tuple(own[name].shape)}" for name in other]
-        problem = f"{len(other)} of {len(taken)} leaves in {path.name} have another shape: {_some(shapes)}"
+        shapes = [f"{name} {tuple(loaded[name].shape)}, not {tuple(own[name].shape)}" for name in other]
+        problem = f"{len(other)} of {len(loaded)} leaves in {path.name} have another shape: {_some(shapes)}"
         raise StudyError(WHERE, problem, "Give the model the settings and images with which the file was made.")
     if missing:
         problem = f"{path.name} lacks {len(missing)} of the model's {len(own)} leaves: {_some(missing)}"
         raise StudyError(WHERE, problem, "Give the model the settings with which the file was made.")
-    broken = [name for name, leaf in taken.items() if not bool(torch.isfinite(leaf).all())]
+    broken = [name for name, leaf in loaded.items() if not bool(torch.isfinite(leaf).all())]
     if broken:
-        problem = f"{len(broken)} of {len(taken)} leaves in {path.name} are not finite numbers: {_some(broken)}"
+        problem = f"{len(broken)} of {len(loaded)} leaves in {path.name} are not finite numbers: {_some(broken)}"
         raise StudyError(WHERE, problem, "Use a file whose training did not diverge.")
 
 
-def _filled(leaves: Tree, taken: Tree) -> Tree:
-    return {name: taken[name].clone() if name in taken else leaf for name, leaf in leaves.items()}
+def _filled(leaves: Tree, loaded: Tree) -> Tree:
+    return {name: loaded[name].clone() if name in loaded else leaf for name, leaf in leaves.items()}
 
 
 def _some(names: Iterable[str], most: int = 3) -> str:

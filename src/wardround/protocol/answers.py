@@ -140,7 +140,7 @@ class Facts(Answer):
     directions: Directions
 
 
-class LentValues(Part):
+class ColumnFillValues(Part):
     fill: Values
     counts: Counts
     levels: Annotated[
@@ -148,8 +148,8 @@ class LentValues(Part):
     ]
 
 
-class Lent(Answer):
-    lent: Annotated[list[LentValues], Meta(max_length=MOST_TRIALS)]
+class FillValues(Answer):
+    fill_values: Annotated[list[ColumnFillValues], Meta(max_length=MOST_TRIALS)]
 
 
 class ColumnMoments(Part):
@@ -342,8 +342,8 @@ class RegionFacts(RegionAgreement):
     directions: dict[Name, Directions] | UnsetType = UNSET
 
 
-class RegionLent(RegionAgreement):
-    lent: Annotated[list[LentValues], Meta(max_length=MOST_TRIALS)] | UnsetType = UNSET
+class RegionFillValues(RegionAgreement):
+    fill_values: Annotated[list[ColumnFillValues], Meta(max_length=MOST_TRIALS)] | UnsetType = UNSET
 
 
 class RegionMoments(RegionAgreement):
@@ -431,7 +431,7 @@ OF_SITES: Kinds = {
     **REFUSALS,
     "ready": Ready,
     "facts": Facts,
-    "lent": Lent,
+    "fill_values": FillValues,
     "moments": Moments,
     "prepared": Prepared,
     "advert": Advert,
@@ -446,7 +446,7 @@ OF_REGIONS: Kinds = {
     **REFUSALS,
     "ready": RegionReady,
     "facts": RegionFacts,
-    "lent": RegionLent,
+    "fill_values": RegionFillValues,
     "moments": RegionMoments,
     "prepared": RegionPrepared,
     "update": RegionUpdate,
@@ -500,7 +500,7 @@ def _names_are_plain(value: Any) -> bool:
 ANSWERS = {  # by kind of request
     "hello": "ready",
     "facts": "facts",
-    "lend": "lent",
+    "fill_values": "fill_values",
     "moments": "moments",
     "prepare": "prepared",
     "keys": "advert",

@@ -60,7 +60,7 @@ class Layout(Part):
     indicators: Annotated[list[Name], Meta(max_length=MOST_COLUMNS)]
 
 
-class Lacking(Part):
+class MissingColumns(Part):
     """Columns that some site never recorded."""
 
     numbers: Annotated[list[Place], Meta(max_length=MOST_COLUMNS)]
@@ -80,10 +80,10 @@ Of = Annotated[list[Place | None], Meta(max_length=MOST_TRIALS)]  # by kind of a
 Commons = Annotated[list[Common | None], Meta(max_length=MOST_TRIALS)]
 
 
-class Lend(Request):
+class FillValues(Request):
     layouts: Layouts
     of: Of
-    asked: Annotated[list[Lacking], Meta(max_length=MOST_TRIALS)]
+    missing: Annotated[list[MissingColumns], Meta(max_length=MOST_TRIALS)]
 
 
 class Moments(Request):
@@ -181,7 +181,7 @@ Kinds = Mapping[str, type[Struct]]
 TO_SITES: Kinds = {
     "hello": Hello,
     "facts": Facts,
-    "lend": Lend,
+    "fill_values": FillValues,
     "moments": Moments,
     "prepare": Prepare,
     "keys": SumStage,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import UndefinedError
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.render.figures import draw_all
@@ -18,7 +18,7 @@ from wardround.runs.spending import check_ledger
 def build_report(path: str | Path, workers: int = 1) -> Path:
     """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
     folder = RunFolder(as_path(path, "run", RunError))
-    with full_disk_is_told(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
+    with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:
             return _build(folder, workers)
         except UndefinedError:  # the page names something that a file lacks

@@ -12,10 +12,10 @@ from typing import Any, Unpack, get_args
 import pandas as pd
 import torch
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.notices import with_texts
-from wardround.core.processes import can_fork, side_by_side
+from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.evaluation.curves import Curves
@@ -101,7 +101,7 @@ def run_plan(
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         save_bundles(plan, folder)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
-    with full_disk_is_told(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
+    with reporting_full_disk(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
         for step in execute(plan, folder, engine, again, workers):
             if progress is not None:
                 progress(step)
@@ -175,7 +175,7 @@ def train_units(plan: Plan, units: Sequence[Unit], folder: RunFolder, workers: i
     workers = workers if can_fork() else 1
     if workers > 1:
         todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
-    for number, done in side_by_side(todo, run, workers, _load_statistics):
+    for number, done in in_parallel(todo, run, workers, _load_statistics):
         rounds[number] = done
         yield Progress(sum(rounds.values()), total, units[number].title)
 
@@ -213,7 +213,6 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
-    """A finished unit's predictions and weights."""
     pairs, study = list(zip(trials, runs, strict=True)), plan.study
     if study.arm(trials[0].arm).held_out is not None:
         _save(plan, folder, number, "selection", _predicted(pairs))

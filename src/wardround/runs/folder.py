@@ -110,7 +110,6 @@ class RunFolder:
             raise RunError(str(self.path / name), problem, "Run the study again with --again.") from None
 
     def read_study(self) -> dict[str, Any]:
-        """The content of study.toml, unparsed."""
         return read_toml(self.path / "study.toml", "Run the study again with --again.", RunError)
 
     def save_model(self, arm: str, seed: int, leaves: Tree) -> None:
@@ -123,7 +122,6 @@ class RunFolder:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
 
     def save_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
-        """Of one finished unit, until all are finished."""
         self.write_table(f"state/{kind}/unit-{unit:05}.parquet", table)
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
@@ -208,7 +206,6 @@ class RunFolder:
         return (self.path / "summaries.jsonl").is_file()
 
     def write_summaries(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Each site's summary of its own predictions, for each arm and seed."""
         content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
         write_atomically(self.path / "summaries.jsonl", content)
 

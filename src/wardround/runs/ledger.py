@@ -191,7 +191,6 @@ def spent_by(entries: Iterable[Entry], by: Sequence[Part] = (), delta: float | N
 
 
 def plain(row: Spent) -> dict[str, Any]:
-    """For --json, which has no infinity."""
     return {**asdict(row), "add_remove": to_json(row.add_remove), "replace": to_json(row.replace)}
 
 
@@ -220,7 +219,6 @@ def _row(entries: list[Entry], by: Sequence[Part], delta: float) -> Spent:
 
 
 def sync(path: Path) -> None:
-    """A file or folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

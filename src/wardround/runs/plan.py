@@ -12,7 +12,7 @@ import torch
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, StudyError, suggest
-from wardround.core.notices import CHECKS, Notice, as_notice, identity, over_seeds
+from wardround.core.notices import CHECKS, Notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
@@ -33,8 +33,6 @@ CACHE_BYTES = 2**30
 
 @dataclass
 class Plan:
-    """A study with its data loaded: everything that can be known before training."""
-
     study: Study
     families: Families
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
@@ -75,8 +73,8 @@ class Plan:
         return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(note for cohort in self.cohorts.values() for note in cohort.notes))
+    def source_notices(self) -> list[Notice]:
+        return list(dict.fromkeys(notice for cohort in self.cohorts.values() for notice in cohort.notices))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -202,7 +200,7 @@ class Plan:
     @property
     def notices(self) -> list[Notice]:
         """Of reading, then of the checks with all seeds."""
-        notices = [as_notice(note) for note in self.notes]
+        notices = self.source_notices
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
             notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]

@@ -258,7 +258,6 @@ def _training(plan: Plan, arm: Arm, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _too_few(plan: Plan) -> dict[str, dict[int, Notice]]:
-    """By arm and seed."""
     notices: dict[str, dict[int, Notice]] = {}
     for arm in _vertical(plan):
         for seed in plan.data_seeds(arm):

@@ -169,7 +169,6 @@ def counted_exposure(plan: Plan) -> dict[str, Any] | None:
 
 
 def as_plain(plan: Plan, planned: Sequence[Planned]) -> dict[str, Any]:
-    """For --json."""
     return {
         "study": {"name": plan.study.name, "hash": plan.study.hash},
         "arms": [_with_infinite(asdict(row)) for row in planned],
@@ -179,7 +178,6 @@ def as_plain(plan: Plan, planned: Sequence[Planned]) -> dict[str, Any]:
 
 
 def _with_infinite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
     return {key: to_json(value) if key.startswith("epsilon") else value for key, value in row.items()}
 
 
@@ -326,7 +324,6 @@ def describe_spending(
 
 
 def described(arm: Arm) -> dict[str, Any]:
-    """What the study asks for."""
     privacy = arm.privacy
     return {
         "example": {**asdict(privacy.example), "epsilon": to_json(privacy.example.promised)}

@@ -4,7 +4,7 @@ from typing import Any
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict.images import IMAGE
-from wardround.bundles.predict.predict import sheet_of, wanted
+from wardround.bundles.predict.predict import output_columns, required_columns
 from wardround.data.records import Column
 from wardround.uncertainty.decision import TEXTS
 
@@ -21,17 +21,17 @@ _IMAGE: Json = {
 
 def row_schema(bundle: Bundle) -> Json:
     """One row: every column that the bundle needs, by its name in the hospital's files."""
-    asked = wanted(bundle)
-    names = [*asked.needed, *asked.optional, *(name for party in asked.together for name in party)]
+    required = required_columns(bundle)
+    names = [*required.needed, *required.optional, *(name for party in required.parties for name in party)]
     by_name = {column.own_name: column for column in reversed(bundle.recipe.columns)}
     by_name |= {c.own_name: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
     image = {IMAGE: _IMAGE} if bundle.inputs.images is not None else {}
     return {
         "title": bundle.name,
         "type": "object",
-        "required": [*image, *asked.needed],
+        "required": [*image, *required.needed],
         "properties": {**image, **{name: _column(bundle, by_name[name]) for name in names}},
-        "additionalProperties": True,  # as in a file, they are not looked at
+        "additionalProperties": True,  # ignored, as in a file
     }
 
 
@@ -51,14 +51,14 @@ def answer_schema(bundle: Bundle) -> Json:
         "bool": {"type": ["boolean", "null"]},
         "string": {"type": ["string", "null"]},
     }
-    properties: Json = {name: kinds[str(kind)] for name, kind in sheet_of(bundle).columns.items()}
-    properties |= {name: {"type": "boolean"} for name in ("far", "refer") if name in properties}
+    properties: Json = {name: kinds[str(kind)] for name, kind in output_columns(bundle).columns.items()}
+    properties |= {name: {"type": "boolean"} for name in ("out_of_distribution", "refer") if name in properties}
     properties |= {name: {"type": "string"} for name in ("absent", "why") if name in properties}
-    known = ", ".join(f"{text!r}" for text in TEXTS.values())
-    said = "Empty if and only if refer is false." if "refer" in properties else "Empty where there is none."
-    properties["why"]["description"] = f"Every reason to look at the row, of these, with columns: {known}. {said}"
-    if "call" in properties:
-        properties["call"] = {"enum": [*bundle.classes, None]}
+    reasons = ", ".join(map(repr, TEXTS.values()))
+    empty = "Empty if and only if refer is false." if "refer" in properties else "Empty where there is none."
+    properties["why"]["description"] = f"Every reason to look at the row, of these, with columns: {reasons}. {empty}"
+    if "predicted" in properties:
+        properties["predicted"] = {"enum": [*bundle.classes, None]}
     row = {"type": "object", "required": list(properties), "properties": properties}
     return {
         "type": "object",
@@ -68,23 +68,23 @@ def answer_schema(bundle: Bundle) -> Json:
 
 
 def error_schema() -> Json:
-    words = {key: {"type": "string"} for key in ("where", "problem", "remedy")}
-    error = {"type": "object", "required": list(words), "properties": words}
+    texts = {key: {"type": "string"} for key in ("where", "problem", "remedy")}
+    error = {"type": "object", "required": list(texts), "properties": texts}
     return {"type": "object", "required": ["error"], "properties": {"error": error}}
 
 
 def _column(bundle: Bundle, column: Column) -> Json:
-    """Ranges and levels are told and not demanded: a row beyond them is predicted and marked."""
+    """Ranges and levels are described and not demanded: a row beyond them is predicted and marked."""
     if column.dates:
         return {"type": ["string", "null"], "description": "A date, as yyyy-mm-dd. null: a gap."}
-    said = "A number, or a text of it. null: a gap."
-    made: Json = {"type": ["number", "string", "null"]}
+    description = "A number, or a text of it. null: a gap."
+    schema: Json = {"type": ["number", "string", "null"]}
     if column.kind == "categorical":
-        said = "A level. null: a gap."
+        description = "A level. null: a gap."
         levels = bundle.recipe.layout.levels.get(column.name, column.levels)
-        made |= {"examples": list(levels)} if levels else {}
+        schema |= {"examples": list(levels)} if levels else {}
     elif column.limits is not None:
-        said += f" Known range: {column.limits[0]:g} to {column.limits[1]:g}."
+        description += f" Known range: {column.limits[0]:g} to {column.limits[1]:g}."
     if column.name in bundle.unrecorded:
-        said += " May be left out: this site did not record it, and it is not used."
-    return {**made, "description": said}
+        description += " May be left out: this site did not record it, and it is not used."
+    return {**schema, "description": description}

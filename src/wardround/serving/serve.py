@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict.predict import predict_images, predict_rows, wanted
+from wardround.bundles.predict.predict import predict_images, predict_rows, required_columns
 from wardround.core.errors import MachineError, StudyError
 from wardround.core.extras import needs
 from wardround.core.threads import torch_threads
@@ -91,9 +91,9 @@ class TimedHead(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 def warm_up(bundle: Bundle) -> None:
     """The first time takes longer; nobody waits for it."""
     if bundle.inputs.images is None:
-        predict_rows(bundle, [dict.fromkeys(wanted(bundle).needed)])
+        predict_rows(bundle, [dict.fromkeys(required_columns(bundle).needed)])
     else:
-        nothing = {name: [None] for name in wanted(bundle).needed}
+        nothing = {name: [None] for name in required_columns(bundle).needed}
         black = np.zeros((1, *bundle.inputs.images.shape[1:]), dtype=np.uint8)
         predict_images(bundle, black, pd.DataFrame(nothing, index=[0]))
 

@@ -1,4 +1,4 @@
-"""Something published, as a study writes it down, and what a claim may be about. `evaluation/claims.py` judges it."""
+"""Claims: published figures that a study is compared with. `evaluation/claims` judges them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -40,7 +40,7 @@ MOST_ROUNDED = 10  # numbers of which every combination, rounded up or down, is 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What can be asked of something that a claim may be about."""
+    """Something that a claim may be about, and what can be computed from it."""
 
     of: Literal["arms", "pair", "sites"]  # pair: of one arm and one that it is set against, as papers print tests
     statistics: tuple[Statistic, ...] = ("mean",)
@@ -74,7 +74,7 @@ QUANTITIES: dict[str, Quantity] = {  # besides metrics and what is measured afte
 
 @dataclass(frozen=True)
 class Claim:
-    """Something published, set beside ours.
+    """A published figure to compare ours with.
 
     `arms` and `against`: the mean of `metric` over arms, compared with that over `against` where it is given. `stated`
     are figures that the source gives for one and the same thing; `formula` is computed from what it gives in `given`.
@@ -106,7 +106,7 @@ class Claim:
 
 
 def hashed(claim: Claim) -> dict[str, Any]:
-    """As it counts for a study's hash: what it does not use is left out, so that studies keep their names."""
+    """As it enters a study's hash. Later fields are left out if unused, so that older studies keep their hash."""
     later = {"rounded": 0.0, "group": "", "statistic": "mean", "compare": "difference", "site": ""}
     return {key: value for key, value in asdict(claim).items() if key not in later or value != later[key]}
 
@@ -156,13 +156,13 @@ def _check_formula(claim: Claim, where: str) -> None:
         problem = f"{len(claim.formulas)} formulas and {len(claim.given)} lists in `given`"
         raise StudyError(f"{where}: formula", problem, "Write one formula for all lists, or one for each.")
     for number, (formula, values) in enumerate(zip(claim.formulas, claim.given, strict=True)):
-        _check_given(formula, values, f"{where}: given[{number}]")
+        _check_arguments(formula, values, f"{where}: given[{number}]")
     if claim.rounded and (not claim.given or max(map(len, claim.given)) > MOST_ROUNDED):
         remedy = f"Use it with lists of at most {MOST_ROUNDED} numbers, or leave it out."
         raise StudyError(f"{where}: rounded", "needs figures in `given`, and not too many", remedy)
 
 
-def _check_given(formula: str, values: Sequence[float], where: str) -> None:
+def _check_arguments(formula: str, values: Sequence[float], where: str) -> None:
     names = TAKES.get(formula, ())
     order = f"Write in this order: {', '.join(names)}." if names else "Write two numbers at least."
     if names and len(values) != len(names):

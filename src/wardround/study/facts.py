@@ -1,4 +1,4 @@
-"""What members of the four families declare about themselves, so that nobody keeps lists of their names.
+"""Facts that members of the four families declare about themselves, so that no other code lists their names.
 
 An algorithm or a partition carries its facts in the value that its factory returns. A model or a source cannot be built
 before its data are known; its facts stand above its factory:

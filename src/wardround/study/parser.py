@@ -4,7 +4,7 @@ The blocks of a study file are the fields of `Arm` and `Study` (`schema.SECTIONS
 block is a new field there, and needs nothing here unless a default depends on other blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
-from wardround.study.defaults import training_alone, with_metric, with_seeds
 from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
 from wardround.study.schema import (
     ARM_BLOCKS,
@@ -24,6 +23,7 @@ from wardround.study.schema import (
     Choice,
     Evaluation,
     Section,
+    Selection,
     Study,
     Variant,
     Varied,
@@ -119,7 +119,7 @@ class _Reader:
         tables = {
             key: deepcopy(dict(_table(raw, key, where)))
             for key in TABLES
-            if key in raw or key in SECTIONS or not _is_optional(blocks[key])
+            if key in raw or key in SECTIONS or blocks[key].default is not None
         }
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
@@ -129,7 +129,7 @@ class _Reader:
     def apply(
         self, overrides: Mapping[str, Any], tables: dict[str, Any], known: tuple[str, ...], where: str, title: str
     ) -> None:
-        """Dotted keys into tables. What a table says of one member does not hold for another in its place."""
+        """Dotted keys into tables. Settings of a member that is replaced by another are dropped."""
         for key, section in SECTIONS.items():
             tables[key] = self.for_member(tables[key], section, overrides.get(f"{key}.{section.tag}"))
         for path, value in overrides.items():
@@ -220,9 +220,9 @@ class _Reader:
     def for_member(
         self, table: dict[str, Any], section: Section, replacement: Any, current: str | None = None
     ) -> dict[str, Any]:
-        """The table for another member: what it says of the old one stays only where the new one could have said it.
+        """The table for another member: only settings that the new member has too are kept.
 
-        `current` is the old one, where the table does not name it.
+        `current` is the old member, if the table does not name it.
         """
         family: Mapping[str, Factory] = getattr(self.families, section.family)
         if not isinstance(replacement, str) or replacement not in family:
@@ -235,7 +235,7 @@ class _Reader:
     def without_replaced(
         self, quick: Mapping[str, Any], changes: Mapping[str, Any], tables: Mapping[str, Any], where: str
     ) -> dict[str, Any]:
-        """The quick block, without what it says of a member in whose place `changes` put another."""
+        """The quick block, without its settings of members that `changes` replace."""
         nested: dict[str, Any] = {}
         for path, value in quick.items():
             set_path(nested, path, value, where)
@@ -275,18 +275,14 @@ class _Reader:
         study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
         document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
         for key, section in SECTIONS.items():
-            beside = asdict(common[section.common_field]) if section.common is not None else {}
-            document[key] = {section.tag: members[key].name, **members[key].options, **beside}
+            shared = asdict(common[section.common_field]) if section.common is not None else {}
+            document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
             if block.required or tables.get(name):
                 document[name] = asdict(value) or None
         document |= {name: raw.get(name) for name in ("arms", "variants", "claims")}
         return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}
-
-
-def _is_optional(block: Setting) -> bool:
-    return block.default is None
 
 
 def _keys(prefix: str, kind: Any) -> dict[str, Any]:
@@ -353,7 +349,7 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Only what TOML and JSON can hold; what is None is left out, because TOML has no null."""
+    """Only what TOML and JSON can hold. None is left out, because TOML has no null."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -373,3 +369,30 @@ def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise StudyError(where, f"expected a text, found {shown(value)}", "Write it in quotes.")
     return value
+
+
+def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], model: ModelFacts) -> dict[str, Any]:
+    """[evaluation] with a number of seeds, where it names none: as many as the kind of model affords, so that an answer
+    has intervals; one where patients or hospitals are protected, because each seed spends epsilon."""
+    evaluation: dict[str, Any] = tables["evaluation"]
+    seeds = evaluation.get("seeds", {})
+    if not isinstance(seeds, Mapping) or "count" in seeds:
+        return evaluation
+    keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
+    spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
+    count = 1 if spends else model.seeds
+    return {**evaluation, "seeds": {**seeds, "count": count}}
+
+
+def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:
+    """A value is selected by the primary metric."""
+    return selection and replace(selection, metric=selection.metric or evaluation.metric)
+
+
+def training_alone(arms: Sequence[Arm]) -> str | None:
+    """Each hospital alone, where the study has that arm. None where a variant is without it."""
+    main = [arm for arm in arms if not arm.variant and arm.algorithm.facts.alone and not arm.train_at]
+    if not main or main[0].name != main[0].family:
+        return None
+    names, variants = {arm.name for arm in arms}, {arm.variant for arm in arms}
+    return main[0].name if all(in_variant(main[0].name, variant) in names for variant in variants) else None

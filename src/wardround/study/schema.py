@@ -35,7 +35,7 @@ from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
-FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
+FINAL = tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in ("accuracy", "loss"))
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
@@ -59,7 +59,7 @@ class Choice(Generic[Facts]):
 
 @dataclass(frozen=True)
 class Preparation:
-    """What each site does with its columns before training; fitted on training rows only."""
+    """How each site prepares its columns before training; fitted on training rows only."""
 
     missing: Literal["drop", "mean", "median", "range"] = "median"  # range: the middle of a column's public range
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
@@ -94,7 +94,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to an image each time that it is trained on; drawn anew for each batch, from a stream of its own."""
+    """Random changes of training images, drawn anew for each batch."""
 
     flip: Literal["none", "horizontal", "both"] = "none"
     rotate: Annotated[float, Range(low=0, high=180)] = 0.0  # degrees to either side, at most
@@ -155,13 +155,13 @@ class Evaluation:
     bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
-        """What a seed does not vary stays as the first seed made it."""
+        """What a seed does not vary is drawn with the first seed."""
         return seed if purpose in self.vary else self.seeds.first
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What hospitals agree on when the study runs across them. A simulation has no use for it."""
+    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
@@ -201,7 +201,7 @@ class ExamplePrivacy:
 
     @property
     def longest(self) -> float:
-        """What a patient's gradient is cut to."""
+        """The length to which a patient's gradient is clipped."""
         return math.inf if self.clip == "none" else self.clip
 
     @property
@@ -230,7 +230,7 @@ class SecureSum:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What protects patients and hospitals in an arm. Each part is whole or absent."""
+    """Protection of patients and hospitals in an arm. Each part is complete or left out."""
 
     example: ExamplePrivacy | None = None
     site: SitePrivacy | None = None
@@ -239,7 +239,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class EmbeddingNoise:
-    """What a party does to the numbers that it sends for a row: their length is cut to `clip`, then they get noise."""
+    """Protection of the embeddings that a party sends: their length is clipped, then they get noise."""
 
     clip: Positive
     noise: NonNegative = 0.0  # SD, in clips
@@ -247,7 +247,7 @@ class EmbeddingNoise:
 
 @dataclass(frozen=True)
 class Topology:
-    """Who exchanges what with whom.
+    """How sites, regions or parties are connected.
 
     flat: sites and one coordinator. hierarchical: sites, a coordinator of each region, one of all regions. vertical:
     parties that hold different features of the same patients.
@@ -265,7 +265,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What is told of how sure a model is. Whatever is chosen for it is chosen on validation rows."""
+    """How the uncertainty of predictions is estimated. Everything about it is chosen on validation rows."""
 
     method: Literal["none", "dropout", "laplace", "ensemble"] = "none"  # where several scores of one row come from
     passes: Annotated[int, Range(low=2)] = 30  # of dropout or Laplace; an ensemble has as many as there are seeds
@@ -402,13 +402,13 @@ class Study:
 
 def _sections() -> dict[str, Section]:
     hints = get_type_hints(Arm)
-    found = {}
+    sections = {}
     for part in fields(Arm):
         if SECTION in part.metadata:
             declared: Section = part.metadata[SECTION]
             common = hints[declared.common_field] if declared.common_field else None
-            found[part.name] = replace(declared, common=common, facts=get_args(hints[part.name])[0])
-    return found
+            sections[part.name] = replace(declared, common=common, facts=get_args(hints[part.name])[0])
+    return sections
 
 
 def _blocks(target: type) -> dict[str, Setting]:
@@ -429,7 +429,7 @@ def in_variant(arm: str, variant: str) -> str:
 
 
 def anonymous(value: Any) -> Any:
-    """Plain data without paths and device. That there is a path is told, where it leads is not."""
+    """Plain data without the device, and with `a path` in place of each path."""
     if isinstance(value, Mapping):
         return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):

@@ -11,14 +11,14 @@ SAME_ROWS = ("partition", "split")  # what must stay where the models of several
 
 
 def check_uncertainty(study: Study, where: str) -> None:
-    asked = [arm for arm in study.arms if arm.uncertainty is not None]
+    arms = [arm for arm in study.arms if arm.uncertainty is not None]
     evaluation = study.evaluation
     # a split that comes with the data may have validation rows; whether it has is known with the data
-    if asked and not evaluation.validation_share and evaluation.split == "drawn":
+    if arms and not evaluation.validation_share and evaluation.split == "drawn":
         problem = "there are no validation rows, and whatever is chosen for it is chosen on them"
         remedy = "Set evaluation.validation_share above 0, such as 0.1, or leave [uncertainty] out."
         raise StudyError(f"{where}: uncertainty", problem, remedy)
-    for arm in asked:
+    for arm in arms:
         if arm.uncertainty is None or arm.uncertainty.method != "ensemble":
             continue
         here = f"{where}: arms: {arm.name}: uncertainty: method"
@@ -165,8 +165,8 @@ def _check_selection(study: Study, where: str) -> None:
             raise StudyError(f"{here}: arms", f"no swept arm is called {family!r}", remedy)
     if not selection.arms:
         raise StudyError(f"{here}: arms", "is empty", suggest("", swept, "Swept arms"))
-    given = study.evaluation.split == "given"  # it may have validation rows; whether it has is known with the data
-    if selection.on == "validation" and not study.evaluation.validation_share and not given:
+    own_split = study.evaluation.split == "given"  # it may have validation rows; whether it has is known with the data
+    if selection.on == "validation" and not study.evaluation.validation_share and not own_split:
         remedy = "Set evaluation.validation_share above 0: a value is never chosen on test rows."
         raise StudyError(f"{here}: on", "there are no validation rows to choose on", remedy)
     if (selection.on == "site") != (selection.site is not None):

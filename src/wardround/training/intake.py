@@ -1,4 +1,4 @@
-"""What comes in during a round: updates as they arrive, in site order, added up plainly or under masks."""
+"""A round's updates, taken in site order and summed, in the clear or under masks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,12 +16,13 @@ from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
 from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.study.schema import SecureSum, SitePrivacy
 from wardround.training.local import Memory, Outcome
 from wardround.training.trial import Assignment, RoundRecord, Run, Trial, stopped
 
 
 class Intake:
-    """Holds one sum, or one of each region, or each update where the algorithm needs them."""
+    """Holds one sum, or one per region, or each update if the algorithm needs them."""
 
     def __init__(self, trial: Trial, run: Run, assignments: Sequence[Assignment]) -> None:
         self.trial, self.run, self.assignments, self.algorithm = trial, run, assignments, trial.algorithm
@@ -48,8 +49,9 @@ class Intake:
 
     def take(self, outcomes: Iterable[tuple[Assignment, Outcome]]) -> None:
         """All that a round's sites send."""
-        if self.trial.privacy.secure_sum is not None:
-            self._take_masked(outcomes)
+        secure = self.trial.privacy.secure_sum
+        if secure is not None:
+            self._take_masked(outcomes, secure)
             return
         for assignment, outcome in outcomes:
             self._note(assignment, outcome)
@@ -92,34 +94,32 @@ class Intake:
         self.region_sums[region] = weighted if before is None else tree.add_into(before, weighted)
         self.region_weights[region] += weight
 
-    def _take_masked(self, outcomes: Iterable[tuple[Assignment, Outcome]]) -> None:
-        """The real protocol between the sites of the roster, those whose work is dropped included.
+    def _take_masked(self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum) -> None:
+        """The real protocol between the sites of the roster, including those whose work is dropped.
 
-        Of regions each has a sum of its own; one that comes to nothing leaves the others as they are. Outcomes come
-        region by region.
+        Each region has a sum of its own; if one fails, the others are not affected. Outcomes come region by region.
         """
         if self.regions is None:
-            summed = self._masked_sum(outcomes, [assignment.site.name for assignment in self.assignments])
+            summed = self._masked_sum(outcomes, secure, [assignment.site.name for assignment in self.assignments])
             if summed is not None:
                 self.total(*summed)
             return
         of_site = self.regions.of_site
         for region, part in groupby(outcomes, lambda pair: of_site[pair[0].number]):
             roster = [a.site.name for a in self.assignments if of_site[a.number] == region]
-            summed = self._masked_sum(part, roster, self.regions.names[region])
+            summed = self._masked_sum(part, secure, roster, self.regions.names[region])
             if summed is not None:
                 self.weight += summed[1]
                 self.region_weights[region] = summed[1]
                 self.region_means[region] = mean_of(*summed, self.shapes, self.trial.dtype)
 
     def _masked_sum(
-        self, outcomes: Iterable[tuple[Assignment, Outcome]], roster: Sequence[str], region: str = ""
+        self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum, roster: Sequence[str], region: str = ""
     ) -> tuple[np.ndarray, float] | None:
-        """What the sites of a roster have in sum, with its weight; None where there is none, which is noted."""
+        """The sum over the sites of a roster, with its weight; None if it failed, which is recorded."""
         from wardround.privacy.secure_sum.simulated_sum import sum_securely
 
-        secure = self.trial.privacy.secure_sum
-        if secure is None or not roster:
+        if not roster:
             return None
         encoding = encoding_of(secure, len(self.trial.sites))
         came: list[str] = []
@@ -145,7 +145,7 @@ class Intake:
             return None
 
     def _fail_region(self, region: str, why: str, came: Sequence[str]) -> None:
-        """A region's round comes to nothing: its model stays, and so does what its sites remember."""
+        """A region's round failed: its model and its sites' memories stay as they are."""
         self.failed = "; ".join(part for part in (self.failed, f"{region}: {why}") if part)
         self.names = [name for name in self.names if name not in came]
         self.memories = {name: memory for name, memory in self.memories.items() if name not in came}
@@ -156,11 +156,11 @@ class Intake:
         self.mean = mean_of(summed, weight, self.shapes, self.trial.dtype)
 
     def fail(self, why: str) -> None:
-        """The round comes to nothing: the model stays, and so does what sites remember."""
+        """The round failed: the model and the sites' memories stay as they are."""
         self.failed, self.memories, self.names, self.mean, self.sum = why, {}, [], None, None
 
     def _spread(self, moved: Tree | None, weight: float) -> None:
-        """Welford's running mean and spread: no update has to be kept, and nothing cancels."""
+        """Welford's running mean and spread: no update has to be stored, and nothing cancels."""
         if moved is None:
             self.spread = float("nan")
             return
@@ -175,10 +175,11 @@ class Intake:
 
     def aggregate(self, server: State, noise: Stream | None = None) -> State:
         """The coordinator's next state. `noise` is for whole sites; in a simulation it comes from the seed."""
-        if self.trial.privacy.site is not None and not self.failed:
-            return self._aggregate_with_noise(server, noise)
+        site = self.trial.privacy.site
+        if site is not None and not self.failed:
+            return self._aggregate_with_noise(server, site, noise)
         if self.algorithm.aggregate_regions is not None:
-            # also where nobody came: regions are averaged when their rounds are over
+            # also without any update: regions are averaged when their rounds are over
             return self.algorithm.aggregate_regions(
                 server, self._means_of_regions(), self.region_weights, self.run.round
             )
@@ -198,12 +199,10 @@ class Intake:
             total, self.region_sums[region] = self.region_sums[region], None
             yield None if total is None else tree.scale_state(total, 1 / weight)
 
-    def _aggregate_with_noise(self, server: State, noise: Stream | None) -> State:
-        """Noise on the sum of clipped updates, divided by the number of sites that is expected: the number that came
-        would itself tell something. A round to which nobody came has noise as well."""
-        trial, site = self.trial, self.trial.privacy.site
-        if site is None:
-            raise ValueError("noise is for studies with [privacy.site]")
+    def _aggregate_with_noise(self, server: State, site: SitePrivacy, noise: Stream | None) -> State:
+        """Noise on the sum of clipped updates, divided by the expected number of sites: the actual number would itself
+        reveal something. A round without any update gets noise as well."""
+        trial = self.trial
         arrived = self.sum if self.mean is None else tree.scale_state(self.mean, self.weight)
         total = arrived or self._zero_update(server)
         stream = noise or seeded_streams(trial.batch_seed, self.run.round, "")("noise for sites")

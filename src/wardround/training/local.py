@@ -58,7 +58,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a site's local work gave: `update` leaves, `memory` stays, the rest is for the record."""
+    """The result of a site's local work: `update` leaves, `memory` stays, the rest is for the record."""
 
     update: State
     memory: Memory
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Point:
-    """Where local work stands: everything that a step changes."""
+    """The state of local work: everything that a step changes."""
 
     params: Tree  # shared leaves
     private: Tree
@@ -152,10 +152,10 @@ def local_train(
     change: Callable[[Tensor], Tensor] | None = None,
     private: PrivateGradient | None = None,
 ) -> Outcome:
-    """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays.
+    """One site's work: a step per batch in `order`, from the model that it received.
 
-    `weights` are those of the loss, `change` is done to each batch of images. With `private` each step's gradient is
-    clipped by patient and gets noise before anything else is done with it.
+    `weights` are those of the loss, `change` augments each batch of images. With `private`, each step's gradient is
+    clipped by patient and gets noise before it is used.
     """
     images = rows.x.dim() == 4
     if images:
@@ -183,16 +183,16 @@ def local_train(
         gradient_weight=number(optimiser.gradient_weight(len(order))),
         start_loss=start_loss,
     )
-    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
+    update, state = algorithm.finish(point.params, shared, memory.algorithm, work)
     protection = {"clip": number(private.clip)} if private is not None and memory.protection else {}
-    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers, protection)
-    if images:  # whoever adds up what comes out need not know how it was laid out here
-        update, moved, kept_here = tree.settle(update), tree.settle({"": moved})[""], kept_here.settled()
-    return Outcome(update, kept_here, moved, point.loss / len(order))
+    moved, after = tree.sub(point.params, start), Memory(state, point.private, point.buffers, protection)
+    if images:  # the sum of updates does not depend on the layout here
+        update, moved, after = tree.settle(update), tree.settle({"": moved})[""], after.settled()
+    return Outcome(update, after, moved, point.loss / len(order))
 
 
 def _loss_on(model: Model, params: Tree, buffers: Tree, rows: Rows, chunk: int = 4096) -> Tensor:
-    """Mean loss on all rows, in pieces so that images fit into memory."""
+    """Mean loss on all rows, some at a time so that images fit into memory."""
     dtype = next(iter(params.values())).dtype
     total = torch.zeros((), dtype=dtype)
     with torch.no_grad():

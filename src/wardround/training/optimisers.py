@@ -54,15 +54,15 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Opt
         }
 
     def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
-        taken = state["steps"]["taken"] + 1
-        steps = float(taken)
+        count = state["steps"]["taken"] + 1
+        steps = float(count)
         unbias_m, unbias_v = 1 / (1 - beta1**steps), 1 / (1 - beta2**steps)
         # written in as few passes over memory as there can be: a network's step is otherwise a fifth longer
         m = tree.apply(lambda old, g: torch.lerp(old, g, 1 - beta1), state["m"], grad)
         v = tree.apply(lambda old, g: (beta2 * old).addcmul_(g, g, value=1 - beta2), state["v"], grad)
         root = tree.apply(lambda v: v.sqrt().mul_(unbias_v**0.5).add_(epsilon), v)
         after = tree.apply(lambda p, m, r: torch.addcdiv(p, m, r, value=-lr * unbias_m), params, m, root)
-        return after, {"m": m, "v": v, "steps": {"taken": taken}}
+        return after, {"m": m, "v": v, "steps": {"taken": count}}
 
     return Optimiser(init, step, gradient_weight=float)
 

@@ -1,4 +1,4 @@
-"""One round, as data in and data out. Engines differ only in how `train_sites` happens."""
+"""One round, from state to state. Engines differ only in how they run `train_sites`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,42 +27,32 @@ def _init_seed(trial: Trial) -> int:
 
 def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
     """`weights` are those of `first_weights`, where they are known already."""
-    shared, private, buffers = _parts(trial, weights)
-    kept = trial.algorithm.init_memory(shared)
-    memories = {
-        site.name: Memory(kept, _private_at(trial, site, private), buffers, _protection(trial)) for site in trial.sites
-    }
-    return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
+    parts = _parts(trial, weights)
+    memories = {site.name: _memory(trial, site, *parts) for site in trial.sites}
+    return Run(0, trial.algorithm.init(parts[0], len(trial.sites)), memories)
 
 
 def start_apart(trial: Trial) -> Run:
-    """The coordinator's part alone: in a deployment memories are at the sites."""
+    """The coordinator's part only: in a deployment memories are at the sites."""
     return Run(0, trial.algorithm.init(_parts(trial)[0], len(trial.sites)), {})
 
 
 def first_memory(trial: Trial, site: Site) -> Memory:
     """What a site keeps before its first round."""
-    shared, private, buffers = _parts(trial)
-    private = _private_at(trial, site, private)
-    return Memory(trial.algorithm.init_memory(shared), private, buffers, _protection(trial))
+    return _memory(trial, site, *_parts(trial))
 
 
-def _private_at(trial: Trial, site: Site, private: Tree) -> Tree:
-    """A site's own leaves, of the shapes that its columns ask for."""
-    if trial.model.at_site is None:
-        return private
-    width = site.train.x.shape[1]
-    names = [f"column {number}" for number in range(width)] if site.recipe is None else site.recipe.names
-    own = trial.model.at_site(_init_seed(trial), site.name, names)
-    return {**private, **{name: leaf.to(site.train.x.device, trial.dtype) for name, leaf in own.items()}}
-
-
-def _protection(trial: Trial) -> Tree:
-    """Only a clip that moves has to be remembered."""
+def _memory(trial: Trial, site: Site, shared: Tree, private: Tree, buffers: Tree) -> Memory:
+    if trial.model.at_site is not None:  # leaves whose shapes depend on the site's columns
+        width = site.train.x.shape[1]
+        names = [f"column {number}" for number in range(width)] if site.recipe is None else site.recipe.names
+        own = trial.model.at_site(_init_seed(trial), site.name, names)
+        private = {**private, **{name: leaf.to(site.train.x.device, trial.dtype) for name, leaf in own.items()}}
     example = trial.privacy.example
-    if example is None or example.adaptive is None:
-        return {}
-    return {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
+    protection: Tree = {}
+    if example is not None and example.adaptive is not None:  # only a clip that moves is remembered
+        protection = {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
+    return Memory(trial.algorithm.init_memory(shared), private, buffers, protection)
 
 
 def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:

@@ -1,4 +1,4 @@
-"""What a run is made of: a trial, who works in a round, what a round leaves behind."""
+"""A trial, its state between rounds, which sites work in a round, and the record of a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,8 +42,7 @@ class Trial:
 
     @property
     def light(self) -> bool:
-        """Whether a step is shorter than the time to start it. A network that looks at images never is, however few
-        weights it has."""
+        """Whether a step takes less time than starting it. A network for images is never light, however small."""
         looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
         return self.model.size < SMALL_MODEL and not looks
 
@@ -52,7 +51,7 @@ class Trial:
         return 0 if self.algorithm.pools else scored
 
     def is_near(self, number: int) -> bool:
-        """Whether a site's work belongs to whoever has this trial. Who is drawn does not depend on it."""
+        """Whether a site's work belongs to the holder of this trial. The draw of sites does not depend on it."""
         return not self.within or self.sites[number].name in self.within
 
     def roster(self, round_number: int) -> "Roster":
@@ -61,7 +60,7 @@ class Trial:
         )
 
     def rule(self, number: int, round_number: int = 0) -> Rule | None:
-        """How a site protects its patients in a round; None where it does not."""
+        """How a site protects its patients in a round; None without protection."""
         example = self.privacy.example
         if example is None:
             return None
@@ -69,7 +68,7 @@ class Trial:
         return rule_of(example, train, self.training.batch_size, epochs, round_number)
 
     def charge(self, number: int, epochs: int, round_number: int) -> Charge | None:
-        """What so many epochs of a round cost a site's patients."""
+        """The privacy that these epochs of a round cost a site's patients."""
         example, sampling = self.privacy.example, self.sampling(number)
         if example is None:
             return None
@@ -77,7 +76,7 @@ class Trial:
         return charge_of(example, sampling, noise, epochs)
 
     def charges(self, number: int) -> tuple[Charge, ...]:
-        """Of each round in which a site may still work, as planned."""
+        """The planned charges of the rounds in which a site may still work."""
         example = self.privacy.example
         return () if example is None else charges_within(example, self.sampling(number), self.epochs(number))
 
@@ -89,13 +88,13 @@ class Trial:
         return Sampling.of(len(self.sites[number].train), self.training.batch_size)
 
     def epochs(self, number: int) -> tuple[int, ...]:
-        """Of each round, as planned."""
+        """The planned epochs of each round."""
         return planned_epochs(self.training, len(self.sites), self.batch_seed, self.privacy.site is not None)[number]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run is between two rounds. Save it, load it, carry on: the same numbers."""
+    """The complete state between two rounds. Saved and loaded again, it gives the same numbers."""
 
     round: int
     server: State
@@ -114,7 +113,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a round looked like from outside. No value of a patient can be read from it."""
+    """A round as seen from outside. It holds no value of a patient."""
 
     round: int
     loss: float | None  # mean over the counted sites' batches
@@ -146,24 +145,24 @@ class Roster:
 
 
 def roster(training: Training, sites: int, seed: int, round_number: int, by_chance: bool = False) -> Roster:
-    """Depends on (seed, round) only, so that every arm sees the same draw.
+    """Depends on (seed, round) only, so that all arms see the same draw.
 
-    `by_chance`: each site is drawn by itself, as privacy for whole sites assumes, so that their number varies.
+    `by_chance`: each site is drawn independently, as site-level privacy assumes, so that their number varies.
     """
-    wanted = max(1, round(training.share * sites))
+    count = max(1, round(training.share * sites))
     chosen = list(range(sites))
     if by_chance and training.share < 1:
         drawn = seeds.generator(seed, "participation by chance", round_number).random(sites) < training.share
         chosen = np.flatnonzero(drawn).tolist()
-        wanted = len(chosen)
-    elif wanted < sites:
+        count = len(chosen)
+    elif count < sites:
         rng = seeds.generator(seed, "participation", round_number)
-        chosen = sorted(rng.choice(sites, size=wanted, replace=False).tolist())
+        chosen = sorted(rng.choice(sites, size=count, replace=False).tolist())
     epochs = dict.fromkeys(chosen, training.local_epochs)
     slow: list[int] = []
     if training.stragglers is not None:
         rng = seeds.generator(seed, "stragglers", round_number)
-        slow = rng.choice(chosen, size=round(training.stragglers.share * wanted), replace=False).tolist()
+        slow = rng.choice(chosen, size=round(training.stragglers.share * count), replace=False).tolist()
         # x epochs, uniform between 1 and E, as in the FedProx paper
         epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
     drop = training.stragglers is not None and training.stragglers.policy == "drop"
@@ -172,15 +171,15 @@ def roster(training: Training, sites: int, seed: int, round_number: int, by_chan
 
 @lru_cache(maxsize=64)
 def planned_epochs(training: Training, sites: int, seed: int, by_chance: bool) -> tuple[tuple[int, ...], ...]:
-    """By site, then by round: 0 where a site does not work, or where its work would not count."""
+    """By site, then by round: 0 if a site does not work or its work does not count."""
     if training.share == 1 and training.stragglers is None:
         return ((training.local_epochs,) * training.rounds,) * sites
     rosters = [roster(training, sites, seed, number, by_chance) for number in range(training.rounds)]
-    return tuple(tuple(0 if n in one.dropped else one.epochs.get(n, 0) for one in rosters) for n in range(sites))
+    return tuple(tuple(0 if n in r.dropped else r.epochs.get(n, 0) for r in rosters) for n in range(sites))
 
 
 def assign(trial: Trial, round_number: int) -> list[Assignment]:
-    """The round's work, site by site. Who would exceed its epsilon is not asked any more."""
+    """The round's work, site by site. Sites that would exceed their epsilon are left out."""
     drawn = trial.roster(round_number)
     return [
         Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped)
@@ -190,6 +189,6 @@ def assign(trial: Trial, round_number: int) -> list[Assignment]:
 
 
 def stopped(trial: Trial, round_number: int) -> tuple[str, ...]:
-    """Sites that would have worked in this round, had they not spent their epsilon."""
+    """Sites that are drawn for this round and have spent their epsilon."""
     drawn = [n for n in trial.roster(round_number).numbers if trial.is_near(n)]
     return tuple(trial.sites[n].name for n in drawn if round_number >= trial.stops(n))

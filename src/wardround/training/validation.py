@@ -1,4 +1,4 @@
-"""Promises of [privacy] that these sites cannot keep: known with their rows, before anything trains."""
+"""Guarantees of [privacy] that these sites cannot give: checked with their rows, before anything trains."""
 
 from collections import Counter
 from itertools import combinations
@@ -7,62 +7,59 @@ import numpy as np
 
 from wardround.core.errors import StudyError
 from wardround.core.extras import load
-from wardround.study.schema import Privacy
+from wardround.study.schema import ExamplePrivacy, Privacy, SecureSum
 from wardround.training.trial import Trial
 
 
 def refuse_unkept(trial: Trial) -> None:
     need_extras(trial.arm, trial.privacy)
     if trial.privacy.example is not None:
-        _check_example(trial)
+        _check_example(trial, trial.privacy.example)
     if trial.privacy.site is not None and trial.privacy.site.delta >= 1 / len(trial.sites):
         problem = f"{trial.privacy.site.delta:g} is no less than one in {len(trial.sites)} sites"
         raise _wrong(trial, "site: delta", problem, "A delta of 1/n may give one of n away: write a much smaller one.")
     if trial.privacy.secure_sum is not None:
-        _check_secure_sum(trial)
+        _check_secure_sum(trial, trial.privacy.secure_sum)
 
 
 def need_extras(arm: str, privacy: Privacy) -> None:
-    """Known before anything trains, and in a deployment before anything is told, not at the first epsilon."""
+    """Checked before anything trains, and in a deployment before anything is sent."""
     if privacy.example is not None or privacy.site is not None:
         load("dp_accounting", "privacy", f"arms: {arm}: privacy")
     if privacy.secure_sum is not None:
         load("cryptography", "privacy", f"arms: {arm}: privacy")
 
 
-def _check_example(trial: Trial) -> None:
-    example = trial.privacy.example
+def _check_example(trial: Trial, example: ExamplePrivacy) -> None:
     for number, site in enumerate(trial.sites):
-        # refused where a count is told too exactly: noise is largest in the first round or in the last
+        # `rule` refuses a count with too little noise, which is smallest in the first round or in the last
         rule, _ = trial.rule(number), trial.rule(number, trial.training.rounds - 1)
-        if example is not None and rule is not None and example.delta > 1 / (10 * rule.patients):
+        if rule is not None and example.delta > 1 / (10 * rule.patients):
             problem = f"{example.delta:g} is more than one in ten times the {rule.patients} patients of {site.name}"
             remedy = "A delta of 1/n may give one of n patients away: write a much smaller one."
             raise _wrong(trial, "example: delta", problem, remedy)
         if not trial.stops(number) and any(trial.epochs(number)) and rule is not None:
             problem = f"with noise {rule.noise:g} not one round of {site.name} fits into it"
             raise _wrong(trial, "example: epsilon", problem, "Raise epsilon or the noise, or leave `noise` out.")
-    for one, other in combinations(trial.sites, 2):
-        both = len(np.intersect1d(one.train.people.numpy(), other.train.people.numpy())) if _named(trial) else 0
+    for first, second in combinations(trial.sites, 2):
+        both = len(np.intersect1d(first.train.people.numpy(), second.train.people.numpy())) if _named(trial) else 0
         if both:
-            problem = f"{both} patients train at both {one.name} and {other.name}, and their two epsilons would add up"
+            places = f"{first.name} and {second.name}"
+            problem = f"{both} patients train at both {places}, and their two epsilons would add up"
             remedy = "Choose sites that share no patients, or give ids that tell them apart."
             raise _wrong(trial, "example", problem, remedy)
 
 
 def _named(trial: Trial) -> bool:
-    """Whether patients' numbers mean the same at all sites. In a deployment each hospital has its own."""
+    """Whether sites share a numbering of patients. In a deployment each hospital has its own."""
     return all(site.train.patients is not None for site in trial.sites)
 
 
-def _check_secure_sum(trial: Trial) -> None:
+def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
     from wardround.core.errors import SecureSumError
     from wardround.privacy.secure_sum.fixed_point import encoding_of
     from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
 
-    secure = trial.privacy.secure_sum
-    if secure is None:
-        return
     for where, count in sorted(_summed(trial)):
         try:
             names = tuple(site.name for site in trial.sites[:count])
@@ -78,13 +75,13 @@ def _check_secure_sum(trial: Trial) -> None:
 
 
 def _summed(trial: Trial) -> set[tuple[str, int]]:
-    """How many sites there are in a secure sum, over all rounds; of each region by its name."""
+    """The numbers of sites in a secure sum that occur over all rounds, with the region's name."""
     rosters = [trial.roster(number).numbers for number in range(trial.training.rounds)]
     regions = trial.algorithm.regions
     if regions is None:
         return {("", len(numbers)) for numbers in rosters}
     counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
-    return {(regions.names[region], count) for one in counts for region, count in one.items()}
+    return {(regions.names[region], count) for by_region in counts for region, count in by_region.items()}
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

@@ -1,1 +1,1 @@
-"""How sure a model is: passes with dropout, ensembles, Laplace; their parts; calibration, prediction sets, referral."""
+"""Uncertainty of predictions: dropout, ensembles, Laplace; its parts; calibration, prediction sets, referral."""

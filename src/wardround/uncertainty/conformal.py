@@ -1,9 +1,9 @@
-"""Sets of answers that hold the right one as often as was asked for (split conformal prediction).
+"""Split conformal prediction: sets of labels with a guaranteed coverage.
 
-Each possible label of a row gets a strangeness. Its (1 - alpha) quantile over a site's validation rows, taken at
-rank ceil((n + 1)(1 - alpha)), is the cut; the set of a row holds every label that is not stranger. If rows of use and
-validation rows are exchangeable, the set holds the true label with probability 1 - alpha or a little more, whatever
-the model is worth: a bad model has large sets (Vovk et al. 2005; Papadopoulos et al., ECML 2002).
+Each possible label of a row gets a nonconformity score, here "strangeness". Its (1 - alpha) quantile over a site's
+validation rows, at rank ceil((n + 1)(1 - alpha)), is the cut; the set of a row holds every label that is not stranger.
+If new rows and validation rows are exchangeable, the set holds the true label with probability 1 - alpha or a little
+more, whatever the model's quality: a bad model has large sets (Vovk et al. 2005; Papadopoulos et al., ECML 2002).
 
 A site's cut holds for that site. Another hospital's rows are not exchangeable with these.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from wardround.core.errors import StudyError
 
@@ -35,9 +34,9 @@ def fit_cuts(
 ) -> Cuts:
     """From a site's validation rows, on which nothing else of the model was trained. Shapes are as in `calibration`.
 
-    `each_label`: a cut for each label from the rows that have it, so that the promise holds among the ill as well as
-    among the healthy. Without it, sets for a finding that one patient in twenty has may say "absent" to everybody and
-    be right nineteen times in twenty.
+    `each_label`: a cut for each label from the rows that have it, so that coverage holds among the ill as well as
+    among the healthy. Without it, sets for a finding that one patient in twenty has may be "absent" for everybody and
+    right nineteen times in twenty.
     """
     if not 0 < alpha < 1:
         raise StudyError(
@@ -52,7 +51,7 @@ def fit_cuts(
 
 def prediction_sets(cuts: Cuts, score: np.ndarray) -> np.ndarray:
     """Which labels each row's set holds: (rows, classes), or (rows, findings, 2). A plain set may be empty: then
-    every label would be stranger than those of validation rows are. What a user is given is `decision.answers`."""
+    every label would be stranger than those of validation rows. Users see `decision.answers`."""
     held: np.ndarray = strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values
     return held
 
@@ -69,16 +68,16 @@ def strangeness(score: np.ndarray, findings: bool, kind: Kind = "plain") -> np.n
         return 1 - p
     order = np.argsort(-p, axis=-1, kind="stable")
     along = np.cumsum(np.take_along_axis(p, order, axis=-1), axis=-1)
-    made = np.empty_like(p)
+    strange = np.empty_like(p)
     before = np.concatenate([np.zeros_like(along[..., :1]), along[..., :-1]], axis=-1)
-    np.put_along_axis(made, order, before, axis=-1)
-    return made
+    np.put_along_axis(strange, order, before, axis=-1)
+    return strange
 
 
 def held(sets: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Whether each row's set holds its label: (rows,), or (rows, findings). Of labels that are not known: False."""
-    found = np.take_along_axis(sets, np.maximum(label, 0)[..., None], axis=-1)[..., 0]
-    return np.asarray(found & (label >= 0))
+    inside = np.take_along_axis(sets, np.maximum(label, 0)[..., None], axis=-1)[..., 0]
+    return np.asarray(inside & (label >= 0))
 
 
 def coverage(sets: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -93,35 +92,18 @@ def set_sizes(sets: np.ndarray) -> np.ndarray:
     return np.asarray(sets.sum(axis=-1))
 
 
-def coverage_interval(calibration_rows: int, alpha: float, test_rows: int, inside: float = 0.99) -> tuple[float, float]:
-    """Between which shares the coverage of `test_rows` rows lies with probability `inside`, if all rows are
-    exchangeable and no two are equally strange (where some are, as with the adaptive kind, the lower end holds).
-
-    Given the validation rows, the coverage of one more row is distributed as Beta(k, n + 1 - k) with k the cut's rank;
-    the number covered of several is beta-binomial (Vovk, ACML 2012). A patient with several rows counts as several
-    patients here, which makes the interval too narrow.
-    """
-    k = rank(calibration_rows, alpha)
-    if k > calibration_rows:
-        return 1.0, 1.0
-    number = stats.betabinom(test_rows, k, calibration_rows + 1 - k)
-    low, high = number.ppf([(1 - inside) / 2, (1 + inside) / 2])
-    return float(low) / test_rows, float(high) / test_rows
-
-
 def rank(rows: int, alpha: float) -> int:
     """The place of the cut among the rows' strangenesses in rising order; above `rows` where these are too few."""
-    wanted = (rows + 1) * (1 - alpha)
-    return math.ceil(wanted - 1e-9 * (rows + 1))  # 0.9 x 10 is 9, whatever rounding makes of it
+    return math.ceil((rows + 1) * (1 - alpha) - 1e-9 * (rows + 1))  # 0.9 x 10 is 9, in spite of rounding
 
 
 def _cuts_of(label: np.ndarray, strange: np.ndarray, alpha: float, each_label: bool) -> tuple[np.ndarray, np.ndarray]:
     """Cut and number of rows for each label of one question."""
     labels = strange.shape[-1]
-    own = [strange[label == one, one] for one in range(labels)]
+    own = [strange[label == number, number] for number in range(labels)]
     if not each_label:
         own = [np.concatenate(own)] * labels
-    return np.array([_quantile(one, alpha) for one in own]), np.array([len(one) for one in own])
+    return np.array([_quantile(part, alpha) for part in own]), np.array([len(part) for part in own])
 
 
 def _quantile(strange: np.ndarray, alpha: float) -> float:

@@ -1,13 +1,13 @@
-"""One rule for what a row is called, which answers its prediction set holds, and whether a clinician should look.
+"""The rule for predicted labels, prediction sets and referral to a clinician.
 
-    call     two classes and findings: the score is at or above the threshold; several classes: the highest score
-    set      every answer that lies within its conformal cut, and the call. Where no answer lies within its cut, all
-    refer    if there is a reason, and only then; `why` names every reason
+    predicted   two classes and findings: the score is at or above the threshold; more classes: the highest score
+    set         every label within its conformal cut, and the predicted one. Where no label is within its cut, all
+    refer       if there is a reason, and only then; `why` names every reason
 
-Threshold and cuts answer different questions, so that a call can lie outside its cut. It is then added: a set that
-holds more covers no less, so that what conformal prediction promises stays true, and the row is referred for it. So a
-set with one answer always holds the call, and never stands on an answer that was added. An empty set rules out every
-answer, among them the right one; it says that none is usual, not which, so that nothing is left out.
+Threshold and cuts answer different questions, so that a predicted label can lie outside its cut. It is then added:
+a larger set covers no less, so that the conformal guarantee holds, and the row is referred. So a set with one label
+always holds the predicted one, which was not added. An empty conformal set rules out every label, among them the right
+one; it shows that the row is unusual, not which label is wrong, so that all labels are kept.
 
 `predict`, `serve`, the card of a bundle and the report all decide by this module.
 """
@@ -33,12 +33,12 @@ INCOMPLETE = Reason("incomplete", "incomplete")
 NEW_GAP = Reason("new-gap", "a gap where training had none")
 UNSEEN = Reason("unseen-level", "unseen level")
 OUTSIDE = Reason("outside-range", "outside the known range")
-FAR = Reason("far", "far from the training rows")
+OUT_OF_DISTRIBUTION = Reason("far", "far from the training rows")
 TOO_LARGE = Reason("too-large", "too large to compute with")
 UNREADABLE = Reason("unreadable-image", "the image cannot be read")
 UNKNOWN = Reason("uncertainty-unknown", "how sure it is cannot be computed")
 DOUBT = Reason("doubt", "the call is in doubt")
-CALL_ADDED = Reason("call-added", "the call was added to its prediction set")
+PREDICTION_ADDED = Reason("call-added", "the call was added to its prediction set")
 NO_ANSWER_FITS = Reason("no-answer-fits", "no answer fits, so the prediction set holds all")
 
 # in the order in which `why` names them
@@ -47,12 +47,12 @@ REASONS = (
     NEW_GAP,
     UNSEEN,
     OUTSIDE,
-    FAR,
+    OUT_OF_DISTRIBUTION,
     TOO_LARGE,
     UNREADABLE,
     UNKNOWN,
     DOUBT,
-    CALL_ADDED,
+    PREDICTION_ADDED,
     NO_ANSWER_FITS,
 )
 TEXTS = {reason.code: reason.text for reason in REASONS}
@@ -60,13 +60,13 @@ TEXTS = {reason.code: reason.text for reason in REASONS}
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Of some rows: (rows, classes), and for findings (rows, findings, 2) for absent and present. The last two have a
-    mark for each call."""
+    """Prediction sets: (rows, classes), or (rows, findings, 2) for absent and present. The last two are marks of rows,
+    or of (rows, findings)."""
 
-    conformal: np.ndarray  # labels within their cuts; coverage is promised of these
-    sets: np.ndarray  # the same and what was added: what a user is given
-    added: np.ndarray  # other labels lay within their cuts, the call did not
-    empty: np.ndarray  # no label lay within its cut
+    conformal: np.ndarray  # labels within their cuts, to which the guarantee of coverage applies
+    sets: np.ndarray  # with the labels that were added: what a user sees
+    added: np.ndarray  # other labels were within their cuts, the predicted one was not
+    empty: np.ndarray  # no label was within its cut
 
     def take(self, rows: np.ndarray) -> "Answers":
         return Answers(self.conformal[rows], self.sets[rows], self.added[rows], self.empty[rows])
@@ -77,38 +77,36 @@ class Answers:
         return Answers(self.conformal[:, only], self.sets[:, only], self.added[:, only], self.empty[:, only])
 
 
-def called(score: np.ndarray, threshold: np.ndarray | float | None) -> np.ndarray:
-    """Class numbers (rows,), or 1 and 0 for each finding. `threshold` is that of the positive of two classes, or of
-    each finding; None: the highest score is called.
+def predicted_labels(score: np.ndarray, threshold: np.ndarray | float | None) -> np.ndarray:
+    """Class numbers (rows,), or 1 and 0 for each finding. `threshold` is that of the positive class, or of each
+    finding; None: the highest score decides.
 
     Compared in double precision: a threshold that is rounded to a score's precision may land on the score.
     """
     if threshold is None:
-        highest: np.ndarray = score.argmax(axis=1)
-        return highest
+        return np.asarray(score.argmax(axis=1))
     return (score.astype(np.float64) >= threshold).astype(np.int64)
 
 
-def answers(conformal: np.ndarray, call: np.ndarray) -> Answers:
-    """`conformal` as `conformal.prediction_sets` makes it. A call of -1 is none: to such a row nothing is added."""
-    known = call >= 0
+def answers(conformal: np.ndarray, predicted: np.ndarray) -> Answers:
+    """`conformal` as from `conformal.prediction_sets`. A predicted label of -1 is none: nothing is added there."""
+    known = predicted >= 0
     empty = ~conformal.any(axis=-1) & known
-    added = known & ~empty & ~held(conformal, call)
+    added = known & ~empty & ~held(conformal, predicted)
     labels = np.arange(conformal.shape[-1])
-    sets = conformal | empty[..., None] | (labels == call[..., None])
+    sets = conformal | empty[..., None] | (labels == predicted[..., None])
     return Answers(conformal, sets, added, empty)
 
 
-def referral_reasons(doubt: np.ndarray, cut: np.ndarray | float, found: Answers | None) -> dict[Reason, np.ndarray]:
+def referral_reasons(doubt: np.ndarray, cut: np.ndarray | float, sets: Answers | None) -> dict[Reason, np.ndarray]:
     """By reason that follows from the prediction: which rows, or (rows, findings) which of their findings.
 
-    `doubt` is in bits and one number for each row; infinite where it cannot be computed, and below all where there is
-    no prediction to be in doubt about. `cut` is one for all rows, or one for each. `found` is None where no conformal
-    cuts are known.
+    `doubt` is in bits and one number for each row; infinite where it cannot be computed, and minus infinity where there
+    is no prediction. `cut` is one for all rows, or one for each. `sets` is None where no conformal cuts are known.
     """
     unknown = np.isposinf(doubt)
-    made = {UNKNOWN: unknown, DOUBT: refer(doubt, cut) & ~unknown}
-    return made if found is None else {**made, CALL_ADDED: found.added, NO_ANSWER_FITS: found.empty}
+    reasons = {UNKNOWN: unknown, DOUBT: refer(doubt, cut) & ~unknown}
+    return reasons if sets is None else {**reasons, PREDICTION_ADDED: sets.added, NO_ANSWER_FITS: sets.empty}
 
 
 def rows_with(marks: np.ndarray) -> np.ndarray:
@@ -117,5 +115,4 @@ def rows_with(marks: np.ndarray) -> np.ndarray:
 
 
 def referred(reasons: Mapping[Reason, np.ndarray]) -> np.ndarray:
-    """Rows for which there is any reason."""
     return np.asarray(np.any([rows_with(marks) for marks in reasons.values()], axis=0))

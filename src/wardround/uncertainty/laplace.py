@@ -1,4 +1,4 @@
-"""Laplace's approximation at the last layer: how far its weights could move before the training rows would object.
+"""Laplace's approximation at the last layer.
 
 The last layer's weights are taken as normally distributed around those that were trained. Their precision is the
 Gauss-Newton matrix of the training rows' log likelihood plus a prior precision (MacKay, Neural Computation 1992;
@@ -42,11 +42,11 @@ class Laplace:
 
     def variance(self, features: Tensor) -> Tensor:
         """Of the scores: (rows, outputs)."""
-        made = []
+        variances = []
         for output, values in enumerate(self.values):
             along = features if self.axes is None else features @ self.axes[output]
-            made.append(along.square() @ (1 / (values + self.prior)))
-        return torch.stack(made, dim=1)
+            variances.append(along.square() @ (1 / (values + self.prior)))
+        return torch.stack(variances, dim=1)
 
 
 def fit_laplace(
@@ -62,8 +62,8 @@ def fit_laplace(
 def curvature(
     model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor, y: Tensor, full: bool | None = None
 ) -> Tensor:
-    """H of each output without the prior: (outputs, features + 1, features + 1), or its diagonals. Those of several
-    pieces of the rows, or of several sites, add up.
+    """H of each output without the prior: (outputs, features + 1, features + 1), or its diagonals. Those of batches of
+    rows, and of sites, add up.
 
     A finding that is not known of a row (a label below 0) adds nothing to its matrix.
     """
@@ -121,8 +121,8 @@ def choose_prior_by(
 
 def plausible_priors(weight: Tensor) -> tuple[float, ...]:
     """Those under which the trained weights are not too large: a precision is at most 1 / their mean square (MacKay,
-    Neural Computation 1992). A model that is less sure than it should be is most likely under a prior that leaves no
-    doubt at all, and validation rows alone would choose that one."""
+    Neural Computation 1992). For an underconfident model, validation rows alone would choose a prior that leaves no
+    uncertainty at all."""
     most = 1 / max(float(weight.double().square().mean()), 1 / max(PRIORS))
     return tuple(prior for prior in PRIORS if prior <= most) or (most,)
 
@@ -155,8 +155,8 @@ def laplace_passes(
 
 
 def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
-    """The name of the linear layer that makes the scores. Found by trying: a layer is the last one if the scores are
-    its weights times what goes into it."""
+    """The name of the linear layer that computes the scores, found by trying: its weights times its input are the
+    scores."""
     some = x[:2]
     with torch.no_grad():
         scores = model.logits(params, buffers, some, None)[0].double()
@@ -167,10 +167,10 @@ def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
         if len(params[name]) != scores.shape[-1]:
             continue
         try:
-            made = _from_features(params, layer, features_of(model, params, buffers, layer, some))
+            computed = _from_features(params, layer, features_of(model, params, buffers, layer, some))
         except RuntimeError:  # shapes that do not fit: another layer follows
             continue
-        if made.shape == scores.shape and torch.allclose(made, scores, rtol=1e-4, atol=1e-5):
+        if computed.shape == scores.shape and torch.allclose(computed, scores, rtol=1e-4, atol=1e-5):
             return layer
     raise StudyError(
         "uncertainty: laplace",
@@ -180,9 +180,9 @@ def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
 
 
 def features_of(model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor) -> Tensor:
-    """What goes into the last layer, and a one: (rows, features + 1), in double precision.
+    """The input of the last layer, and a one: (rows, features + 1), in double precision.
 
-    A linear layer whose weights are the identity gives what it got, so that no network has to say where it can be cut.
+    With the identity as its weights the layer returns its input, so that networks need not declare where to cut.
     """
     weight = params[_leaf(layer, "weight")]
     width = weight.shape[1]

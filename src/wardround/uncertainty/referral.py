@@ -1,4 +1,4 @@
-"""Leaving the most uncertain rows to a clinician: what the model is worth on the rest."""
+"""Referral of the most uncertain rows to a clinician, and the model's figures on the rest."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,17 @@ LEAST_ROWS = 30  # of validation: from fewer neither sets nor a cut for referral
 
 @dataclass(frozen=True)
 class ReferralCurve:
-    """`figures` are those of the rows that are kept; NaN where a figure is not defined of them."""
+    """Figures of the rows that are not referred; NaN where a figure is not defined."""
 
     metric: str
     shares: tuple[float, ...]
     figures: tuple[float, ...]
-    kept: tuple[int, ...]
+    rows: tuple[int, ...]
 
     @property
     def area(self) -> float:
-        """Mean of the figure over the shares, up to the last at which it is defined. Referring by a coin leaves it at
-        `figures[0]` on average, so that what is above that is what the uncertainty is worth."""
+        """Mean of the figure over the shares, up to the last at which it is defined. Referring at random leaves it at
+        `figures[0]` on average."""
         defined = [place for place, figure in enumerate(self.figures) if not np.isnan(figure)]
         if len(defined) < 2:
             return float("nan")
@@ -32,7 +32,7 @@ class ReferralCurve:
 
     @property
     def gain(self) -> float:
-        """The area above that of referring by a coin."""
+        """The area above that of referring at random."""
         return self.area - self.figures[0]
 
 
@@ -53,9 +53,9 @@ def referral_curve(
     if np.isnan(uncertainty).any():
         raise StudyError("uncertainty: referral", "an uncertainty is no number", "A model that has diverged has none.")
     order = np.argsort(-uncertainty, kind="stable")
-    kept = [order[referred_rows(len(order), share) :] for share in shares]
-    figures = [metrics(label[rows], score[rows], threshold)[metric] for rows in kept]
-    return ReferralCurve(metric, tuple(shares), tuple(figures), tuple(len(rows) for rows in kept))
+    retained = [order[referred_rows(len(order), share) :] for share in shares]
+    figures = [metrics(label[rows], score[rows], threshold)[metric] for rows in retained]
+    return ReferralCurve(metric, tuple(shares), tuple(figures), tuple(len(rows) for rows in retained))
 
 
 def referred_rows(rows: int, share: float) -> int:
@@ -64,19 +64,17 @@ def referred_rows(rows: int, share: float) -> int:
 
 
 def referral_cut(uncertainty: np.ndarray, share: float) -> float:
-    """Above which uncertainty a row is referred, so that of these validation rows a share is, or less where several
-    are equally uncertain. It lies midway between two that occur, so that rounding elsewhere turns nothing round.
-    Without any row nothing can be chosen, and nobody is referred."""
+    """The uncertainty above which rows are referred, so that of these validation rows a share is, or less with ties.
+    It lies midway between two values that occur, so that rounding elsewhere changes nothing. Without any row nobody is
+    referred."""
     if not 0 <= share <= 1:
         raise StudyError("uncertainty: refer", "is not a share", "Write 0.2 to refer one row in five.")
     ranked = np.sort(uncertainty.astype(np.float64))
     keep = len(ranked) - referred_rows(len(ranked), share)
-    if not len(ranked):
+    if keep == len(ranked):
         return np.inf
     if keep <= 0:
         return -np.inf
-    if keep == len(ranked):
-        return np.inf
     above = ranked[ranked > ranked[keep - 1]]  # rows that are equally uncertain are kept together
     return float((ranked[keep - 1] + above[0]) / 2) if len(above) else np.inf
 

@@ -60,8 +60,6 @@ class RowUncertainty:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model with what its passes need."""
-
     model: Model
     params: Tree
     buffers: Tree

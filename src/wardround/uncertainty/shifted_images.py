@@ -24,19 +24,21 @@ def drawn_limbs(count: int, height: int, width: int, rng: np.random.Generator) -
     angle = rng.uniform(0, np.pi, count)[:, None, None]
     y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
     shift = rng.uniform(-0.15, 0.15, count)[:, None, None]
-    across = np.cos(angle) * x + np.sin(angle) * y - shift
+    lateral = np.cos(angle) * x + np.sin(angle) * y - shift
     along = np.cos(angle) * y - np.sin(angle) * x
     flesh = rng.uniform(0.4, 0.65, count)[:, None, None] * (1 + 0.15 * along)  # thicker towards the body
-    made = 0.45 * _through(across, flesh)
+    brightness = 0.45 * _through(lateral, flesh)
     two = rng.random(count)[:, None, None] < 0.5
     bone = rng.uniform(0.12, 0.2, count)[:, None, None]
     bone = bone * (1 + 0.5 * along**4)  # wider towards the joints
-    for side in (-1, 1):
-        place = np.where(two, side * 0.45 * flesh, 0.0)
+    for sign in (-1, 1):
+        place = np.where(two, sign * 0.45 * flesh, 0.0)
         strength = np.where(two, 1.0, 0.5)  # a single one is drawn by both
-        made += strength * (0.55 * _through(across - place, bone) - 0.25 * _through(across - place, WALL * bone))
-    made += rng.normal(0, 0.02, made.shape)
-    return np.asarray(np.clip(made, 0, 1), dtype=np.float32)
+        brightness += strength * (
+            0.55 * _through(lateral - place, bone) - 0.25 * _through(lateral - place, WALL * bone)
+        )
+    brightness += rng.normal(0, 0.02, brightness.shape)
+    return np.asarray(np.clip(brightness, 0, 1), dtype=np.float32)
 
 
 def _through(distance: np.ndarray, radius: np.ndarray) -> np.ndarray:
@@ -54,12 +56,12 @@ def chosen_images(sites: Sequence[Site], seed: int) -> dict[str, np.ndarray]:
     sizes = [len(site.test) for site in sites]
     if not sum(sizes) or any(site.test.x.dim() != 4 for site in sites):
         return {}
-    wanted = min(MOST_IMAGES, sum(sizes))
-    made = {}
+    count = min(MOST_IMAGES, sum(sizes))
+    chosen = {}
     for site, size in zip(sites, sizes, strict=True):
         rng = seeds.generator(seed, "images to change", site=site.name)
-        made[site.name] = np.sort(rng.choice(size, wanted * size // sum(sizes), replace=False))
-    return made
+        chosen[site.name] = np.sort(rng.choice(size, count * size // sum(sizes), replace=False))
+    return chosen
 
 
 def shifted_rows(

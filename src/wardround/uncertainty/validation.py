@@ -1,33 +1,33 @@
-"""Which way to tell uncertainty fits which study: refused before anything trains, with what to do instead."""
+"""Refusals of methods of uncertainty that do not fit a study, before anything trains."""
 
 import torch
 
 from wardround.core.errors import StudyError
 from wardround.models import Model
-from wardround.models.joined import ABSENT
+from wardround.models.joined import MISSING
 from wardround.study.schema import Arm
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
 
 
 def has_dropout(model: Model) -> bool:
-    """A party that is left out at times in training is no dropout: when a row is predicted it is there, or not."""
-    return any(not (model.cut is not None and name.startswith(ABSENT)) for name in model.mask_shapes)
+    """Parties that are left out at random in training are not dropout: they are present in prediction, or not."""
+    return any(not (model.cut is not None and name.startswith(MISSING)) for name in model.mask_shapes)
 
 
 def refuse_unfit(arm: Arm, trial: Trial) -> None:
     """What can be known of an arm with its rows and its model."""
-    asked, where = arm.uncertainty, f"arms: {arm.name}: uncertainty"
-    if asked is None or arm.held_out is not None:  # an arm that only helps to choose a value tells nothing of itself
+    settings, where = arm.uncertainty, f"arms: {arm.name}: uncertainty"
+    if settings is None or arm.held_out is not None:  # an arm that only helps to choose a value has no uncertainty
         return
     if not any(len(site.validation) for site in trial.scored):
         problem = "no site has validation rows, and whatever is chosen for it is chosen on them"
         raise StudyError(where, problem, "Set evaluation.validation_share above 0, or leave [uncertainty] out.")
-    if asked.method == "dropout" and not has_dropout(trial.model):
+    if settings.method == "dropout" and not has_dropout(trial.model):
         problem = f"{arm.model.name} has no dropout here, so that all passes would be the same"
         remedy = "Give it a `dropout` above 0 in [model], or use laplace, or an ensemble of several seeds."
         raise StudyError(f"{where}: method", problem, remedy)
-    if asked.method == "laplace":
+    if settings.method == "laplace":
         _refuse_laplace(arm, trial, f"{where}: method")
 
 

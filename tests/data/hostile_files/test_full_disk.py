@@ -14,7 +14,7 @@ import pytest
 from tests.cli.test_commands import wardround, write_hospitals
 from tests.deployment.in_process_federation import kind_of
 from tests.deployment.test_crashes_in_process import begin, digest
-from wardround.core.atomic_files import as_os_error, full_disk_is_told, write_atomically
+from wardround.core.atomic_files import as_os_error, reporting_full_disk, write_atomically
 from wardround.core.errors import MachineError, RunError
 from wardround.protocol.messages import Sealed
 from wardround.runs.audit import verify
@@ -117,7 +117,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_to_the_same_models(
         return True
 
     made.transport.before = full
-    with pytest.raises(MachineError, match="no space is left"), full_disk_is_told(made.folder.path, "Make room."):
+    with pytest.raises(MachineError, match="no space is left"), reporting_full_disk(made.folder.path, "Make room."):
         made.run()
     assert not list(disk.path.rglob("*.partial"))
     disk.make_room()
@@ -128,9 +128,9 @@ def test_a_coordinator_whose_disk_is_full_goes_on_to_the_same_models(
 
 
 def test_other_errors_of_the_operating_system_are_not_taken_for_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError), full_disk_is_told(tmp_path, "Make room."):
+    with pytest.raises(IsADirectoryError), reporting_full_disk(tmp_path, "Make room."):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")
-    with pytest.raises(MachineError, match="quota"), full_disk_is_told(tmp_path, "Make room."):
+    with pytest.raises(MachineError, match="quota"), reporting_full_disk(tmp_path, "Make room."):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     assert as_os_error(ValueError("no space")) is None
 

@@ -27,8 +27,7 @@ from tests.bundles.untrained_bundles import write_bundle
 from tests.cli.test_commands import write_hospitals
 from tests.data.hostile_files.file_mutations import Tried, mutated_bytes, mutated_data
 from tests.radiographs import a_study, source_of
-from wardround.bundles.bundle import load_bundle
-from wardround.bundles.registry.registry import Registry
+from wardround.bundles import Registry, load_bundle
 from wardround.bundles.sealed_files import ABOUT, PREPARATION, WEIGHTS, as_text, seal
 from wardround.core.seeds import generator
 from wardround.data.sources.chest_xray import chest_xray

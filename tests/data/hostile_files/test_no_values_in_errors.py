@@ -21,9 +21,7 @@ from tests.bundles.untrained_bundles import write_bundle
 from tests.cli.test_commands import wardround as command
 from tests.cli.test_commands import write_hospitals
 from tests.data.hostile_files.patient_values import DAY, NAME, NUMBER, SIGNS, leaks, planted, raised_by
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict.predict import predict_rows
-from wardround.bundles.registry.registry import Registry, find_bundle
+from wardround.bundles import Bundle, Registry, find_bundle, load_bundle, predict_rows
 from wardround.core.errors import DataError, StudyError, WardroundError, as_path, shown
 
 SOURCE = Path(wardround.__file__).parent

@@ -81,8 +81,8 @@ class Greeted:
 
     def answer(self, question: Message) -> Message:
         if b'"kind":"hello"' not in question.head:
-            made: Message = self.work.answer(question)
-            return made
+            answer: Message = self.work.answer(question)
+            return answer
         asked = {name: value for name, value in body_of(question).items() if name != "head"}
         if self.answered is None or asked != self.greeting:
             self.greeting, self.answered = asked, self.work.answer(question)
@@ -182,23 +182,23 @@ def copied(opened: Open, snapshot: Path, to: Path) -> Network:
 class Flat(Network):
     """One coordinator, and all who answer it: hospitals, or parties with different columns of the same patients."""
 
-    def __init__(self, folder: Path, made: together.Federation | parties.Parties) -> None:
+    def __init__(self, folder: Path, network: together.Federation | parties.Parties) -> None:
         super().__init__(folder)
-        self.made = made
-        self.hospitals = tuple(made.transport.sites)
+        self.network = network
+        self.hospitals = tuple(network.transport.sites)
         self.asker = dict.fromkeys(self.hospitals, "coordinator")
         for name in self.hospitals:
             self.reopen(name)
 
     def transports(self) -> list[ByHand]:
-        return [self.made.transport]
+        return [self.network.transport]
 
     def new_coordinator(self) -> Any:
-        self.made = self.made.restart_coordinator()
-        return self.made.coordinator
+        self.network = self.network.restart_coordinator()
+        return self.network.coordinator
 
     def reopen(self, name: str, remember: bool = True) -> None:
-        self.made.transport.sites[name] = self._site(self.made.open_site(name), remember)
+        self.network.transport.sites[name] = self._site(self.network.open_site(name), remember)
 
 
 class Regional(Network):
@@ -206,41 +206,41 @@ class Regional(Network):
 
     def __init__(self, folder: Path, document: Mapping[str, Any], sources: Mapping[str, Callable[[], Source]]) -> None:
         super().__init__(folder)
-        self.made = regional.hierarchy(document, folder, sources)
+        self.network = regional.hierarchy(document, folder, sources)
         self.hospitals = tuple(sources)
-        self.asker = dict.fromkeys(self.made.regions, "top")
+        self.asker = dict.fromkeys(self.network.regions, "top")
         self.asker |= {
-            site: f"{region} as coordinator" for region, sites in self.made.regions.items() for site in sites
+            site: f"{region} as coordinator" for region, sites in self.network.regions.items() for site in sites
         }
         for name in sources:
             self.reopen(name)
 
     def transports(self) -> list[ByHand]:
-        return [self.made.transport, *self.made.transports.values()]
+        return [self.network.transport, *self.network.transports.values()]
 
     def new_coordinator(self) -> Any:
-        self.made.restart_top()
-        return self.made.top
+        self.network.restart_top()
+        return self.network.top
 
     def folder_of(self, name: str) -> Path:
-        return self.folder / ("regions" if name in self.made.regions else "sites") / name
+        return self.folder / ("regions" if name in self.network.regions else "sites") / name
 
     def asked_with(self, name: str) -> list[str]:
-        return [*self.made.regions.get(name, ()), name]
+        return [*self.network.regions.get(name, ()), name]
 
     def reopen(self, name: str, remember: bool = True) -> None:
-        if name in self.made.regions:
-            self.made.transport.sites[name] = self._site(self.made.open_region(name), remember=False)
+        if name in self.network.regions:
+            self.network.transport.sites[name] = self._site(self.network.open_region(name), remember=False)
             return
-        transport = next(transport for transport in self.made.transports.values() if name in transport.sites)
-        transport.sites[name] = self._site(self.made.open_site(name), remember)
+        transport = next(transport for transport in self.network.transports.values() if name in transport.sites)
+        transport.sites[name] = self._site(self.network.open_site(name), remember)
 
 
 # -- studies with planted values: in the first row of every file stands what must be found nowhere else
 
 
 def planted_files(folder: Path, hospitals: Sequence[str] = HOSPITALS, count: int = 60) -> dict[str, Path]:
-    """`west` never measured `lab`, so that others lend it a value."""
+    """`west` never measured `lab`, so that it takes a fill value from the others."""
     folder.mkdir(parents=True, exist_ok=True)
     return {name: write(folder / f"{name}.csv", rows(name, count)) for name in hospitals}
 

@@ -129,23 +129,23 @@ def _claim_many(body: Body) -> None:
     body["described"]["classes"][label] += 10**6
 
 
-def of_lent(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    counts, fill = body["lent"][0]["counts"], body["lent"][0]["fill"]
+def of_fill_values(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    counts, fill = body["fill_values"][0]["counts"], body["fill_values"][0]["fill"]
     for name, value in COUNTS.items():
         if name != "0":
-            yield put(f"rows of a lent value = {name}", ("lent", 0, "counts", -1), value)
-    yield put("more rows than it has", ("lent", 0, "counts", -1), 5000)
+            yield put(f"rows of a fill value = {name}", ("fill_values", 0, "counts", -1), value)
+    yield put("more rows than it has", ("fill_values", 0, "counts", -1), 5000)
     unasked = [9e9 if count == 0 else value for value, count in zip(fill, counts, strict=True)]
-    yield put("fill of what nobody asked for", ("lent", 0, "fill"), unasked, "safe")
-    yield put("fill = 1e400", ("lent", 0, "fill", -1), Raw("1e400"))
-    yield put("fill = null", ("lent", 0, "fill", -1), None)
-    yield put("one fill more", ("lent", 0, "fill"), [*fill, 1.0])
-    yield put("one count less", ("lent", 0, "counts"), counts[:-1])
-    yield put("levels of a column that nobody has", ("lent", 0, "levels"), {"owned": {"a": 5}}, "safe")
-    yield put("200,000 lent levels", ("lent", 0, "levels"), {"ward": many_names(5)})
-    yield put("levels that are counted in words", ("lent", 0, "levels"), {"ward": {"a": "many"}})
-    yield put("nothing lent", ("lent",), [])
-    yield put("lent twice", ("lent",), body["lent"] * 2)
+    yield put("fill of what nobody asked for", ("fill_values", 0, "fill"), unasked, "safe")
+    yield put("fill = 1e400", ("fill_values", 0, "fill", -1), Raw("1e400"))
+    yield put("fill = null", ("fill_values", 0, "fill", -1), None)
+    yield put("one fill more", ("fill_values", 0, "fill"), [*fill, 1.0])
+    yield put("one count less", ("fill_values", 0, "counts"), counts[:-1])
+    yield put("levels of a column that nobody has", ("fill_values", 0, "levels"), {"owned": {"a": 5}}, "safe")
+    yield put("200,000 levels", ("fill_values", 0, "levels"), {"ward": many_names(5)})
+    yield put("levels that are counted in words", ("fill_values", 0, "levels"), {"ward": {"a": "many"}})
+    yield put("no fill values", ("fill_values",), [])
+    yield put("fill values twice", ("fill_values",), body["fill_values"] * 2)
 
 
 def of_moments(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
@@ -269,7 +269,7 @@ def _exchange(table: dict[str, Any]) -> None:
 
 
 def of_side(place: tuple[Any, ...], told: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "side": "validation"}
+    forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "subset": "validation"}
     for name, value in forged.items():
         yield put(f"forged {name}", (*place, name), value)
     yield put("forged site that does not exist", (*place, "site"), "elsewhere")
@@ -350,7 +350,7 @@ def _of_histogram(place: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
 HOSPITAL = {
     "ready": of_greeting,
     "facts": of_facts,
-    "lent": of_lent,
+    "fill_values": of_fill_values,
     "moments": of_moments,
     "update": of_update,
     "summary": of_summary,

@@ -11,8 +11,8 @@ from tests.deployment.hostile.impossible_values import (
     Body,
     of_described,
     of_figures,
+    of_fill_values,
     of_greeting,
-    of_lent,
     of_moments,
     of_side,
     of_update,
@@ -130,8 +130,8 @@ def of_region_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield from of_left(body, others)
 
 
-def of_region_lent(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    yield from of_lent(body, others)
+def of_region_fill_values(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    yield from of_fill_values(body, others)
     yield from of_left(body, others)
 
 
@@ -248,7 +248,7 @@ SECURE = {"advert": of_advert, "shared": of_shares, "confirmed": of_confirmation
 REGION = {
     "ready": of_region_greeting,
     "facts": of_region_facts,
-    "lent": of_region_lent,
+    "fill_values": of_region_fill_values,
     "moments": of_region_moments,
     "prepared": of_left,
     "update": of_region_update,

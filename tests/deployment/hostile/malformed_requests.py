@@ -97,11 +97,11 @@ def _of_kind(body: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...], Any]]
         yield "no layout", ("layouts",), []
         yield "a layout of the patients' names", ("layouts", 0, "levels"), [["name", ["a"]]]
         yield "a layout of other columns", ("layouts", 0, "numeric", 0, "name"), "elsewhere"
-    if "asked" in body:
-        yield "a column that is not there, lent", ("asked", 0, "numbers"), [99]
-        yield "every column, lent", ("asked", 0, "numbers"), [0, 1, 2]
-        yield "200,000 columns, lent", ("asked", 0, "numbers"), Many("@")
-        yield "the patients' names, lent", ("asked", 0, "categories"), ["name", "note", "patient"]
+    if "missing" in body:
+        yield "a column that is not there, as a fill value", ("missing", 0, "numbers"), [99]
+        yield "every column, as a fill value", ("missing", 0, "numbers"), [0, 1, 2]
+        yield "200,000 columns, as a fill value", ("missing", 0, "numbers"), Many("@")
+        yield "the patients' names, as a fill value", ("missing", 0, "categories"), ["name", "note", "patient"]
     if "commons" in body:
         yield "a scale of nothing", ("commons", 0, "scale"), [[0.0], [0.0]]
         yield "fills that are none", ("commons", 0, "fill"), [None] * 3

@@ -24,8 +24,8 @@ def impossible(given: Given) -> list[Mutation]:
     """Of whatever answers: a region tells whom it has lost, a party has a key of its own."""
     body, kind = body_of(given.answer), kind_of(given.answer)
     tables = (REGION,) if "left" in body else (PARTY,) if "voucher" in body else (HOSPITAL, SECURE, PARTY)
-    made = next((table[kind] for table in tables if kind in table), None)
-    return [] if made is None else list(made(body, given.others))
+    network = next((table[kind] for table in tables if kind in table), None)
+    return [] if network is None else list(network(body, given.others))
 
 
 def all_mutations(given: Given) -> dict[str, list[Mutation]]:

@@ -33,7 +33,7 @@ from tests.deployment.hostile.mutation_suite import (
 from tests.deployment.hostile.outcome_checks import named
 from wardround.core.errors import WardroundError
 
-AGREEING = ("hello", "facts", "lend", "moments", "prepare")
+AGREEING = ("hello", "facts", "fill_values", "moments", "prepare")
 HOSPITAL = (*AGREEING, "train", "evaluate", "goodbye")
 SUM = ("keys", "shares", "train", "confirm", "unmask")
 WORLDS: dict[str, World] = {"flat": flat, "secure": secure, "regions": in_regions, "parties": vertical}

@@ -120,10 +120,10 @@ def test_texts_that_a_terminal_would_obey_are_found() -> None:
 def test_mutations_are_what_they_say() -> None:
     answer = signed(b'{"kind":"update","body":{"rows":[1,2],"site":"north"},"order":[]}', b"", "north")
     given = Given("north", answer, answer, (), ("south",))
-    made = at(("body", "rows", 1), -5)(given)
-    assert (kind_of(made), body_of(made)) == ("update", {"rows": [1, -5], "site": "north"})
-    assert verified(made, "north")
-    assert not verified(made, "south")
+    network = at(("body", "rows", 1), -5)(given)
+    assert (kind_of(network), body_of(network)) == ("update", {"rows": [1, -5], "site": "north"})
+    assert verified(network, "north")
+    assert not verified(network, "south")
     assert written({"a": [Raw("NaN"), Many("@")]}).startswith(b'{"a":[NaN,[0,1,2,')
     assert changed({"a": {"b": 1}}, ("a", "c"), 2) == {"a": {"b": 1, "c": 2}}
     assert sample(list(range(99)), 5, 1) == sample(list(range(99)), 5, 1)  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
-"""What a bundle is made of, and how it is written: under another name, loaded again, compared, and only then given out.
+"""How a bundle is assembled and written: under another name, loaded again, compared, and only then renamed.
 
 The same for a simulated run (`make.py`) and for a hospital in a deployment (`deployment/flat/site_bundle.py`).
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,14 +18,20 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from wardround.bundles.build.choose_uncertainty import choose_uncertainty, figures
-from wardround.bundles.build.operating_point import MIDDLE, Chosen, choose, choose_findings
-from wardround.bundles.build.run_inputs import Side as Side
-from wardround.bundles.bundle import Bundle, Calibration, Finding, build_model, load_bundle
-from wardround.bundles.card.card import Told, card_of
+from wardround.bundles.build.run_inputs import LabelledRows, LazyRows, RunInputs
+from wardround.bundles.build.validation_choices import (
+    MIDDLE,
+    OperatingPoint,
+    choose_findings,
+    choose_operating_point,
+    choose_uncertainty,
+    evaluate_uncertainty,
+)
+from wardround.bundles.bundle import Bundle, build_model, load_bundle, read_calibration, read_findings
+from wardround.bundles.card.card import CardFacts, card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.inputs import Inputs, looks_of, write_inputs
-from wardround.bundles.out_of_distribution import OutOfDistribution, by_distance, by_ranges
+from wardround.bundles.out_of_distribution import by_distance, by_ranges
 from wardround.bundles.sealed_files import (
     ABOUT,
     CARD,
@@ -43,12 +50,12 @@ from wardround.core.errors import BundleError
 from wardround.core.settings import Factory
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
-from wardround.data.prepare import Encoded, Recipe
+from wardround.data.prepare import Recipe
 from wardround.data.serialization import write_recipe
 from wardround.study.schema import Arm, Study
 
 LOOKED_AT = 1024  # images at a time
-EQUAL = 1e-6  # how far scores may be from those that the run saved
+TOLERANCE = 1e-6  # by which scores may differ from those that the run saved
 
 
 class OtherRows(BundleError):
@@ -66,31 +73,23 @@ class Origin:
     study: Study
     run: str  # the run folder's name
     arm: Arm
-    asked: str  # the arm's name as it was asked for, which a selection may have given
+    requested_arm: str  # its name in the request, which may be that of a selection
     seed: int
     site: str
-    recipe: Recipe
+    data: RunInputs
     classes: tuple[str, ...]
     params: Tree
     buffers: Tree
     vocabulary: Mapping[str, str]
-    unrecorded: tuple[str, ...]  # columns that the recipe needs and the site's files do not have
-    train: Side
-    validation: Side  # without patients whom any site tests
-    table: Encoded | None  # with the test rows as they were recorded; None: they have no columns
-    test: np.ndarray  # their places in it
+    train: LabelledRows
+    validation: LabelledRows  # without patients whom any site tests
+    test: np.ndarray  # places of the test rows in the table and among the images
     test_label: np.ndarray
     saved: np.ndarray  # their scores in the run
-    told: Told  # what the run says of itself, for the card
+    card_facts: CardFacts
     models: Mapping[str, Factory] | None = None
     has_findings: bool = False
-    inputs: Inputs = field(default_factory=Inputs)
-    images: np.ndarray | None = None  # all rows' bytes; None: they have no image
-    trained_on: np.ndarray | None = None  # places of the site's training rows among them
-    trained: np.ndarray | None = None  # prepared columns of training rows, where `train` does not hold just these
-    absent: Mapping[str, np.ndarray] = field(default_factory=dict)  # by party: test rows of which it knew nothing
-    thresholds: Mapping[str, float] = field(default_factory=dict)  # of findings, chosen at all sites together
-    region: str | None = None  # whose own model it is; None: the model of all
+    region: str | None = None  # if it is the region's own model; None: the model of all
 
     @property
     def private(self) -> bool:
@@ -98,15 +97,18 @@ class Origin:
         return self.arm.privacy.example is not None
 
     @property
-    def name(self) -> str:
-        whose = self.site if self.region is None else f"{self.region}-{self.site}"
-        return plain_name(f"{self.study.name}-{self.asked}-{whose}")
+    def unrecorded(self) -> tuple[str, ...]:
+        """Columns that the recipe needs and the site's files do not have."""
+        table = self.data.table
+        if table is None:
+            return ()
+        names = [column.name for column in table.columns]
+        recorded = dict(zip(names, table.records_of(self.test).tolist(), strict=True))
+        return tuple(column.name for column in self.data.recipe.columns if not recorded[column.name])
 
 
-def unrecorded(recipe: Recipe, table: Encoded, rows: np.ndarray) -> tuple[str, ...]:
-    """Columns of the recipe that are not in the files which these rows come from."""
-    there = dict(zip((column.name for column in table.columns), table.records_of(rows).tolist(), strict=True))
-    return tuple(column.name for column in recipe.columns if not there[column.name])
+def bundle_name(study: str, arm: str, site: str, region: str | None = None) -> str:
+    return plain_name("-".join(filter(None, (study, arm, region, site))))
 
 
 def plain_name(text: str) -> str:
@@ -117,7 +119,7 @@ def plain_name(text: str) -> str:
 def write_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
     """The bundle's folder. It appears as a whole, and only if it predicts what the run predicted."""
     # for rows of few numbers one thread is faster, and a forked process could not use this one's threads
-    threads = torch_threads(1) if origin.images is None else nullcontext()
+    threads = torch_threads(1) if origin.data.images is None else nullcontext()
     with new_folder(out) as folder, threads:
         _fill(origin, folder, onnx)
     return out
@@ -127,25 +129,23 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     bundle = _drafted(origin, folder)
     scores, label = bundle.scores(origin.validation.x), origin.validation.label
     if origin.has_findings:
-        chosen = choose_findings(label, scores, origin.classes, origin.private, origin.thresholds)
+        chosen = choose_findings(label, scores, origin.classes, origin.private, origin.data.thresholds)
     else:
-        chosen = choose(label, scores, origin.private)
+        chosen = choose_operating_point(label, scores, origin.private)
     bundle = replace(
         bundle,
         threshold=None if chosen.threshold is None else float(chosen.threshold["value"]),
-        calibration=_calibration(chosen.calibration),
-        findings=tuple(
-            Finding(float(one["threshold"]["value"]), _calibration(one["calibration"])) for one in chosen.findings
-        ),
+        calibration=read_calibration(chosen.calibration),
+        findings=read_findings(chosen.findings),
     )
-    how = choose_uncertainty(bundle, origin.train, origin.validation, origin.private, origin.arm.uncertainty)
-    bundle = replace(bundle, uncertainty=how)
+    uncertainty = choose_uncertainty(bundle, origin.train, origin.validation, origin.private, origin.arm.uncertainty)
+    bundle = replace(bundle, uncertainty=uncertainty)
     files = _files(origin, bundle)
     about = _about(origin, bundle, chosen)
     hashes = {name: sha256(content).hexdigest() for name, content in files.items()}
-    x = _Recorded(origin, bundle)
-    worth = None if origin.private else figures(bundle, how, x, origin.saved, origin.test_label)
-    about["card"] = card_of(origin.told, bundle, about, origin.saved, origin.test_label, hashes, worth)
+    test, saved, label = _test_rows(origin, bundle), origin.saved, origin.test_label
+    evaluation = None if origin.private else evaluate_uncertainty(bundle, uncertainty, test, saved, label)
+    about["card"] = card_of(origin.card_facts, bundle, about, saved, label, hashes, evaluation)
     files[CARD] = render(about["card"]).encode()
     about["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for name, content in files.items():
@@ -154,84 +154,74 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     loaded = load_bundle(folder, origin.models)
     refuse_unequal(origin, loaded)
     if onnx:
-        from wardround.bundles.build.onnx import export
+        from wardround.bundles.build.onnx import export_onnx
 
-        export(loaded, folder / ONNX)
+        export_onnx(loaded, folder / ONNX)
         files[ONNX] = (folder / ONNX).read_bytes()
         (folder / ABOUT).write_bytes(seal(about, files))
         load_bundle(folder, origin.models)
 
 
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
-    """The bundle as it was written and loaded again, from what was recorded to scores, against what the run saved."""
-    made = bundle.scores(_Recorded(origin, bundle))
-    where = f"bundle of {origin.asked} at {origin.site}, seed {origin.seed}"
-    if made.shape != origin.saved.shape:
+    """The bundle as it was written and loaded again, from recorded rows to scores, against what the run saved."""
+    scores = bundle.scores(_test_rows(origin, bundle))
+    where = f"bundle of {origin.requested_arm} at {origin.site}, seed {origin.seed}"
+    if scores.shape != origin.saved.shape:
         raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
-    apart = np.abs(made.astype(np.float64) - origin.saved.astype(np.float64)).max(initial=0.0)
-    if not apart <= EQUAL:
-        problem = f"its scores differ from those in the run by up to {apart:.2g}, more than {EQUAL:g}"
+    difference = np.abs(scores.astype(np.float64) - origin.saved.astype(np.float64)).max(initial=0.0)
+    if not difference <= TOLERANCE:
+        problem = f"its scores differ from those in the run by up to {difference:.2g}, more than {TOLERANCE:g}"
         raise OtherScores(
             where, problem, "Run the study again with --again on this machine, and report it if it stays."
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Recorded:
-    """The test rows as a bundle prepares them, taken like an array so that images are never all in memory."""
+def _test_rows(origin: Origin, bundle: Bundle) -> LazyRows:
+    """As the bundle prepares them."""
+    data = origin.data
 
-    origin: Origin
-    bundle: Bundle
+    def take(selected: np.ndarray) -> np.ndarray:
+        rows = origin.test[selected]
+        columns = np.zeros((len(rows), 0)) if data.table is None else bundle.recipe.apply(data.table, rows)
+        images = None if data.images is None else np.asarray(data.images[rows])
+        missing = {party: lacking[selected] for party, lacking in data.missing_parties.items()}
+        return bundle.inputs.prepared(columns, images, missing, bundle.dtype)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.origin.test), *self.bundle.inputs.shape(self.bundle.recipe))
-
-    def __len__(self) -> int:
-        return len(self.origin.test)
-
-    def __getitem__(self, chosen: Any) -> np.ndarray:
-        origin, bundle = self.origin, self.bundle
-        rows = origin.test[chosen]
-        columns = np.zeros((len(rows), 0)) if origin.table is None else bundle.recipe.apply(origin.table, rows)
-        images = None if origin.images is None else np.asarray(origin.images[rows])
-        absent = {party: gone[chosen] for party, gone in origin.absent.items()}
-        return bundle.inputs.prepared(columns, images, absent, bundle.dtype)
-
-
-def _calibration(told: Mapping[str, Any] | None) -> Calibration | None:
-    return None if told is None else Calibration(told["slope"], told["intercept"])
+    return LazyRows((len(origin.test), *bundle.inputs.shape(bundle.recipe)), take)
 
 
 def _looks(origin: Origin) -> np.ndarray:
-    """Numbers of the training rows by which later rows are found in or out of distribution."""
-    if origin.trained is None:
+    """Numbers of the training rows, by which a later row is in or out of distribution."""
+    data = origin.data
+    if data.training_columns is None:
         return np.asarray(origin.train.x)
-    if origin.images is None or origin.trained_on is None:
-        return origin.trained
-    parts = np.array_split(origin.trained_on, len(origin.trained_on) // LOOKED_AT + 1)
-    looks = np.concatenate([looks_of(np.asarray(origin.images[part])) for part in parts])
-    return np.concatenate([looks, origin.trained], axis=1)
+    if data.images is None or data.training_images is None:
+        return data.training_columns
+    parts = np.array_split(data.training_images, len(data.training_images) // LOOKED_AT + 1)
+    looks = np.concatenate([looks_of(np.asarray(data.images[part])) for part in parts])
+    return np.concatenate([looks, data.training_columns], axis=1)
 
 
 def _drafted(origin: Origin, folder: Path) -> Bundle:
     """Before anything is chosen."""
-    told = model_of(origin.arm, origin.recipe, origin.classes, origin.has_findings, origin.inputs)
-    out_of_distribution = by_ranges() if origin.private else by_distance(_looks(origin))
     return Bundle(
         folder,
         {"precision": origin.arm.training.precision, "seed": origin.seed},
-        origin.recipe,
-        build_model(told, f"arm {origin.asked}", origin.models),
+        origin.data.recipe,
+        build_model(_model_of(origin), f"arm {origin.requested_arm}", origin.models),
         origin.params,
         origin.buffers,
         origin.classes,
         None if len(origin.classes) > 2 or origin.has_findings else MIDDLE,
         None,
-        out_of_distribution,
+        by_ranges() if origin.private else by_distance(_looks(origin)),
         origin.vocabulary,
-        origin.inputs,
+        origin.data.inputs,
     )
+
+
+def _model_of(origin: Origin) -> dict[str, Any]:
+    return model_of(origin.arm, origin.data.recipe, origin.classes, origin.has_findings, origin.data.inputs)
 
 
 def model_of(
@@ -239,69 +229,62 @@ def model_of(
 ) -> dict[str, Any]:
     """What `build_model` takes: the model's name, its settings and the shape of its data."""
     inputs = Inputs() if inputs is None else inputs
-    shape: dict[str, Any] = {"inputs": list(inputs.shape(recipe)), "classes": len(classes)}
+    shape: dict[str, Any] = {"inputs": inputs.shape(recipe), "classes": len(classes)}
     shape |= {"findings": True} if has_findings else {}
-    shape |= {"parts": _plain([asdict(part) for part in inputs.parts])} if inputs.parts else {}
-    return {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
+    shape |= {"parts": [asdict(part) for part in inputs.parts]} if inputs.parts else {}
+    description = {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
+    plain: dict[str, Any] = json.loads(json.dumps(description))
+    return plain
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As they build the model again: without those that nobody gave, and without the file of weights to start from,
-    which is behind the model and stays where it is."""
-    kept = {str(key): one for key, one in options.items() if one is not None and key not in ("weights", "keep_head")}
-    return {key: _settings(one) if isinstance(one, Mapping) else _plain(one) for key, one in kept.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    """Without those that were not set, and without the weights that training started from: they are not needed."""
+    return {
+        str(key): _settings(value) if isinstance(value, Mapping) else value
+        for key, value in options.items()
+        if value is not None and key not in ("weights", "keep_head")
+    }
 
 
 def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
     leaves = {f"params/{name}": leaf for name, leaf in bundle.params.items()}
     leaves |= {f"buffers/{name}": leaf for name, leaf in bundle.buffers.items()}
-    distance = bundle.out_of_distribution
-    if distance.kind == "distance":
-        leaves |= {
-            "out_of_distribution/mean": torch.from_numpy(distance.mean),
-            "out_of_distribution/whitening": torch.from_numpy(distance.whitening),
-        }
-    how = bundle.uncertainty
-    leaves |= {} if how is None else tensors_of(how)
+    if bundle.out_of_distribution.kind == "distance":
+        leaves["out_of_distribution/mean"] = torch.from_numpy(bundle.out_of_distribution.mean)
+        leaves["out_of_distribution/whitening"] = torch.from_numpy(bundle.out_of_distribution.whitening)
+    leaves |= {} if bundle.uncertainty is None else tensors_of(bundle.uncertainty)
     plain = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()}
-    words = {"classes": list(origin.classes), "words": dict(sorted(origin.vocabulary.items()))}
-    prepared = {**write_recipe(origin.recipe), **write_inputs(origin.inputs)}
-    made = {WEIGHTS: save(plain), PREPARATION: as_text(prepared), VOCABULARY: as_text(words)}
-    return made if how is None else {**made, UNCERTAINTY: as_text(write_uncertainty(how))}
+    spellings = {"classes": list(origin.classes), "words": dict(sorted(origin.vocabulary.items()))}
+    preparation = {**write_recipe(bundle.recipe), **write_inputs(bundle.inputs)}
+    files = {WEIGHTS: save(plain), PREPARATION: as_text(preparation), VOCABULARY: as_text(spellings)}
+    if bundle.uncertainty is not None:
+        files[UNCERTAINTY] = as_text(write_uncertainty(bundle.uncertainty))
+    return files
 
 
-def _about(origin: Origin, bundle: Bundle, chosen: Chosen) -> dict[str, Any]:
+def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, Any]:
+    rule = bundle.out_of_distribution
     return {
         "format": FORMAT,
-        "name": origin.name,
+        "name": bundle_name(origin.study.name, origin.requested_arm, origin.site, origin.region),
         "wardround": version("wardround"),
         "study": {"name": origin.study.name, "hash": origin.study.hash},
         "run": origin.run,
-        "arm": origin.asked,
+        "arm": origin.requested_arm,
         "trained_as": origin.arm.name,
         "seed": origin.seed,
         "site": origin.site,
         "region": origin.region,
-        "model": model_of(origin.arm, origin.recipe, origin.classes, origin.has_findings, origin.inputs),
+        "model": _model_of(origin),
         "precision": origin.arm.training.precision,
-        "features": list(origin.recipe.names),
+        "features": list(bundle.recipe.names),
         "unrecorded": list(origin.unrecorded),
         "classes": list(origin.classes),
         "threshold": chosen.threshold,
         "calibration": chosen.calibration,
         "uncalibrated": chosen.uncalibrated,
         "findings": list(chosen.findings) or None,
-        "out_of_distribution": _about_distribution(bundle.out_of_distribution),
+        "out_of_distribution": {"kind": rule.kind, **({"cut": rule.cut} if rule.kind == "distance" else {})},
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,
     }
-
-
-def _about_distribution(rule: OutOfDistribution) -> dict[str, Any]:
-    return {"kind": rule.kind, "cut": rule.cut} if rule.kind == "distance" else {"kind": rule.kind}

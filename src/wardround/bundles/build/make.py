@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -9,11 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from wardround.bundles.build.assemble import Origin, OtherRows, plain_name, unrecorded, write_bundle
-from wardround.bundles.build.run_inputs import Beside, beside_of
-from wardround.bundles.build.run_inputs import side_of as side_of
-from wardround.bundles.card.card import told_by
-from wardround.bundles.card.concerning import Whose
+from wardround.bundles.build.assemble import Origin, OtherRows, bundle_name, write_bundle
+from wardround.bundles.build.run_inputs import RunInputs, labelled_rows, run_inputs
+from wardround.bundles.card.card import Recipient, card_facts_of_run
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
@@ -54,12 +53,12 @@ def make_bundle(
     is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
     `members` are as `run_study` takes them.
     """
-    opened = open_for_bundles(run, **members)
-    return bundle_from(opened, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+    finished = open_finished_run(run, **members)
+    return bundle_from(finished, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
 
 
 @dataclass(frozen=True)
-class Opened:
+class FinishedRun:
     """A run from which bundles are made."""
 
     folder: RunFolder
@@ -68,14 +67,14 @@ class Opened:
     models: Mapping[str, Factory] | None
 
 
-def open_for_bundles(run: str | Path, **members: Unpack[Members]) -> Opened:
+def open_finished_run(run: str | Path, **members: Unpack[Members]) -> FinishedRun:
     """Once, for any number of bundles."""
     folder, plan = open_run(run, ELSEWHERE, **members)
-    return Opened(folder, plan, folder.read_json("results.json"), members.get("models"))
+    return FinishedRun(folder, plan, folder.read_json("results.json"), members.get("models"))
 
 
 def bundle_from(
-    opened: Opened,
+    finished: FinishedRun,
     *,
     arm: str,
     site: str | None = None,
@@ -85,30 +84,17 @@ def bundle_from(
     region: str | None = None,
 ) -> Path:
     """As `make_bundle`."""
-    with opened.folder.checked_content():
-        return _bundle_from(opened, arm, site, seed, out, onnx, region)
-
-
-def _bundle_from(
-    opened: Opened,
-    arm: str,
-    site: str | None,
-    seed: int | None,
-    out: str | Path | None,
-    onnx: bool,
-    region: str | None,
-) -> Path:
-    plan = opened.plan
-    chosen_seed = seed_of(plan.study, seed)
-    chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
-    _refuse_noise(chosen)
-    trial = plan.trial(chosen, chosen_seed)
-    name = _site(trial, site)
-    _refuse_other_region(trial, name, region)
-    whose = name if region is None else f"{region}-{name}"
-    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else as_path(out, "--out")
-    refuse_existing(target)
-    return write_bundle(_origin(opened, chosen, arm, trial, name, region), target, onnx)
+    plan = finished.plan
+    with finished.folder.checked_content():
+        trained = arm_of(plan.study, finished.results, arm, seed_of(plan.study, seed))
+        _refuse_noise(trained)
+        trial = plan.trial(trained, seed_of(plan.study, seed))
+        name = _site(trial, site)
+        _refuse_other_region(trial, name, region)
+        default = FOLDER / bundle_name(plan.study.name, arm, name, region)
+        target = default if out is None else as_path(out, "--out")
+        refuse_existing(target)
+        return write_bundle(_origin(finished, trained, arm, trial, name, region), target, onnx)
 
 
 def _site(trial: Trial, name: str | None) -> str:
@@ -142,63 +128,55 @@ def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:
     if region not in regions.names:
         problem = f"no region with a training site is called {shown(region)}"
         raise StudyError("--region", problem, suggest(region, regions.names, "Regions"))
-    trainers = [one.name for one in trial.sites]
+    trainers = [trainer.name for trainer in trial.sites]
     own = regions.names[regions.of_site[trainers.index(site)]] if site in trainers else None
     if own != region:
         problem = f"{site} is in {own!r}" if own is not None else f"{site} does not train, and has no region's model"
         raise StudyError("--region", problem, "Name a site of the region, or leave --region out.")
 
 
-def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, region: str | None = None) -> Origin:
-    folder, plan = opened.folder, opened.plan
-    site = next(one for one in trial.scored if one.name == name)
+def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, name: str, region: str | None) -> Origin:
+    folder, plan, regional = finished.folder, finished.plan, region is not None
+    site = next(site for site in trial.scored if site.name == name)
     cohort = plan.cohort_of(arm)
-    beside = beside_of(plan, arm, site, opened.results["arms"][asked])
-    regional = region is not None
+    data = run_inputs(plan, arm, site, finished.results["arms"][requested_arm])
     params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
-    test = np.searchsorted(cohort.row_numbers, site.test_rows)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
     saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
         raise BundleError(where, "is not there", "Run the study again with --again.")
     label, score = saved_scores(saved, where, arm.name, trial.seed, site)
-    trained = {one.name: len(one.train) for one in trial.scored if _trains(trial, arm, name, one.name)}
-    whose = _whose(cohort, beside, arm, trial, site)
+    trained = {other.name: len(other.train) for other in trial.scored if _trains(trial, arm, name, other.name)}
+    recipient = _recipient(cohort, data, arm, trial, site)
     return Origin(
         study=plan.study,
         run=folder.path.name,
         arm=arm,
-        asked=asked,
+        requested_arm=requested_arm,
         seed=trial.seed,
         site=name,
-        recipe=beside.recipe,
+        data=data,
         classes=plan.classes,
         params=params,
         buffers=buffers,
         vocabulary=_vocabulary(cohort, name),
-        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
-        train=side_of(site.train, trial.dtype),
-        validation=side_of(_untested(trial, site), trial.dtype),
-        table=beside.table,
-        test=test,
+        train=labelled_rows(site.train, trial.dtype),
+        validation=labelled_rows(_untested(trial, site), trial.dtype),
+        test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_label=label,
         saved=score,
-        told=told_by(opened.results, plan.study, arm, asked, trial.seed, whose, trained, region),
-        models=opened.models,
+        card_facts=card_facts_of_run(
+            finished.results, plan.study, arm, requested_arm, trial.seed, recipient, trained, region
+        ),
+        models=finished.models,
         has_findings=plan.has_findings,
-        inputs=beside.inputs,
-        images=beside.images,
-        trained_on=beside.trained_on,
-        trained=beside.trained,
-        absent=beside.absent,
-        thresholds=beside.thresholds,
         region=region,
     )
 
 
 def predicts_with(trial: Trial, run: Run, site: str, regional: bool = False) -> tuple[Tree, Tree]:
     """A site's own model, or the shared one where the site does not train or all rows are pooled."""
-    trainers = [one.name for one in trial.sites]
+    trainers = [trainer.name for trainer in trial.sites]
     return site_model(trial, run, trainers.index(site) if site in trainers else 0, regional)
 
 
@@ -211,58 +189,52 @@ def _trains(trial: Trial, arm: Arm, site: str, other: str) -> bool:
 
 def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> tuple[np.ndarray, np.ndarray]:
     """Labels and scores of the site's test rows in a run's predictions, in the order of `site.test_rows`."""
-    chosen = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
-    if not chosen.index.is_unique or set(chosen.index) != set(site.test_rows.tolist()):
+    rows = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
+    if not rows.index.is_unique or set(rows.index) != set(site.test_rows.tolist()):
         problem = f"does not hold the test rows of {site.name} in arm {arm}"
         raise OtherRows(where, problem, "Run the study again with --again.")
-    ordered: pd.DataFrame = chosen.loc[site.test_rows]
+    ordered: pd.DataFrame = rows.loc[site.test_rows]
     columns, labels = score_columns(ordered), label_columns(ordered)
     score = ordered[columns].to_numpy()
     if np.isnan(score).any():
-        raise BundleError(
-            where, f"arm {arm} diverged with seed {seed}: its scores are no numbers", "Name another seed."
-        )
+        problem = f"arm {arm} diverged with seed {seed}: its scores are no numbers"
+        raise BundleError(where, problem, "Name another seed.")
     label = ordered["label"].to_numpy() if labels == ["label"] else ordered[labels].to_numpy()
     return label, score[:, 0] if columns == ["score"] else score
 
 
 def _untested(trial: Trial, site: Site) -> Rows:
     """Validation rows without patients whom any site tests, as overlapping sites do: nothing is chosen on test rows."""
-    tested = torch.cat([one.test.people for one in trial.scored if one.test.patients is not None] or [torch.tensor([])])
     rows = site.validation
     if rows.patients is None:
         return rows
-    keep = ~torch.isin(rows.people, tested.to(rows.people.dtype))
-    of_these = {"patients": rows.people[keep]}
-    of_these |= {name: part[keep] for name in ("levels", "tabular") if (part := getattr(rows, name)) is not None}
-    if rows.index is not None:
-        return replace(rows, index=rows.index[keep], **of_these)
-    return replace(rows, x=rows.x[keep], y=rows.y[keep], **of_these)
+    tested = [other.test.people for other in trial.scored if other.test.patients is not None]
+    keep = ~torch.isin(rows.people, torch.cat([rows.people[:0], *tested]).to(rows.people.dtype))
+    names = ["levels", "tabular", *(["x", "y"] if rows.index is None else ["index"])]
+    selected = {name: part[keep] for name in names if (part := getattr(rows, name)) is not None}
+    return replace(rows, patients=rows.people[keep], **selected)
 
 
-def _whose(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -> Whose:
-    """What tells this site's warnings from those of the others."""
-    table, options = cohort.table if cohort.records.is_table else beside.table, arm.data.options
+def _recipient(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Site) -> Recipient:
+    table, options = cohort.table if cohort.records.is_table else data.table, arm.data.options
     places = np.searchsorted(cohort.row_numbers, site.test_rows)
     recorded = [] if table is None else table.records_of(places).tolist()
     here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
-    others = [one.name for one in trial.scored if one.name != site.name]
-    hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
-    named = {name for column in here for name in (column.name, column.own_name)} | set(cohort.records.classes)
-    for key in ("target", "patient"):
-        named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
-    differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"
-    return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
+    others = {one.name for one in trial.scored} - {site.name}
+    hospitals = {str(name) for name in cohort.records.hospital[places] if str(name).replace("/", "-") not in others}
+    same_columns = (table is None or bool(table.recorded.all())) and options.get("columns", "same") == "same"
+    columns = frozenset(name for column in here for name in (column.name, column.own_name))
+    return Recipient(site.name, frozenset(hospitals), columns, not others, same_columns)
 
 
 def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
-    """How the site's file writes the outcome, where the site is a hospital and its file says it in words."""
-    known = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
-    return dict(known.get(site, {}))
+    """How the site's file writes the outcome, where the site is a hospital and its file has words for it."""
+    by_site = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
+    return dict(by_site.get(site, {}))
 
 
-class Made(NamedTuple):
-    """Bundles by arm and site, and why there is none for an arm at a site."""
+class BundleFolders(NamedTuple):
+    """By arm and site: the bundle, or why there is none."""
 
     folders: dict[tuple[str, str], Path]
     refused: dict[tuple[str, str], str]
@@ -276,34 +248,34 @@ def make_bundles(
     out: str | Path | None = None,
     onnx: bool = False,
     **members: Unpack[Members],
-) -> Made:
+) -> BundleFolders:
     """One for each arm and site of a complete run, in `out`/STUDY-ARM-SITE; one that is there already is left as it is.
 
     An arm from which none can be made does not keep the others from theirs: `refused` says why. The other arguments
     are as `make_bundle` takes them.
     """
-    opened = open_for_bundles(run, **members)
-    return bundles_from(opened, sites, FOLDER if out is None else as_path(out, "--out"), seed=seed, onnx=onnx)
+    return bundles_from(
+        open_finished_run(run, **members), sites, FOLDER if out is None else as_path(out, "--out"), seed, onnx
+    )
 
 
 def bundles_from(
-    opened: Opened, sites: Sequence[str], out: Path, *, seed: int | None = None, onnx: bool = False
-) -> Made:
-    made = Made({}, {})
+    finished: FinishedRun, sites: Sequence[str], out: Path, seed: int | None = None, onnx: bool = False
+) -> BundleFolders:
+    bundles = BundleFolders({}, {})
     if not isinstance(sites, list | tuple) or not all(isinstance(site, str) for site in sites):
         raise StudyError("sites", f"expected a list of names, found {shown(sites)}", "Give the names of sites.")
-    for arm in opened.results["arms"]:
-        for site in sites:
-            target = out / plain_name(f"{opened.plan.study.name}-{arm}-{site}")
-            try:
-                if not (target / "bundle.json").is_file():
-                    bundle_from(opened, arm=arm, site=site, seed=seed, out=target, onnx=onnx)
-                made.folders[arm, site] = target
-            except (StudyError, BundleError) as error:
-                made.refused[arm, site] = str(error)
-    if made.refused and not made.folders:
-        raise BundleError(str(opened.folder.path), "gives no bundle at all", next(iter(made.refused.values())))
-    return made
+    for arm, site in product(finished.results["arms"], sites):
+        target = out / bundle_name(finished.plan.study.name, arm, site)
+        try:
+            if not (target / "bundle.json").is_file():
+                bundle_from(finished, arm=arm, site=site, seed=seed, out=target, onnx=onnx)
+            bundles.folders[arm, site] = target
+        except (StudyError, BundleError) as error:
+            bundles.refused[arm, site] = str(error)
+    if bundles.refused and not bundles.folders:
+        raise BundleError(str(finished.folder.path), "gives no bundle at all", next(iter(bundles.refused.values())))
+    return bundles
 
 
 def keep_bundles(plan: Plan, folder: RunFolder) -> None:
@@ -312,8 +284,8 @@ def keep_bundles(plan: Plan, folder: RunFolder) -> None:
     if not sites:
         return
     own = {name: model for name, model in plan.families.models.items() if name not in MODELS}
-    opened = Opened(folder, plan, folder.read_json("results.json"), own)
-    made = bundles_from(opened, sites, folder.path / "bundles")
-    if made.refused:
-        told = {f"{arm} at {site}": reason for (arm, site), reason in made.refused.items()}
-        folder.write_json("bundles/refused.json", told)
+    finished = FinishedRun(folder, plan, folder.read_json("results.json"), own)
+    refused = bundles_from(finished, sites, folder.path / "bundles").refused
+    if refused:
+        reasons = {f"{arm} at {site}": reason for (arm, site), reason in refused.items()}
+        folder.write_json("bundles/refused.json", reasons)

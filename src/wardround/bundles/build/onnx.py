@@ -51,11 +51,11 @@ class Scores(nn.Module):
         return self.model.probabilities(self.model.logits(params, buffers, features, None)[0])
 
 
-def export(bundle: Bundle, out: Path) -> float:
+def export_onnx(bundle: Bundle, out: Path) -> float:
     """Write the bundle's model to `out` and return by how much its scores differ, at most, from the bundle's own.
 
-    It is tried on random and on extreme rows in onnxruntime first. Where a score differs by more than 1e-5, or there
-    is any other trouble, no file is left.
+    It is tested on random and on extreme rows in onnxruntime first. Where a score differs by more than 1e-5, or
+    anything else fails, no file is left.
     """
     for name in NEEDED:
         _import(name)
@@ -81,18 +81,18 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     rows = trial_rows(bundle.inputs.shape(bundle.recipe))
-    given = rows.astype(_numpy_type(bundle))
+    features = rows.astype(np.float64 if _dtype(bundle) == torch.float64 else np.float32)
     expected = np.asarray(bundle.scores(rows), dtype=float)
-    found = np.asarray(session.run([OUTPUT], {INPUT: given})[0], dtype=float)
-    if found.shape != expected.shape:
+    scores = np.asarray(session.run([OUTPUT], {INPUT: features})[0], dtype=float)
+    if scores.shape != expected.shape:
         return float("nan")
-    alone = np.asarray(session.run([OUTPUT], {INPUT: given[:1]})[0], dtype=float)  # one row by itself, as in use
-    return float(np.abs(np.concatenate([found - expected, alone - expected[:1]])).max())
+    alone = np.asarray(session.run([OUTPUT], {INPUT: features[:1]})[0], dtype=float)  # one row by itself, as in use
+    return float(np.abs(np.concatenate([scores - expected, alone - expected[:1]])).max())
 
 
 def trial_rows(shape: int | tuple[int, ...]) -> np.ndarray:
-    """Random rows, no row's worth of anything, each feature far out by itself, and all of them together. Of images
-    fewer, and no pixel by itself."""
+    """Random rows, zeros, each feature at an extreme by itself, and all of them together. Of images fewer, and no
+    pixel by itself."""
     rng = seeds.generator(0, "rows to try an export on")
     shape = (shape,) if isinstance(shape, int) else shape
     if len(shape) > 1 or shape[0] > MOST_FEATURES:
@@ -107,13 +107,13 @@ def trial_rows(shape: int | tuple[int, ...]) -> np.ndarray:
 
 def _graph(bundle: Bundle) -> "ModelProto":
     scores = Scores(bundle.model, bundle.params, bundle.buffers).eval()
-    example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=_torch_type(bundle))
+    example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=_dtype(bundle))
     rows = torch.export.Dim("rows", min=1)
     with torch.no_grad():
         scores(example)  # a module makes its copy for this thread now: the exporter cannot follow that
         try:
             with without_remarks("torch.onnx"):
-                made = torch.onnx.export(
+                program = torch.onnx.export(
                     scores,
                     (example,),
                     dynamo=True,
@@ -125,38 +125,34 @@ def _graph(bundle: Bundle) -> "ModelProto":
         except Exception as error:  # the exporter has many kinds, and a model of one's own may be beyond it
             problem = f"its model cannot be written as ONNX ({type(error).__name__})"
             raise BundleError(str(bundle.path), problem, "Leave the ONNX file out.") from None
-    if made is None:
+    if program is None:
         raise BundleError(str(bundle.path), "its model cannot be written as ONNX", "Leave the ONNX file out.")
-    graph: ModelProto = made.model_proto
-    _tell(graph, bundle)
+    graph: ModelProto = program.model_proto
+    _describe(graph, bundle)
     return graph
 
 
-def _tell(graph: "ModelProto", bundle: Bundle) -> None:
-    """What the file is of, in place of the exporter's notes, in which folders of this machine stand."""
+def _describe(graph: "ModelProto", bundle: Bundle) -> None:
+    """What the file is of, in place of the exporter's notes, which name folders of this machine."""
     for part in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info, *graph.graph.initializer):
         for field in ("metadata_props", "doc_string"):
             part.ClearField(field)
     for value in (*graph.graph.input, *graph.graph.output):
         value.ClearField("metadata_props")
     graph.graph.name = str(bundle.about.get("name", "bundle"))
-    told = {
+    metadata = {
         "bundle": bundle.about.get("id"),
         "features": list(bundle.recipe.names),
         "shape": list(bundle.inputs.shape(bundle.recipe)),
         "classes": list(bundle.classes),
-        "threshold": [one.threshold for one in bundle.findings] if bundle.findings else bundle.threshold,
+        "threshold": [finding.threshold for finding in bundle.findings] if bundle.findings else bundle.threshold,
     }
-    for key, value in told.items():
+    for key, value in metadata.items():
         graph.metadata_props.add(key=f"wardround.{key}", value=value if isinstance(value, str) else json.dumps(value))
 
 
-def _torch_type(bundle: Bundle) -> torch.dtype:
+def _dtype(bundle: Bundle) -> torch.dtype:
     return next((leaf.dtype for leaf in bundle.params.values() if leaf.is_floating_point()), torch.float32)
-
-
-def _numpy_type(bundle: Bundle) -> type[np.floating[Any]]:
-    return np.float64 if _torch_type(bundle) == torch.float64 else np.float32
 
 
 def _import(name: str) -> Any:

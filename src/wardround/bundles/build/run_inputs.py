@@ -1,6 +1,6 @@
-"""What a run's rows have beside the columns of a table: images, findings, parties. As a bundle will need it."""
+"""What the rows of a run are made of, as a bundle needs it: columns, images, findings, parties; and labelled rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,68 +20,73 @@ WEIGHTS = "Use the saved weights in models/ with the study's own model."
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class RunInputs:
     recipe: Recipe
-    table: Encoded | None  # the columns that the recipe prepares; None: there are none
+    table: Encoded | None = None  # the columns that the recipe prepares; None: there are none
     inputs: Inputs = field(default_factory=Inputs)
-    images: np.ndarray | None = None
-    trained_on: np.ndarray | None = None  # places of the site's training images
-    trained: np.ndarray | None = None  # prepared columns of its training rows, where several parties hold them
-    absent: Mapping[str, np.ndarray] = field(default_factory=dict)
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    images: np.ndarray | None = None  # all rows' bytes
+    training_images: np.ndarray | None = None  # places of the site's training rows among them
+    training_columns: np.ndarray | None = None  # prepared columns of training rows, where these are not the whole row
+    missing_parties: Mapping[str, np.ndarray] = field(default_factory=dict)  # by party: test rows that it lacks
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of findings, chosen at all sites together
 
 
-def beside_of(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> Beside:
+def run_inputs(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> RunInputs:
     """`results` are the arm's in results.json."""
-    cohort, joined = plan.cohort_of(arm), arm.model.facts.in_parts
-    if cohort.records.is_table and not joined:
+    cohort, in_parts, thresholds = plan.cohort_of(arm), arm.model.facts.in_parts, _thresholds(plan, results)
+    if cohort.records.is_table and not in_parts:
         if site.recipe is None:
             raise BundleError(site.name, "its rows have no preparation", "Run the study again with --again.")
-        return Beside(site.recipe, cohort.table, thresholds=_thresholds(plan, results))
+        return RunInputs(site.recipe, cohort.table, thresholds=thresholds)
     images = None if cohort.records.is_table else _images(cohort, arm, site)
-    recipe = no_columns(arm.preparation) if site.recipe is None else site.recipe
-    table, inputs, absent = None, Inputs(images), {}
-    if joined:
-        holdings = holdings_of(arm.topology, cohort.records)
-        table = table_of(cohort.records, holdings)
-        pixels = () if images is None or holdings.image_at is None else images.shape
-        places, parts = arrangement(None if site.recipe is None else recipe.layout, holdings, pixels)
-        if parts != site.blocks:
-            raise BundleError(site.name, "its parties hold other columns now", "Run the study again with --again.")
-        inputs = Inputs(images if pixels else None, parts, tuple(places), holdings.parties)
-        absent = {part.party: _flags(site.test, part.present) == 0 for part in parts if part.present is not None}
-    return Beside(
+    recipe = _no_columns(arm.preparation) if site.recipe is None else site.recipe
+    table, inputs, missing = _of_parties(cohort, arm, site, images) if in_parts else (None, Inputs(images), {})
+    has_images = inputs.images is not None
+    return RunInputs(
         recipe,
         table,
         inputs,
-        None if inputs.images is None else np.asarray(cohort.records.features),
-        None if inputs.images is None or site.train.index is None else site.train.index.cpu().numpy(),
+        np.asarray(cohort.records.features) if has_images else None,
+        site.train.index.cpu().numpy() if has_images and site.train.index is not None else None,
         _columns(site.train, inputs, len(recipe.names)),
-        {party: gone for party, gone in absent.items() if gone.any()},
-        _thresholds(plan, results),
+        missing,
+        thresholds,
     )
 
 
-def no_columns(settings: Preparation) -> Recipe:
-    """Of rows that have none."""
+def _of_parties(
+    cohort: Cohort, arm: Arm, site: Site, images: Images | None
+) -> tuple[Encoded | None, Inputs, dict[str, np.ndarray]]:
+    """The table, the model's inputs, and by party the test rows that it lacks."""
+    holdings = holdings_of(arm.topology, cohort.records)
+    pixels = () if images is None or holdings.image_at is None else images.shape
+    places, parts = arrangement(None if site.recipe is None else site.recipe.layout, holdings, pixels)
+    if parts != site.blocks:
+        raise BundleError(site.name, "its parties hold other columns now", "Run the study again with --again.")
+    inputs = Inputs(images if pixels else None, parts, tuple(places), holdings.parties)
+    missing = {part.party: _flags(site.test, part.present) == 0 for part in parts if part.present is not None}
+    return table_of(cohort.records, holdings), inputs, {party: rows for party, rows in missing.items() if rows.any()}
+
+
+def _no_columns(settings: Preparation) -> Recipe:
     return Recipe((), Layout((), {}, ()), Fit({}, {}, np.zeros(0), np.zeros(0)), settings)
 
 
 def _columns(rows: Rows, inputs: Inputs, width: int) -> np.ndarray:
     """In the recipe's order, from lines in the order of the parties."""
-    made = np.zeros((len(rows), width))
+    columns = np.zeros((len(rows), width))
     if width:
         lines = rows.x if rows.tabular is None else rows.tabular
-        made[:, list(inputs.places)] = lines[:, : len(inputs.places)].cpu().numpy()
-    return made
+        columns[:, list(inputs.places)] = lines[:, : len(inputs.places)].cpu().numpy()
+    return columns
 
 
 def _flags(rows: Rows, place: int) -> np.ndarray:
     """The number of each row that says whether a party knows it."""
     lines = rows.x if rows.tabular is None else rows.tabular
     skipped = 0 if rows.tabular is None else rows.x[0].numel()
-    made: np.ndarray = lines[:, place - skipped].cpu().numpy()
-    return made
+    flags: np.ndarray = lines[:, place - skipped].cpu().numpy()
+    return flags
 
 
 def _images(cohort: Cohort, arm: Arm, site: Site) -> Images:
@@ -107,44 +112,43 @@ def _thresholds(plan: Plan, results: Mapping[str, Any]) -> dict[str, float]:
     """Of findings, as all sites' validation rows chose them: the mean over seeds."""
     if not plan.has_findings:
         return {}
-    found = {name: told["threshold"] for name, told in results["findings"].items()}
-    return {name: float(told["mean"]) for name, told in found.items() if told["chosen"]}
+    thresholds = {name: finding["threshold"] for name, finding in results["findings"].items()}
+    return {name: float(threshold["mean"]) for name, threshold in thresholds.items() if threshold["chosen"]}
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """What can be taken from like an array, by a slice or by row numbers."""
+class LazyRows:
+    """Prepared rows that are sliced like an array, so that images are never all in memory."""
 
-    rows: Rows
-    dtype: torch.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.rows.inputs)
+    shape: tuple[int, ...]
+    take: Callable[[np.ndarray], np.ndarray]  # by row numbers
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.shape[0]
 
-    def __getitem__(self, chosen: Any) -> np.ndarray:
-        order = torch.from_numpy(np.arange(len(self.rows))[chosen])
-        made: np.ndarray = self.rows.take(order, self.dtype)[0].cpu().numpy()
-        return made
+    def __getitem__(self, selected: Any) -> np.ndarray:
+        return self.take(np.arange(len(self))[selected])
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class LabelledRows:
     """Prepared rows with their labels."""
 
-    x: Any  # an array, or what is taken from like one
+    x: np.ndarray | LazyRows
     label: np.ndarray
-    people: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
+    people: np.ndarray | None = None  # the patient of each row, as a number; None: a patient each
 
     def __len__(self) -> int:
         return len(self.label)
 
 
-def side_of(rows: Rows, dtype: torch.dtype) -> Side:
+def labelled_rows(rows: Rows, dtype: torch.dtype) -> LabelledRows:
+    def take(selected: np.ndarray) -> np.ndarray:
+        x: np.ndarray = rows.take(torch.from_numpy(selected), dtype)[0].cpu().numpy()
+        return x
+
     if rows.x.dtype == torch.uint8:
-        return Side(Taken(rows, dtype), rows.labels.cpu().numpy(), rows.people.numpy())
+        lazy = LazyRows((len(rows), *rows.inputs), take)
+        return LabelledRows(lazy, rows.labels.cpu().numpy(), rows.people.numpy())
     x, y = rows.everything(dtype)
-    return Side(x.cpu().numpy(), y.cpu().numpy(), rows.people.numpy())
+    return LabelledRows(x.cpu().numpy(), y.cpu().numpy(), rows.people.numpy())

@@ -2,16 +2,14 @@
 
 shared.safetensors holds the leaves that all hospitals of the study share, and nothing else: no hospital's adapter, no
 head where heads are private, nothing of a site's memory. shared.json says what they are; it lists the hash of the
-other file and is sealed as a bundle is (`files.py`). Described in docs/reference/shared-part.md.
+other file and is sealed as a bundle is (`sealed_files.py`). Described in docs/reference/shared-part.md.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,7 +21,7 @@ from safetensors.torch import load, save
 from wardround.bundles.build.assemble import plain_name
 from wardround.bundles.bundle import MISFITS, build_model, check_shapes
 from wardround.bundles.card.card import FIGURES, ranked_within
-from wardround.bundles.sealed_files import parsed_about, read_plain, seal
+from wardround.bundles.sealed_files import SealedKind, read_sealed, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
 from wardround.core.registry import Members
@@ -42,8 +40,7 @@ ABOUT = "shared.json"
 WEIGHTS = "shared.safetensors"
 FOLDER = Path("shared")
 SENT = "server/params/"  # where a saved model has what every site is sent
-ANEW = "Make it anew with `wardround share`, or take it from where it was made."
-NAME_ONE = "Name a folder that `wardround share` has made."
+SHARED_PART = SealedKind("shared part", "wardround share", ABOUT, FORMAT, (WEIGHTS,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +106,13 @@ def make_shared(
 def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -> SharedPart:
     """A shared part from its folder, refused unless it is whole and as it was made."""
     folder = as_path(path, "shared part", BundleError)
-    about, weights = _read_sealed(folder)
+    about, files = read_sealed(folder, SHARED_PART)
     try:
-        part = SharedPart(folder, about, load(weights), models)
+        part = SharedPart(folder, about, load(files[WEIGHTS]), models)
         _refuse_misfit(part)
     except MISFITS as error:
         problem = f"does not hold what a shared part of format {FORMAT} holds ({type(error).__name__})"
-        raise BundleError(str(folder), problem, ANEW) from None
+        raise BundleError(str(folder), problem, SHARED_PART.remake) from None
     return part
 
 
@@ -291,35 +288,3 @@ def _refuse_misfit(part: SharedPart) -> None:
         found = part.leaves[name]
         if found.shape != leaf.shape or found.dtype != part.dtype or not bool(torch.isfinite(found).all()):
             raise ValueError("a leaf does not have the shape or precision of the model's, or is not a number")
-
-
-def _read_sealed(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """The content of shared.json and the bytes of the weights, each as it was sealed; or one clear error."""
-    if not folder.is_dir():
-        raise BundleError(str(folder), "is not a folder" if folder.exists() else "does not exist", NAME_ONE)
-    path = folder / ABOUT
-    if not path.exists() and not path.is_symlink():
-        raise BundleError(str(folder), f"is not a shared part: it has no {ABOUT}", NAME_ONE)
-    text = read_plain(path)
-    about = parsed_about(text, path, FORMAT, "a shared part")
-    if not (folder / WEIGHTS).exists() and not (folder / WEIGHTS).is_symlink():
-        raise BundleError(str(folder), f"{WEIGHTS} is missing", ANEW)
-    extra = sorted(set(os.listdir(folder)) - {ABOUT, WEIGHTS})
-    if extra:
-        remedy = "Take it out of the folder: a shared part holds what it lists, and nothing else."
-        raise BundleError(str(folder), f"{extra[0]!r} is no part of the shared part", remedy)
-    weights = read_plain(folder / WEIGHTS)
-    if not _is_sealed(about, weights, text):
-        listed = about.get("files")
-        told = listed.get(WEIGHTS) if isinstance(listed, dict) else None
-        changed = path if told == sha256(weights).hexdigest() else folder / WEIGHTS
-        raise BundleError(str(changed), "was changed since the shared part was made", ANEW)
-    return about, weights
-
-
-def _is_sealed(about: Mapping[str, Any], weights: bytes, text: bytes) -> bool:
-    """Byte for byte, so that no key can stand there twice."""
-    try:
-        return seal(about, {WEIGHTS: weights}) == text
-    except (ValueError, RecursionError):
-        return False

@@ -1,16 +1,16 @@
-"""Parts of a card that not every bundle has: findings, images, parties, how sure it is. As plain data."""
+"""A bundle's card as plain data: what it is, what it is for, how well it does, and its limits."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.card.concerning import Whose, concerning
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
+from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
@@ -20,49 +20,50 @@ from wardround.evaluation.metrics import SMALLEST_GROUP, metrics
 from wardround.runs.spending import EACH_SITE
 from wardround.study.schema import Arm, Study
 
-Row = dict[str, Any]
 ENSEMBLE = (
-    "The study tells how sure an ensemble of its seeds' models is. This bundle is one of these models: what the report "
-    "says of uncertainty is the ensemble's, and what is said here is of this model alone."
+    "The study measures the uncertainty of an ensemble of its seeds' models. This bundle is one of these models: what "
+    "the report says of uncertainty is the ensemble's, and what is said here is of this model alone."
 )
+SCALES = {
+    "none": "pixels count from 0 to 1 as they are",
+    "site": "pixels are brought to the scale of this site's training images",
+    "image": "each image is brought to one mean and one contrast by itself",
+}
 
 
-def findings_told(found: Mapping[str, Any], site: str) -> dict[str, Any]:
+def finding_figures(arm: Mapping[str, Any], site: str) -> dict[str, Any]:
     """Of each finding, from an arm's entry in results.json: over all sites, and at this one."""
     return {
         name: {
-            "positives": told["sites"].get(site, {}).get("positives"),
-            "all_sites": told["metrics"].get("auc"),
-            "this_site": told["sites"].get(site, {}).get("metrics", {}).get("auc"),
+            "positives": finding["sites"].get(site, {}).get("positives"),
+            "all_sites": finding["metrics"].get("auc"),
+            "this_site": finding["sites"].get(site, {}).get("metrics", {}).get("auc"),
         }
-        for name, told in found["findings"].items()
+        for name, finding in arm["findings"].items()
     }
 
 
-def findings_of(
-    bundle: Bundle, about: Mapping[str, Any], told: Mapping[str, Any], score: np.ndarray, label: np.ndarray
-) -> list[Row] | None:
-    """With how often each is called right at its threshold, on test rows of this site with this seed."""
+def _findings(
+    bundle: Bundle, about: Mapping[str, Any], figures: Mapping[str, Any], score: np.ndarray, label: np.ndarray
+) -> list[dict[str, Any]] | None:
+    """With sensitivity and specificity of each at its threshold, on test rows of this site with this seed."""
     if not bundle.findings:
         return None
-    called = bundle.predicted(score) == 1
-    made = []
-    for f, one in enumerate(about["findings"]):
-        known, positive = label[:, f] >= 0, label[:, f] == 1
-        made.append(
-            {
-                **one,
-                "auc": told.get(one["name"], {}),
-                "positives": int(positive.sum()),
-                "sensitivity": None if about["private"] else share_of(called[positive, f]),
-                "specificity": None if about["private"] else share_of(~called[known & ~positive, f]),
-            }
-        )
-    return made
+    predicted = bundle.predicted(score) == 1
+    return [
+        {
+            **finding,
+            "auc": figures.get(finding["name"], {}),
+            "positives": int((label[:, place] == 1).sum()),
+            "sensitivity": None if about["private"] else share_of(predicted[label[:, place] == 1, place]),
+            "specificity": None if about["private"] else share_of(~predicted[label[:, place] == 0, place]),
+        }
+        for place, finding in enumerate(about["findings"])
+    ]
 
 
 def share_of(hits: np.ndarray) -> dict[str, Any] | None:
-    """With its interval (Wilson, JASA 1927); None where there are too few rows to speak of."""
+    """With its interval (Wilson, JASA 1927); None where there are too few rows."""
     n = len(hits)
     if n < SMALLEST_GROUP:
         return None
@@ -72,95 +73,90 @@ def share_of(hits: np.ndarray) -> dict[str, Any] | None:
     return {"value": p, "interval": [max(0.0, middle - half), min(1.0, middle + half)], "rows": n}
 
 
-def own_figures(score: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
+def _own_figures(score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Of these rows alone, where the run's results are of another model."""
-    found = metrics(label, score)
-    return {name: {"mean": None if np.isnan(found[name]) else float(found[name])} for name in names}
+    values = metrics(label, score)
+    return {name: {"mean": None if np.isnan(values[name]) else float(values[name])} for name in FIGURES}
 
 
-def takes(bundle: Bundle) -> dict[str, Any]:
+def _inputs(bundle: Bundle) -> dict[str, Any]:
     """What a row is made of."""
-    images, parts = bundle.inputs.images, bundle.inputs.parts
-    held = bundle.inputs.columns or {}
-    scale = {
-        "none": "pixels count from 0 to 1 as they are",
-        "site": "pixels are brought to the scale of this site's training images",
-        "image": "each image is brought to one mean and one contrast by itself",
-    }
+    images = bundle.inputs.images
     return {
         "image": None
         if images is None
-        else {"pixels": images.shape[1], "scale": scale[images.scale], "clahe": images.clahe},
+        else {"pixels": images.shape[1], "scale": SCALES[images.scale], "clahe": images.clahe},
         "parties": [
             {
                 "name": part.party,
-                "holds": ["the image" if name == IMAGE else name for name in held.get(part.party, ())],
+                "holds": ["the image" if name == IMAGE else name for name in bundle.inputs.held_by(part.party)],
                 "may_be_absent": part.present is not None,
             }
-            for part in parts
+            for part in bundle.inputs.parts
         ],
     }
 
 
-def from_what(bundle: Bundle) -> str:
-    """In words, for a sentence."""
-    images, columns = bundle.inputs.images is not None, bool(bundle.recipe.columns)
-    if images and columns:
-        return "from an image and the columns listed below"
-    return "from an image" if images else "from the columns listed below"
-
-
-def sure_words(how: Uncertainty | None, asked: str | None = None) -> list[str]:
-    """What each of the columns means, or why it is not there. `asked` is the method of the study, if it names one."""
-    if how is None:
+def uncertainty_text(settings: Uncertainty | None, method: str | None = None) -> list[str]:
+    """What each of the columns means, or why it is not there. `method` is the study's, if it names one."""
+    if settings is None:
         return []
-    lines = {
-        "dropout": f"Interval: {how.passes} networks, each with other cells left out (Monte Carlo dropout), give a "
-        "score each; the middle 90 % of them, and the score itself, lie between low and high.",
+    lines = [ENSEMBLE] if method == "ensemble" else []
+    by_method = {
+        "dropout": f"Interval: {settings.passes} networks, each with other cells left out (Monte Carlo dropout), give "
+        "a score each; the middle 90 % of them, and the score itself, lie between low and high.",
         "laplace": "Interval: weights of the last layer that fit the training rows of this site about as well "
         "(Laplace's approximation) give a score between low and high with a probability of 90 %.",
-        "none": f"There is no interval: {how.why}.",
+        "none": f"There is no interval: {settings.why}.",
     }
-    told = [lines[how.method]]
-    if asked == "ensemble":
-        told.insert(0, ENSEMBLE)
-    if how.method != "none":
-        told.append("An interval says how much the model itself wavers. It does not say that the truth lies within it.")
-    if how.cuts is not None:
-        alike = "" if how.cuts.values.shape[0] > 2 and how.cuts.values.ndim == 1 else ", of either answer alike"
-        told.append(
-            "Set: the answers that are not stranger than those of validation rows, and the call. In at least "
-            f"{100 * (1 - how.cuts.alpha):.0f} % of rows that are drawn as these were{alike}, the right answer is in "
-            "it. Several rows of one patient make that promise weaker."
+    lines.append(by_method[settings.method])
+    if settings.method != "none":
+        lines.append(
+            "An interval says how much the model itself varies. It does not say that the truth lies within it."
         )
-        few = int(np.isinf(how.cuts.values).sum())
-        if few:
-            told.append(f"For {few} answers there were too few validation rows: they stand in every set.")
-    if how.referral is not None:
-        told.append(
-            f"Refer: of rows like the validation rows the {100 * how.referral.share:.0f} % that are least clear; every "
-            "row whose call had to be added to its set; and every row that is far from the training rows, has a level, "
-            "a gap or a value that training did not have, or has no score. The column why names each reason."
+    lines += _set_text(settings)
+    if settings.referral is not None:
+        lines.append(
+            f"Referral: of rows like the validation rows the {100 * settings.referral.share:.0f} % with the greatest "
+            "uncertainty; every row whose predicted class had to be added to its prediction set; and every row that is "
+            "out of distribution, has a level, a gap or a value that training did not have, or has no score. The "
+            "column why names each reason."
         )
-    if how.unchosen:
-        told.append(
-            "There are no sets, and rows are referred only if they are far or unlike training in another way: "
-            f"{how.unchosen}."
+    if settings.unchosen:
+        lines.append(
+            "There are no prediction sets, and rows are referred only if they are out of distribution or unlike "
+            f"training in another way: {settings.unchosen}."
         )
-    return told
+    return lines
 
 
-def purpose(
-    site: str, classes: Sequence[str], findings: bool = False, takes: str = "from the columns listed below"
-) -> list[str]:
-    if findings:
+def _set_text(settings: Uncertainty) -> list[str]:
+    if settings.cuts is None:
+        return []
+    values = settings.cuts.values
+    alike = "" if values.shape[0] > 2 and values.ndim == 1 else ", of either answer alike"
+    lines = [
+        "Prediction set: the answers that conform to those of validation rows, and the predicted class. In at least "
+        f"{100 * (1 - settings.cuts.alpha):.0f} % of rows that are drawn as these were{alike}, the right answer is in "
+        "it. Several rows of one patient make that promise weaker."
+    ]
+    few = int(np.isinf(values).sum())
+    return [*lines, f"For {few} answers there were too few validation rows: they are in every set."] if few else lines
+
+
+def purpose(bundle: Bundle, site: str) -> list[str]:
+    classes, images = bundle.classes, bundle.inputs.images is not None
+    if bundle.findings:
         what = f"To give each row a score for each of these findings: {', '.join(classes)}"
     elif len(classes) == 2:
         what = f"To give each row a score for {classes[1]!r} against {classes[0]!r}"
     else:
         what = f"To give each row a score for each of: {', '.join(classes)}"
+    source = "an image" if images else "the columns listed below"
+    if images and bundle.recipe.columns:
+        source = "an image and the columns listed below"
     return [
-        f"{what}, {takes}, for patients of {site} whose rows are recorded as its training rows were.",
+        f"{what}, from {source}, for patients of {site} whose rows are recorded as its training rows were.",
         "To support a decision that a clinician takes, after a local check on recent rows.",
     ]
 
@@ -169,14 +165,14 @@ def not_for(site: str, synthetic: bool) -> list[str]:
     lines = [
         f"Other hospitals: preparation, threshold and calibration are those of {site}.",
         "Decisions without a person who can overrule them.",
-        "Rows that are marked as far, or that have levels or gaps which training did not have, without a look at the "
-        "patient.",
+        "Rows that are marked as out of distribution, or that have levels or gaps which training did not have, without "
+        "a look at the patient.",
         "A medical product needs its own approval; this card is none.",
     ]
     return ["Patients: it was trained on rows that are made up.", *lines] if synthetic else lines
 
 
-def gap_words(recipe: Recipe) -> list[str]:
+def gap_text(recipe: Recipe) -> list[str]:
     settings, layout = recipe.settings, recipe.layout
     if settings.missing == "drop":
         return ["Training used complete rows only: a row with a gap is given no score."]
@@ -186,22 +182,18 @@ def gap_words(recipe: Recipe) -> list[str]:
         "median": f"the median of this site's training rows{others}",
         "range": "the middle of the column's public range",
     }[settings.missing]
-    lines = []
-    if layout.numeric:
-        lines.append(f"A gap in a number is filled with {fill}.")
-    if layout.levels:
-        known = [name for name in layout.levels if name in recipe.fit.fill_level]
-        empty = [name for name in layout.levels if name not in recipe.fit.fill_level]
-        if known:
-            lines.append(f"A gap in a category is filled with the commonest level: {', '.join(known)}.")
-        if empty:
-            lines.append(f"A gap in a category counts as none of its levels: {', '.join(empty)}.")
-    if layout.indicators:
-        lines.append(f"The model is told where a gap was: {', '.join(layout.indicators)}.")
-    return lines
+    filled = [name for name in layout.levels if name in recipe.fit.fill_level]
+    unfilled = [name for name in layout.levels if name not in recipe.fit.fill_level]
+    lines = {
+        f"A gap in a number is filled with {fill}.": layout.numeric,
+        f"A gap in a category is filled with the commonest level: {', '.join(filled)}.": filled,
+        f"A gap in a category counts as none of its levels: {', '.join(unfilled)}.": unfilled,
+        f"The model is given where a gap was: {', '.join(layout.indicators)}.": layout.indicators,
+    }
+    return [line for line, columns in lines.items() if columns]
 
 
-def level_words(recipe: Recipe) -> list[str]:
+def level_text(recipe: Recipe) -> list[str]:
     if recipe.settings.categories == "codes":
         return ["Categories are used as the numbers that they are written as, also numbers that training did not have."]
     if not recipe.layout.levels:
@@ -209,17 +201,18 @@ def level_words(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def out_of_distribution_words(rule: OutOfDistribution, width: int, images: bool = False) -> list[str]:
+def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool = False) -> list[str]:
+    if rule.kind == "ranges" and images:
+        return ["No image is marked as out of distribution: what images usually look like would be read off patients."]
     if rule.kind == "ranges":
-        nothing = "No image is marked as far: what images usually look like would be read off patients."
-        return [nothing] if images else ["A row is marked as far when a value lies outside its column's public range."]
+        return ["A row is marked as out of distribution when a value lies outside its column's public range."]
     over = f"all {width} prepared numbers together"
     if images:
-        beside = f", and the {width} prepared numbers of its columns" if width else ""
-        over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{beside}"
+        columns = f", and the {width} prepared numbers of its columns" if width else ""
+        over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{columns}"
     return [
-        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds "
-        f"{rule.cut:.3g}.",
+        f"A row is marked as out of distribution when its distance from this site's training rows, over {over}, "
+        f"exceeds {rule.cut:.3g}.",
         f"Of rows like the training rows, about {100 * (1 - SHARE):.0f} in 100 exceed it.",
     ]
 
@@ -227,6 +220,10 @@ def out_of_distribution_words(rule: OutOfDistribution, width: int, images: bool 
 FIGURES = ("auc", "accuracy", "sensitivity", "specificity", "ppv", "npv", "brier")
 SHARED = "The hospitals that trained the shared part were"
 REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
+ADAPTED = (
+    "so it is with every bundle of a study that protects patients. Its promise is to patients of the hospitals that "
+    "trained the shared part; patients of {} are not protected by it"
+)
 FEW_ROWS = 100  # of training: a site with fewer is named among the limits
 
 
@@ -236,34 +233,60 @@ class Adapter:
 
     epochs: int
     rows: int  # of this hospital, for training
-    result: tuple[str, ...]  # against training alone, in words
+    result: tuple[str, ...]  # sentences that compare it with training alone
     caution: str  # where it was worse; empty where it was not
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a run says of itself, as far as whoever makes the bundle knows it."""
+class CardFacts:
+    """What is known of a run where the bundle is made. What is not known there is None."""
 
     study: Study
     arm: Arm
-    asked: str
+    requested_arm: str
     seed: int
     site: str
-    trained: Mapping[str, int | None]  # training rows of each site whose rows the model has learnt from; None: not told
+    trained: Mapping[str, int | None]  # training rows of each site that the model has learnt from
     seeds: tuple[int, ...]
     simulated: bool
     synthetic: bool
-    overall: Mapping[str, Any] | None  # metrics over all sites; None: not told
+    overall: Mapping[str, Any] | None  # metrics over all sites
     at_site: Mapping[str, Any] | None
-    interval: Mapping[str, Any] | None  # confidence, method, covers; None: there are none
-    privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing protects anybody
+    interval: Mapping[str, Any] | None  # confidence, method, covers
+    privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing is protected
     subgroups: Mapping[str, Any]
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
     ranked_within: bool = False  # whether areas under curves over all sites are means of the sites' own
     adapter: Adapter | None = None  # None: all of the model comes from one training
     findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
-    region: str | None = None  # whose own model it is; None: the model of all
+    region: str | None = None  # if it is the region's own model; None: the model of all
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """The hospital that a card goes to. A simulation knows all hospitals' files; a card says nothing of others'."""
+
+    site: str
+    hospitals: frozenset[str]  # those of its rows, as the source names them
+    columns: frozenset[str]  # of its own file
+    is_single: bool  # there is no other site
+    same_columns: bool  # all hospitals have them, so that none gives another one away
+
+
+def notices_for(recipient: Recipient, notices: Iterable[Notice]) -> tuple[Notice, ...]:
+    """Those about this hospital or about all, that name no other and no column that its own file does not have."""
+    own = {recipient.site, *recipient.hospitals}
+
+    def may_know(notice: Notice) -> bool:
+        if recipient.is_single:
+            return True
+        if notice.site not in ("", *own) or not own.issuperset(notice.other_sites) or CODES[notice.code].about_others:
+            return False
+        of_own_file = notice.site != "" or recipient.columns.issuperset({*notice.columns, *notice.per_column})
+        return recipient.same_columns or of_own_file
+
+    return tuple(filter(may_know, notices))
 
 
 def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,153 +294,150 @@ def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arm["within_sites"][name] for name in ("auc", "pr_auc")}
 
 
-def told_by(
+def card_facts_of_run(
     results: Mapping[str, Any],
     study: Study,
     arm: Arm,
-    asked: str,
+    requested_arm: str,
     seed: int,
-    whose: Whose,
+    recipient: Recipient,
     trained: Mapping[str, int],
     region: str | None = None,
-) -> Told:
-    """From a run's results.json."""
-    site = whose.site
-    found = results["arms"][asked]
-    overall = dict(found["metrics"])
-    if found["own_models"]:  # scores of different models are not ranked against each other
-        overall |= ranked_within(found)
-    of_variant = results["variants"][arm.variant]
-    return Told(
+) -> CardFacts:
+    """From a run's results.json. Its figures are not those of a region's own model."""
+    site = recipient.site
+    figures, variant = results["arms"][requested_arm], results["variants"][arm.variant]
+    overall = dict(figures["metrics"])
+    if figures["own_models"]:  # scores of different models are not ranked against each other
+        overall |= ranked_within(figures)
+    facts = CardFacts(
         study=study,
         arm=arm,
-        asked=asked,
+        requested_arm=requested_arm,
         seed=seed,
         site=site,
         trained=trained,
         seeds=tuple(results["seeds"]),
         simulated=not results["deployed"],
         synthetic=bool(results.get("synthetic")),
-        overall=None if region is not None else {name: overall[name] for name in FIGURES},
-        at_site=None if region is not None else {name: found["sites"][site][name] for name in FIGURES},
-        interval=None
-        if region is not None
-        else {"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
+        overall={name: overall[name] for name in FIGURES},
+        at_site={name: figures["sites"][site][name] for name in FIGURES},
+        interval={
+            "confidence": results["interval"]["confidence"],
+            "method": variant["method"],
+            "covers": variant["covers"],
+        },
         privacy=_privacy(results.get("privacy"), arm.name, site),
-        subgroups=found["subgroups"],
-        warnings=concerning([notice["text"] for notice in results["notices"]], whose),
-        introduction=() if region is None else (REGIONAL.format(region),),
-        ranked_within=bool(found["own_models"]),
-        findings={} if region is not None else findings_told(found, site),
-        region=region,
+        subgroups=figures["subgroups"],
+        notices=notices_for(recipient, map(read_notice, results["notices"])),
+        ranked_within=bool(figures["own_models"]),
+        findings=finding_figures(figures, site),
+    )
+    if region is None:
+        return facts
+    introduction = (REGIONAL.format(region),)
+    return replace(
+        facts, overall=None, at_site=None, interval=None, findings={}, introduction=introduction, region=region
     )
 
 
-def _without_text(of_variant: Mapping[str, Any]) -> dict[str, Any]:
-    return {"method": of_variant["method"], "covers": of_variant["covers"]}
-
-
-def _privacy(found: Mapping[str, Any] | None, arm: str, site: str) -> dict[str, Any] | None:
-    if not found or arm not in found["arms"]:
+def _privacy(privacy: Mapping[str, Any] | None, arm: str, site: str) -> dict[str, Any] | None:
+    if not privacy or arm not in privacy["arms"]:
         return None
-    of_arm = found["arms"][arm]
-    spent = of_arm["sites"].get(site) or {}
-    whole = of_arm["sites"].get(EACH_SITE) or {}
-    in_all = (found.get("total") or {}).get(site) or {}
+    of_arm = privacy["arms"][arm]
+    total = (privacy.get("total") or {}).get(site)
     return {
-        "guarantee": found["guarantee"],
+        "guarantee": privacy["guarantee"],
         "example": of_arm["example"],
         "site": of_arm["site"],
         "secure_sum": of_arm["secure_sum"],
-        "spent": {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent} or None,
-        "spent_on_sites": {key: whole[key] for key in ("epsilon", "delta", "rounds") if key in whole} or None,
-        "spent_by_the_whole_run": {key: in_all[key] for key in ("epsilon", "delta") if key in in_all} or None,
+        "spent": _spent(of_arm["sites"].get(site), "epsilon", "delta", "rounds"),
+        "spent_on_sites": _spent(of_arm["sites"].get(EACH_SITE), "epsilon", "delta", "rounds"),
+        "spent_by_the_whole_run": _spent(total, "epsilon", "delta"),
     }
 
 
+def _spent(entry: Mapping[str, Any] | None, *keys: str) -> dict[str, Any] | None:
+    return {key: entry[key] for key in keys if key in entry} or None if entry else None
+
+
 def card_of(
-    told: Told,
+    facts: CardFacts,
     bundle: Bundle,
     about: Mapping[str, Any],
     score: np.ndarray,
     label: np.ndarray,
     hashes: Mapping[str, str],
-    worth: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`score` and `label` are of this site's test rows with this seed. `worth` is what its uncertainty is worth on
-    them."""
-    classes, several = bundle.classes, bool(bundle.findings)
-    at_site = told.at_site
-    if told.region is not None and not about["private"]:
-        at_site = own_figures(score, label, FIGURES)
+    """`score` and `label` are of this site's test rows with this seed; `evaluation` is of its uncertainty on them."""
+    classes, findings, private = bundle.classes, bool(bundle.findings), about["private"]
+    regional = facts.region is not None
+    method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
+    has_images = bundle.inputs.images is not None
     return {
-        "title": f"{told.study.name}: {told.asked} at {told.site}",
-        "question": told.study.question,
-        "introduction": list(told.introduction),
+        "title": f"{facts.study.name}: {facts.requested_arm} at {facts.site}",
+        "question": facts.study.question,
+        "introduction": list(facts.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
         "predicts": {
             "classes": list(classes),
-            "positive": classes[1] if len(classes) == 2 and not several else None,
-            "findings": several,
+            "positive": classes[1] if len(classes) == 2 and not findings else None,
+            "findings": findings,
         },
-        "takes": takes(bundle),
-        "intended_use": purpose(told.site, classes, several, from_what(bundle)),
-        "not_intended": not_for(told.site, told.synthetic),
+        "takes": _inputs(bundle),
+        "intended_use": purpose(bundle, facts.site),
+        "not_intended": not_for(facts.site, facts.synthetic),
         "training": {
-            "sites": dict(told.trained),
-            "algorithm": told.arm.algorithm.name,
-            "model": told.arm.model.name,
-            "rounds": told.arm.training.rounds,
-            "simulated": told.simulated,
-            "this_site_trained": told.site in told.trained or told.adapter is not None,
+            "sites": dict(facts.trained),
+            "algorithm": facts.arm.algorithm.name,
+            "model": facts.arm.model.name,
+            "rounds": facts.arm.training.rounds,
+            "simulated": facts.simulated,
+            "this_site_trained": facts.site in facts.trained or facts.adapter is not None,
             "rows_here": dict(about["rows"]),
-            "adapter": None if told.adapter is None else _adapter(told.adapter),
+            "adapter": None if facts.adapter is None else asdict(facts.adapter),
         },
         "figures": {
-            "seeds": list(told.seeds),
-            "seed": told.seed,
-            "interval": None if told.interval is None else dict(told.interval),
-            "all_sites": told.overall,
-            "this_site": at_site,
-            "this_seed_only": told.region is not None,
-            "findings": several,
-            "auc_within_sites": told.ranked_within,
+            "seeds": list(facts.seeds),
+            "seed": facts.seed,
+            "interval": None if facts.interval is None else dict(facts.interval),
+            "all_sites": facts.overall,
+            "this_site": _own_figures(score, label) if regional and not private else facts.at_site,
+            "this_seed_only": regional,
+            "findings": findings,
+            "auc_within_sites": facts.ranked_within,
         },
         "threshold": about["threshold"],
-        "at_threshold": None if about["private"] else at_threshold(bundle, score, label),
-        "findings": findings_of(bundle, about, told.findings, score, label),
+        "at_threshold": None if private else at_threshold(bundle, score, label),
+        "findings": _findings(bundle, about, facts.findings, score, label),
         "calibration": _calibration(bundle, about, score, label),
-        "sure": {
-            "words": sure_words(
-                bundle.uncertainty, None if told.arm.uncertainty is None else told.arm.uncertainty.method
-            ),
-            "worth": None if worth is None else dict(worth),
+        "uncertainty": {
+            "text": uncertainty_text(bundle.uncertainty, method),
+            "evaluation": None if evaluation is None else dict(evaluation),
         },
-        "privacy": told.privacy,
+        "privacy": facts.privacy,
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
-        "gaps": gap_words(bundle.recipe),
-        "unseen_levels": level_words(bundle.recipe),
-        "out_of_distribution": out_of_distribution_words(
-            bundle.out_of_distribution, len(about["features"]), bundle.inputs.images is not None
-        ),
-        "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
+        "gaps": gap_text(bundle.recipe),
+        "unseen_levels": level_text(bundle.recipe),
+        "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
+        "limits": [
+            *_limits(facts, private),
+            *([] if private else [*_few(classes, label), *map(line_of, facts.notices)]),
+        ],
         "hashes": dict(hashes),
     }
-
-
-def _adapter(told: Adapter) -> dict[str, Any]:
-    return {"epochs": told.epochs, "rows": told.rows, "result": list(told.result), "caution": told.caution}
 
 
 def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[str, Any] | None:
     """On test rows of this site with this seed; None for more than two classes."""
     if bundle.threshold is None:
         return None
-    called, positive = bundle.predicted(score) == 1, label == 1
+    predicted, positive = bundle.predicted(score) == 1, label == 1
     return {
         "rows": len(label),
-        "sensitivity": share_of(called[positive]),
-        "specificity": share_of(~called[~positive]),
+        "sensitivity": share_of(predicted[positive]),
+        "specificity": share_of(~predicted[~positive]),
     }
 
 
@@ -438,10 +458,10 @@ def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, la
 def _measured(label: np.ndarray, score: np.ndarray) -> dict[str, Any] | None:
     if len(label) < SMALLEST_GROUP:
         return None
-    found = calibration(label, score, np.arange(len(label)))
+    curve = calibration(label, score, np.arange(len(label)))
     brier = float(np.square(score.astype(np.float64) - label).mean())
-    told = {} if found is None else {"slope": found["slope"], "intercept": found["intercept"]}
-    return {"brier": brier, "rows": len(label), **told}
+    fit = {} if curve is None else {"slope": curve["slope"], "intercept": curve["intercept"]}
+    return {"brier": brier, "rows": len(label), **fit}
 
 
 def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[str, Any]:
@@ -458,41 +478,40 @@ def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[s
     }
 
 
-def _limits(told: Told, about: Mapping[str, Any]) -> list[str]:
-    lines = [told.adapter.caution] if told.adapter is not None and told.adapter.caution else []
-    if told.synthetic:
+def _limits(facts: CardFacts, private: bool) -> list[str]:
+    lines = [facts.adapter.caution] if facts.adapter is not None and facts.adapter.caution else []
+    if facts.synthetic:
         lines.append("Some or all of the rows are made up.")
-    if told.simulated:
-        what, whom = ("All sites were", "no hospital was") if told.adapter is None else (SHARED, "none of them was")
-        lines.append(f"{what} simulated on one machine from stored rows; {whom} asked during training.")
-    if told.site not in told.trained and told.adapter is None:
-        lines.append(f"{told.site} did not train: the model has seen none of its rows.")
-    trained = told.trained if told.adapter is None else {**told.trained, told.site: told.adapter.rows}
-    small = [f"{site} ({rows})" for site, rows in trained.items() if rows is not None and rows < FEW_ROWS]
-    if small:
-        lines.append(f"Sites with fewer than {FEW_ROWS} training rows: {', '.join(small)}.")
-    if len(told.seeds) > 1:
+    lines += _limits_of_training(facts)
+    if len(facts.seeds) > 1:
         lines.append(
-            f"Figures over seeds speak of {len(told.seeds)} trainings; this bundle is one of them (seed {told.seed})."
+            f"Figures over seeds are of {len(facts.seeds)} trainings; this bundle is one of them (seed {facts.seed})."
         )
-    for groups in told.subgroups.values():
+    for groups in facts.subgroups.values():
         few = [name for name, group in groups.items() if group.get("suppressed")]
         lines += [f"Too few test rows to say anything of: {name}." for name in few]
-    if about["private"]:
+    if private:
+        promise = "the study promises each patient privacy" if facts.adapter is None else ADAPTED.format(facts.site)
         lines.append(
-            "Threshold, calibration and the mark of far rows use nothing of the patients, and what checks found in the "
-            f"rows is not repeated here: {_promise(told)}."
+            "Threshold, calibration and the mark of rows out of distribution use nothing of the patients, and what "
+            f"checks noticed in the rows is not repeated here: {promise}."
         )
     return lines
 
 
-def _promise(told: Told) -> str:
-    if told.adapter is None:
-        return "the study promises each patient privacy"
-    return (
-        "so it is with every bundle of a study that protects patients. Its promise is to patients of the hospitals "
-        f"that trained the shared part; patients of {told.site} are not protected by it"
-    )
+def _limits_of_training(facts: CardFacts) -> list[str]:
+    lines, trained = [], dict(facts.trained)
+    if facts.simulated:
+        what, whom = ("All sites were", "no hospital was") if facts.adapter is None else (SHARED, "none of them was")
+        lines.append(f"{what} simulated on one machine from stored rows; {whom} asked during training.")
+    if facts.adapter is not None:
+        trained[facts.site] = facts.adapter.rows
+    elif facts.site not in trained:
+        lines.append(f"{facts.site} did not train: the model has seen none of its rows.")
+    small = [f"{site} ({rows})" for site, rows in trained.items() if rows is not None and rows < FEW_ROWS]
+    if small:
+        lines.append(f"Sites with fewer than {FEW_ROWS} training rows: {', '.join(small)}.")
+    return lines
 
 
 def _few(classes: Sequence[str], label: np.ndarray) -> list[str]:

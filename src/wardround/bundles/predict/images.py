@@ -1,16 +1,22 @@
-"""The images to be predicted, block by block: a folder, one file, an .npz file, or a table that lists files.
+"""The images to be predicted, block by block: a folder, one file, an .npz file, a table that lists files, arrays in
+memory, or requests with the content of a file in base64, of which nothing is written.
 
 They are read by the functions that read training images, so that the same file gives the same bytes. An image that
-cannot be read is counted and named at the end; nothing of what else a file says of a patient is.
+cannot be read is counted and named at the end; nothing else that a file says of a patient is.
 """
 
+import base64
+import binascii
 import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -19,40 +25,36 @@ from PIL import Image
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import Images
-from wardround.bundles.predict.blocks import Block, Opened, Unread
+from wardround.bundles.predict.blocks import Block, BlockReader, RowSource
 from wardround.core.errors import DataError, as_path, shown, suggest
-from wardround.data.imaging.convert import decode
-from wardround.data.imaging.decode import Picture, need_clahe
-from wardround.data.imaging.dicom import TAGS, need_pydicom
+from wardround.data.imaging.cache import decode
+from wardround.data.imaging.decode import MOST_PIXELS, Picture, need_clahe, read_picture
+from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
 from wardround.data.imaging.file_lookup import DICOM, IMAGES, files_below, is_dicom, matched
+from wardround.data.imaging.labels import ATTRIBUTES, Table, is_table, read_table, views
 from wardround.data.imaging.labels import IMAGE as IMAGE_COLUMNS
-from wardround.data.imaging.labels import LATERAL, SAID, Table, is_table, read_table
-from wardround.data.imaging.listing import Wanted, groups
-from wardround.data.imaging.npz import FLAGS, SIDES, Archive, image_of, texts_of
+from wardround.data.imaging.listing import groups
+from wardround.data.imaging.npz import FLAGS, Archive, image_of, texts_of
 
 IMAGE = "image"  # the column with a row's name
-WORDS = ("age", "sex", "view")  # what is known of a patient beside the image
+OF_PATIENT = ("age", "sex", "view")  # what is known of a patient besides the image
 AT_ONCE = 64  # images in a block
 NPZ = {"patient": "patient_id", "age": "age", "view": "view_ap", "sex": "sex_m"}
 KINDS = "Name a folder of images, one image, an .npz file, or a CSV file with a column `image`."
 MARK = (128, b"DICM")  # where a DICOM file says that it is one
+ONE_AT_A_TIME = Lock()  # warnings are set for all threads
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """What is known of a source before any image is read."""
-
+class _ImageSource:
     name: str
     rows: int
-    read: Callable[[int, int], Block] | None
-    blocks: Callable[[], Iterator[Unread]] | None = None  # where rows cannot be had in any order
+    blocks: Iterator[BlockReader]
 
 
 @contextmanager
-def opened_pictures(
-    bundle: Bundle, source: str | Path, keep: Sequence[str], without: Sequence[str]
-) -> Iterator[Opened]:
-    """As `blocks.opened` opens a file of columns."""
+def open_images(bundle: Bundle, source: str | Path, keep: Sequence[str], without: Sequence[str]) -> Iterator[RowSource]:
+    """As `blocks.open_rows` opens a file of columns."""
     images = bundle.inputs.images
     if images is None:
         raise DataError(str(source), "the bundle takes no images", "Use a bundle of images.")
@@ -61,35 +63,28 @@ def opened_pictures(
     path = as_path(source, "source", DataError)
     if str(path) == "-":
         raise DataError("standard input", "images are not read from it", KINDS)
-    needed = bundle.inputs.image_at not in without if bundle.inputs.parts else True
     with without_warnings():
         if path.is_dir():
-            pieces = _folder(path, images, keep)
+            opened = _folder(path, images, keep)
         elif path.suffix == ".npz" and path.is_file():
-            pieces = _npz(bundle, path, images, keep, without)
+            opened = _npz(bundle, path, images, keep, without)
         elif is_table(path):
-            pieces = _table(bundle, path, images, keep, without, needed)
+            opened = _table(bundle, path, images, keep, without)
         elif path.is_file() and _is_image(path):
-            pieces = _files(path.parent, [path.name], images, keep, str(path))
+            opened = _files(path.parent, [path.name], images, keep, str(path))
         else:
             problem = "is neither a folder of images, an image, a table nor an .npz file"
             raise DataError(str(path), problem if path.exists() else "there is no such file or folder", KINDS)
         done = 0
 
-        def blocks() -> Iterator[Unread]:
+        def counted() -> Iterator[BlockReader]:
             nonlocal done
-            if pieces.blocks is not None:
-                for one in pieces.blocks():
-                    yield one
-                    done += AT_ONCE
-                return
-            for start in range(0, pieces.rows, AT_ONCE):
-                stop = min(start + AT_ONCE, pieces.rows)
-                yield _unread(pieces, start, stop)
-                done = stop
+            for reader in opened.blocks:
+                yield reader
+                done += AT_ONCE
 
-        kept = dict.fromkeys((IMAGE, *keep), pa.string())
-        yield Opened(pieces.name, kept, blocks(), lambda: min(done / pieces.rows, 1.0) if pieces.rows else None)
+        types = dict.fromkeys((IMAGE, *keep), pa.string())
+        yield RowSource(opened.name, types, counted(), lambda: min(done / opened.rows, 1.0) if opened.rows else None)
 
 
 @contextmanager
@@ -101,11 +96,8 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def _unread(pieces: _Pieces, start: int, stop: int) -> Unread:
-    read = pieces.read
-    if read is None:
-        raise ValueError("this source is read from its beginning to its end")
-    return lambda: read(start, stop)
+def _readers(rows: int, read: Callable[[slice], Block]) -> Iterator[BlockReader]:
+    return (partial(read, slice(start, start + AT_ONCE)) for start in range(0, rows, AT_ONCE))
 
 
 def _is_image(path: Path) -> bool:
@@ -118,16 +110,16 @@ def _is_image(path: Path) -> bool:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
         with path.open("rb") as file:
-            return is_dicom_content(file.read(MARK[0] + len(MARK[1])))
+            return _is_dicom_content(file.read(MARK[0] + len(MARK[1])))
     except OSError:
-        return True  # it is told then that it cannot be read
+        return True  # decoding then reports that it cannot be read
 
 
-def is_dicom_content(content: bytes) -> bool:
+def _is_dicom_content(content: bytes) -> bool:
     return content[MARK[0] : MARK[0] + len(MARK[1])] == MARK[1]
 
 
-def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _Pieces:
+def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _ImageSource:
     try:
         files = [name for name in files_below(folder) if _is_image(folder / name)]
     except OSError as error:
@@ -137,7 +129,7 @@ def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _Pieces:
     return _files(folder, files, images, keep, str(folder))
 
 
-def _files(folder: Path, files: Sequence[str], images: Images, keep: Sequence[str], where: str) -> _Pieces:
+def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], where: str) -> _ImageSource:
     for name in keep:
         if name not in TAGS:
             problem = f"there is no column {shown(name)}: a folder of images has what DICOM files say, and no others"
@@ -145,204 +137,266 @@ def _files(folder: Path, files: Sequence[str], images: Images, keep: Sequence[st
     if any(map(is_dicom, files)):
         need_pydicom()
 
-    def read(start: int, stop: int) -> Block:
-        pictures = [_decoded(folder / name, images) for name in files[start:stop]]
-        said = pd.DataFrame({word: [one.said.get(word, "") for one in pictures] for word in TAGS}, dtype=object)
-        kept = {name: _texts_or_gaps(said[name].tolist()) for name in keep}
-        ungiven = _unsaid(pictures, WORDS)
-        return block_of_pictures(list(files[start:stop]), pictures, images, columns_of(said), kept, ungiven=ungiven)
+    def read(rows: slice) -> Block:
+        pictures = [decode(folder / name, images.shape[1], images.clahe) for name in files[rows]]
+        attributes = pd.DataFrame(
+            {key: [picture.attributes.get(key, "") for picture in pictures] for key in TAGS},
+            dtype=object,
+        )
+        columns = {**columns_of(attributes), **{name: _texts_or_gaps(attributes[name].tolist()) for name in keep}}
+        return _block(files[rows], columns, _without_attributes(pictures, OF_PATIENT), pictures=pictures, images=images)
 
-    return _Pieces(where, len(files), read)
-
-
-def _decoded(path: Path, images: Images) -> Picture:
-    return decode(path, images.shape[1], images.clahe)
+    return _ImageSource(where, len(files), _readers(len(files), read))
 
 
-def _table(
-    bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str], needed: bool
-) -> _Pieces:
+def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _ImageSource:
     """Names of images, and what is known of their patients. The table is read whole; images are not."""
     table = read_table(path)
+    needed = not bundle.inputs.parts or bundle.inputs.image_at not in without
     names = table.column(IMAGE_COLUMNS)
-    files: list[str] = []
-    if needed:
-        if names is None:
-            remedy = "Call the column `image`; it holds each file's name, or its path from the table's folder on."
-            raise DataError(str(path), "no column says which image a row is of", remedy)
-        found = matched(names.tolist(), files_below(path.parent), path)
-        files = [name for name in found if name is not None]
-        lacking = [str(line) for line, file in zip(table.lines, found, strict=True) if file is None]
-        if lacking:
-            more = ", ..." if len(lacking) > 5 else ""
-            problem = f"{len(lacking)} of {len(names)} images are not there: line {', '.join(lacking[:5])}{more}"
-            raise DataError(str(path), problem, "Correct the names, which start at the table's folder.")
-        if any(map(is_dicom, files)):
-            need_pydicom()
-    said = _said(table)
-    refuse_partly(bundle, set(said.columns), str(path), without, in_files=any(map(is_dicom, files)))
-    kept = {name: _kept(table, name) for name in keep}
+    files = _listed_files(table, path) if needed else []
+    attributes = _attributes(table)
+    refuse_partly(bundle, set(attributes.columns), str(path), without, in_files=any(map(is_dicom, files)))
+    own = {name: _table_column(table, name) for name in keep}
     lines = [f"line {line}" for line in table.lines]
     labels = lines if names is None else [str(name) for name in names]
 
-    def read(start: int, stop: int) -> Block:
-        own = {name: _texts_or_gaps(cells[start:stop].tolist()) for name, cells in kept.items()}
-        told, where = said.iloc[start:stop].reset_index(drop=True), lines[start:stop].__getitem__
+    def read(rows: slice) -> Block:
+        copied = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in own.items()}
+        known, place = attributes.iloc[rows].reset_index(drop=True), lines[rows].__getitem__
         if not needed:
-            return block_without_images(labels[start:stop], columns_of(told), own, where)
-        pictures = [_decoded(path.parent / name, images) for name in files[start:stop]]
-        tagged = {w: [one.said.get(w, "") for one in pictures] for w in WORDS if w not in told}
-        told = told.assign(**{word: pd.Series(cells, dtype=object) for word, cells in tagged.items()})
-        ungiven = _unsaid(pictures, tagged)
-        return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own, where, ungiven)
+            return _block(labels[rows], {**columns_of(known), **copied}, place=place)
+        pictures = [decode(path.parent / name, images.shape[1], images.clahe) for name in files[rows]]
+        tagged = {
+            key: [picture.attributes.get(key, "") for picture in pictures] for key in OF_PATIENT if key not in known
+        }
+        known = known.assign(**{key: pd.Series(cells, dtype=object) for key, cells in tagged.items()})
+        columns = {**columns_of(known), **copied}
+        return _block(labels[rows], columns, _without_attributes(pictures, tagged), place, pictures, images)
 
-    return _Pieces(str(path), len(table.cells), read)
+    return _ImageSource(str(path), len(lines), _readers(len(lines), read))
 
 
-def _said(table: Table) -> pd.DataFrame:
-    columns = {word: table.column(SAID[word]) for word in WORDS}
-    lateral = table.column(LATERAL)
-    if lateral is not None:  # a lateral image has nothing under AP/PA
-        frontal = columns["view"] if columns["view"] is not None else np.full(len(lateral), "", dtype=object)
-        columns["view"] = np.where([text.lower() == "lateral" for text in lateral], "LATERAL", frontal)
-    present = {word: pd.Series(cells, dtype=object) for word, cells in columns.items() if cells is not None}
+def _listed_files(table: Table, path: Path) -> list[str]:
+    names = table.column(IMAGE_COLUMNS)
+    if names is None:
+        remedy = "Call the column `image`; it holds each file's name, or its path from the table's folder on."
+        raise DataError(str(path), "no column says which image a row is of", remedy)
+    matches = matched(names.tolist(), files_below(path.parent), path)
+    missing = [str(line) for line, file in zip(table.lines, matches, strict=True) if file is None]
+    if missing:
+        more = ", ..." if len(missing) > 5 else ""
+        problem = f"{len(missing)} of {len(names)} images are not there: line {', '.join(missing[:5])}{more}"
+        raise DataError(str(path), problem, "Correct the names, which start at the table's folder.")
+    files = [name for name in matches if name is not None]
+    if any(map(is_dicom, files)):
+        need_pydicom()
+    return files
+
+
+def _attributes(table: Table) -> pd.DataFrame:
+    columns = {key: table.column(ATTRIBUTES[key]) for key in OF_PATIENT}
+    columns["view"] = views(table)
+    present = {key: pd.Series(cells, dtype=object) for key, cells in columns.items() if cells is not None}
     return pd.DataFrame(present, index=pd.RangeIndex(len(table.cells)))
 
 
-def _kept(table: Table, name: str) -> np.ndarray:
+def _table_column(table: Table, name: str) -> np.ndarray:
     """By its name in the first line, or by what it is: patient, age, sex, view."""
-    found = table.cells[:, table.header.index(name)] if name in table.header else table.column(SAID.get(name, ()))
-    if found is None:
+    cells = table.cells[:, table.header.index(name)] if name in table.header else table.column(ATTRIBUTES.get(name, ()))
+    if cells is None:
         raise DataError(str(table.path), f"there is no column {shown(name)}", suggest(name, table.header, "Columns"))
-    return found
+    return cells
 
 
-def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _Pieces:
+def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _ImageSource:
     archive = Archive(path)
-    sides = [side for side in SIDES if f"{side}_images" in archive.members]
-    if not sides:
-        remedy = "Give a file in the form of MedMNIST, with train_images, test_images and so on."
-        raise DataError(str(path), "has no train_images, val_images or test_images", remedy)
-    pictures = {side: archive.pictures(side) for side in sides}
-    counts = {side: member.shape[0] for side, member in pictures.items()}
-
-    def member(name: str) -> np.ndarray | None:
-        found = archive.column(name, counts)
-        if found is not None and found.ndim != 1:
-            raise archive.damaged(f"{name} does not hold one value for each image")
-        return found
-
-    said = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
-    for word, (name, yes, no) in FLAGS.items():
-        if (flags := member(name)) is not None:
-            said[word] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
-    if (ages := member("age")) is not None:
-        said["age"] = pd.Series(texts_of(ages), dtype=object)
-    refuse_partly(bundle, set(said.columns), str(path), without)
-    kept: dict[str, np.ndarray] = {}
+    members = archive.parts()
+    counts = {part: member.shape[0] for part, member in members.items()}
+    attributes = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
+    for key, (name, yes, no) in FLAGS.items():
+        if (flags := archive.values(name, counts)) is not None:
+            attributes[key] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
+    if (ages := archive.values("age", counts)) is not None:
+        attributes["age"] = pd.Series(texts_of(ages), dtype=object)
+    refuse_partly(bundle, set(attributes.columns), str(path), without)
+    own: dict[str, np.ndarray] = {}
     for name in keep:
-        found = member(NPZ.get(name, name)) if name not in said else said[name].to_numpy(object)
-        if found is None:
-            known = sorted({one.partition("_")[2] for one in archive.members} - {"images", "labels"})
+        values = (
+            archive.values(NPZ.get(name, name), counts) if name not in attributes else attributes[name].to_numpy(object)
+        )
+        if values is None:
+            known = sorted({member.partition("_")[2] for member in archive.members} - {"images", "labels"})
             raise DataError(str(path), f"has no {shown(name)} for each image", suggest(name, known, "There are"))
-        kept[name] = texts_of(np.asarray(found)) if found.dtype != object else found
+        own[name] = texts_of(np.asarray(values)) if values.dtype != object else values
 
-    def blocks() -> Iterator[Unread]:
+    def read(pixels: np.ndarray, labels: list[str], rows: slice) -> Block:
+        copied = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in own.items()}
+        columns = {**columns_of(attributes.iloc[rows].reset_index(drop=True)), **copied}
+        return _block(labels, columns, pixels=converted(pixels, images))
+
+    def blocks() -> Iterator[BlockReader]:
         first = 0
-        for side, one in pictures.items():
+        for part, member in members.items():
             place = 0
-            for stretch in archive.stretches(one):
+            for stretch in archive.stretches(member):
                 for start in range(0, len(stretch), AT_ONCE):
-                    part = stretch[start : start + AT_ONCE]
-                    labels = [f"{side}-{place + number}" for number in range(len(part))]
-                    rows = slice(first, first + len(part))
-                    own = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in kept.items()}
-                    yield _unread_array(part, labels, images, said.iloc[rows].reset_index(drop=True), own)
-                    first, place = first + len(part), place + len(part)
+                    pixels = stretch[start : start + AT_ONCE]
+                    labels = [f"{part}-{place + number}" for number in range(len(pixels))]
+                    yield partial(read, pixels, labels, slice(first, first + len(pixels)))
+                    first, place = first + len(pixels), place + len(pixels)
 
-    return _Pieces(str(path), sum(counts.values()), None, blocks)
+    return _ImageSource(str(path), sum(counts.values()), blocks())
 
 
-def _unread_array(
-    part: np.ndarray, labels: list[str], images: Images, said: pd.DataFrame, kept: Mapping[str, pa.Array]
-) -> Unread:
-    def read() -> Block:
-        columns = {IMAGE: pa.array(labels, pa.string()), **columns_of(said), **kept}
-        return Block(len(part), columns, lambda row: labels[row], images=converted(part, images))
+def block_of_arrays(bundle: Bundle, arrays: np.ndarray, table: pd.DataFrame | None, without: Sequence[str]) -> Block:
+    images = bundle.inputs.images
+    if images is None:
+        raise DataError("images", "the bundle takes no images", "Use predict_table.")
+    pixels = arrays[:, 0] if arrays.ndim == 4 and arrays.shape[1] == 1 else arrays
+    fits = pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] in (1, 3))
+    if not fits or pixels.dtype.name not in ("uint8", "uint16"):
+        remedy = "Give an array (images, height, width) of 8 or 16 bits; a last axis of 3 holds colours."
+        raise DataError("images", f"an array of {arrays.ndim} axes and type {arrays.dtype.name}", remedy)
+    table = pd.DataFrame(index=pd.RangeIndex(len(pixels))) if table is None else table
+    if len(table) != len(pixels):
+        raise DataError("table", f"{len(table)} rows for {len(pixels)} images", "Give a row for each image.")
+    attributes = pd.DataFrame(
+        {key: _as_texts(table[key].tolist()) for key in OF_PATIENT if key in table},
+        dtype=object,
+    )
+    refuse_partly(bundle, set(attributes.columns), "table", without)
+    labels = [str(number) for number in range(len(pixels))]
+    return _block(labels, columns_of(attributes), place="image {}".format, pixels=converted(pixels, images))
 
-    return read
+
+def block_of_requests(
+    bundle: Bundle, rows: Sequence[Mapping[str, Any]], without: Sequence[str], where: Callable[[int], str]
+) -> Block:
+    """Attributes that a row does not give may be in its DICOM file."""
+    images = bundle.inputs.images
+    if images is None:
+        raise ValueError("a bundle of images is needed")
+    labels = [""] * len(rows)
+    if bundle.inputs.parts and bundle.inputs.image_at in without:
+        attributes, missing = _request_attributes(rows, [{}] * len(rows))
+        return _block(labels, columns_of(attributes), missing, where)
+    pictures = []
+    with ONE_AT_A_TIME, without_warnings():
+        for number, row in enumerate(rows):
+            content = row.get(IMAGE)
+            if not isinstance(content, str):
+                problem = "there is no 'image'" if content is None else "'image' is not a text"
+                raise DataError(where(number), problem, "Give the content of a PNG, JPEG or DICOM file in base64.")
+            pictures.append(picture_from_base64(content, images, where(number)))
+    attributes, missing = _request_attributes(rows, [picture.attributes for picture in pictures])
+    return _block(labels, columns_of(attributes), missing, where, pictures, images)
+
+
+def _request_attributes(
+    rows: Sequence[Mapping[str, Any]], in_files: Sequence[Mapping[str, str]]
+) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """What is known of each row's patient, and by attribute the rows that come without it. As in a folder, a DICOM
+    file has the attributes, with or without a value."""
+    pairs = list(zip(rows, in_files, strict=True))
+    missing = {key: np.array([key not in row and not file for row, file in pairs], dtype=bool) for key in OF_PATIENT}
+    present = [key for key in OF_PATIENT if not missing[key].all()]
+    cells = {key: _as_texts([row[key] if key in row else file.get(key) for row, file in pairs]) for key in present}
+    return pd.DataFrame(cells, dtype=object), missing
+
+
+def picture_from_base64(text: str, images: Images, where: str) -> Picture:
+    """Nothing is written to disk."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise DataError(where, "'image' is not base64", "Encode the file's content as base64.") from None
+    file = cast(Path, BytesIO(content))  # both readers take an open file as well as a path
+    if not _is_dicom_content(content):
+        return _too_large_picture(content) or read_picture(file, images.shape[1], images.clahe)
+    return _too_large_dicom(content) or read_dicom(file, images.shape[1], images.clahe)
+
+
+def _too_large_picture(content: bytes) -> Picture | None:
+    try:
+        with Image.open(BytesIO(content)) as image:
+            width, height = image.size
+    except Exception as error:  # Pillow's readers raise whatever a damaged file leads to
+        return Picture(None, reason=f"damaged ({type(error).__name__})")
+    return None if width * height <= MOST_PIXELS else Picture(None, reason=f"more than {MOST_PIXELS:,} pixels")
+
+
+def _too_large_dicom(content: bytes) -> Picture | None:
+    pydicom = need_pydicom()
+    try:
+        data = pydicom.dcmread(BytesIO(content), stop_before_pixels=True)
+        pixels = int(data.Rows) * int(data.Columns)
+    except Exception as error:  # as in `read_dicom`
+        return Picture(None, reason=f"damaged, or of a kind that cannot be read here ({type(error).__name__})")
+    return None if pixels <= MOST_PIXELS else Picture(None, reason=f"more than {MOST_PIXELS:,} pixels")
 
 
 def converted(pixels: np.ndarray, images: Images) -> np.ndarray:
     """Arrays of images at the bundle's size, as those of an .npz file are read."""
     size = images.shape[1]
-    wanted = Wanted(size, (), "ignore", images.clahe, (), None, 0)
     if pixels.shape[1:] == (size, size) and pixels.dtype == np.uint8 and not images.clahe:
         return pixels[:, np.newaxis]
     if not len(pixels):
         return np.zeros((0, 1, size, size), dtype=np.uint8)
-    return np.stack([image_of(one, wanted) for one in pixels])[:, np.newaxis]
+    return np.stack([image_of(image, size, images.clahe) for image in pixels])[:, np.newaxis]
 
 
-def block_of_pictures(
-    labels: list[str],
-    pictures: Sequence[Picture],
-    images: Images,
-    columns: Mapping[str, pa.Array],
-    kept: Mapping[str, pa.Array],
-    where: Callable[[int], str] | None = None,
-    ungiven: Mapping[str, np.ndarray] | None = None,
-) -> Block:
-    size = images.shape[1]
-    pixels = np.zeros((len(pictures), 1, size, size), dtype=np.uint8)
-    unreadable = {}
-    for row, picture in enumerate(pictures):
-        if picture.pixels is None:
-            unreadable[row] = picture.reason
-        else:
-            pixels[row, 0] = picture.pixels
-    named = {IMAGE: pa.array(labels, pa.string()), **columns, **kept}
-    place = where or (lambda row: labels[row])
-    return Block(len(labels), named, place, images=pixels, unreadable=unreadable, ungiven=ungiven or {})
-
-
-def block_without_images(
+def _block(
     labels: list[str],
     columns: Mapping[str, pa.Array],
-    kept: Mapping[str, pa.Array],
-    where: Callable[[int], str] | None = None,
-    ungiven: Mapping[str, np.ndarray] | None = None,
+    without_column: Mapping[str, np.ndarray] | None = None,
+    place: Callable[[int], str] | None = None,
+    pictures: Sequence[Picture] = (),
+    images: Images | None = None,
+    pixels: np.ndarray | None = None,
 ) -> Block:
-    named = {IMAGE: pa.array(labels, pa.string()), **columns, **kept}
-    return Block(len(labels), named, where or (lambda row: labels[row]), ungiven=ungiven or {})
+    """Of pictures that were decoded, or of `pixels`, or without images."""
+    if images is not None:
+        size = images.shape[1]
+        gap = np.zeros((size, size), dtype=np.uint8)
+        decoded = [gap if picture.pixels is None else picture.pixels for picture in pictures]
+        pixels = np.array(decoded, dtype=np.uint8).reshape(len(labels), 1, size, size)
+    return Block(
+        len(labels),
+        {IMAGE: pa.array(labels, pa.string()), **columns},
+        place or labels.__getitem__,
+        images=pixels,
+        unreadable={row: picture.reason for row, picture in enumerate(pictures) if picture.pixels is None},
+        without_column=without_column or {},
+    )
 
 
-def _unsaid(pictures: Sequence[Picture], words: Iterable[str]) -> dict[str, np.ndarray]:
+def _without_attributes(pictures: Sequence[Picture], attributes: Iterable[str]) -> dict[str, np.ndarray]:
     """A DICOM file has the columns, with or without a value in them; a file of another kind has none."""
-    silent = np.array([not one.said for one in pictures], dtype=bool)
-    return dict.fromkeys(words, silent)
+    return dict.fromkeys(attributes, np.array([not picture.attributes for picture in pictures], dtype=bool))
 
 
-def columns_of(said: pd.DataFrame) -> dict[str, pa.Array]:
+def columns_of(attributes: pd.DataFrame) -> dict[str, pa.Array]:
     """What is known of patients as the training data had it."""
-    found, _ = groups(said[[word for word in WORDS if word in said]])
-    return {str(name): pa.array(found[name], from_pandas=True) for name in found.columns}
+    columns, _ = groups(attributes[[key for key in OF_PATIENT if key in attributes]])
+    return {str(name): pa.array(columns[name], from_pandas=True) for name in columns.columns}
 
 
-def refuse_partly(bundle: Bundle, there: set[str], where: str, without: Sequence[str], in_files: bool = False) -> None:
-    """A party whose columns are only partly there is no absent party: a column was forgotten. DICOM files may say the
-    rest of each patient themselves."""
+def refuse_partly(bundle: Bundle, names: set[str], where: str, without: Sequence[str], in_files: bool = False) -> None:
+    """A party with only some of its columns is not a missing party: a column was forgotten. DICOM files may have the
+    rest for each patient."""
     for part in bundle.inputs.parts:
-        own = [name for name in (bundle.inputs.columns or {}).get(part.party, ()) if name in WORDS]
-        missing = [name for name in own if name not in there]
-        absent = part.present is not None and len(missing) == len(own)
-        if own and missing and not absent and part.party not in without and not in_files:
-            lacking = ", ".join(map(repr, missing))
-            remedy = (
-                f"Add it, or leave the party out: --without {part.party}." if part.present is not None else "Add it."
-            )
-            raise DataError(where, f"there is no column {lacking}", remedy)
+        own = [name for name in bundle.inputs.held_by(part.party) if name in OF_PATIENT]
+        lacking = [name for name in own if name not in names]
+        missing_party = part.present is not None and len(lacking) == len(own)
+        if lacking and not missing_party and part.party not in without and not in_files:
+            leave_out = f", or leave the party out: --without {part.party}" if part.present is not None else ""
+            raise DataError(where, f"there is no column {', '.join(map(repr, lacking))}", f"Add it{leave_out}.")
 
 
 def _texts_or_gaps(cells: Sequence[Any]) -> pa.Array:
     return pa.array([None if cell == "" else str(cell) for cell in cells], pa.string())
+
+
+def _as_texts(values: Sequence[Any]) -> list[str]:
+    return ["" if value is None or value != value else str(value) for value in values]

@@ -1,6 +1,6 @@
 """Predictions of a bundle for rows that it has never seen: of a file, of images, of a table in memory, of single rows.
 
-All go through the same functions (`scored.py`), so that a row has the same score to the last bit however it comes.
+All go through the same steps (`scoring.py`), so that a row has the same score to the last bit however it comes.
 """
 
 import time
@@ -18,49 +18,45 @@ import pyarrow as pa
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import wrong_parties
-from wardround.bundles.predict.blocks import Block, Opened, Wanted, as_array, opened
-from wardround.bundles.predict.image_request import block_of_arrays, block_of_rows
-from wardround.bundles.predict.images import IMAGE, opened_pictures
-from wardround.bundles.predict.reading import Signs, headers, judge, together
-from wardround.bundles.predict.scoring import TILE as TILE
-from wardround.bundles.predict.scoring import How as How
-from wardround.bundles.predict.scoring import Predicted, predict_block, set_columns
-from wardround.bundles.predict.scoring import in_words as in_words
-from wardround.bundles.predict.writing import Sheet, refuse_target, written
+from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, as_array, open_rows
+from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
+from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
+from wardround.bundles.predict.scoring import Predictions, PredictOptions, predict_block
+from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
+from wardround.bundles.uncertainty import set_texts
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
-from wardround.data.sources.csv.text_table import checked_names
+from wardround.data.text_table import checked_names
 from wardround.uncertainty.decision import REASONS
 
 WORKERS = 2
 NAMED = 5  # images in a message
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+LABELS = ("absent", "present")  # of a finding, in its prediction set
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was predicted, in counts. `seconds` is the time that it took."""
+    """Counts of rows. `seconds` is the time that prediction took."""
 
     rows: int
-    far: int
-    gaps: int  # rows in which a gap was filled, and every one where training had gaps too
+    out_of_distribution: int
+    gaps: int  # rows in which a gap was filled, all in columns that had gaps in training too
     new_gaps: int  # rows with a gap in a column that had none in training
     unseen: int  # rows with a level that no training row had
     outside: int  # rows with a value outside a known range
     unscored: int  # rows without a prediction: incomplete, where training left such rows out; or numbers too large
     empty: tuple[str, ...]  # columns that the bundle needs and that have no value in any row
-    calls: Mapping[str, int]
+    predicted: Mapping[str, int]  # by class or finding
     seconds: float
-    referred: int | None = None  # rows that a clinician should look at; None: nothing is said of it
+    referred: int | None = None  # rows that a clinician should look at; None: the bundle does not refer
     absent: Mapping[str, int] = field(default_factory=dict)  # by party: rows of which nothing of it is known
     reasons: Mapping[str, int] = field(default_factory=dict)  # by code, as in `uncertainty.decision`: rows
 
 
 @dataclass(frozen=True)
-class Done:
-    """How far it is."""
-
+class Progress:
     rows: int
     share: float | None  # of the file, where its length is known
     seconds: float
@@ -71,282 +67,309 @@ def predict_file(
     source: str | Path,
     out: str | Path,
     keep: Sequence[str] = (),
-    progress: Callable[[Done], None] | None = None,
-    how: How | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    options: PredictOptions | None = None,
 ) -> Summary:
     """Predict every row of a CSV (also .gz) or Parquet file, or of standard input (`-`), in constant memory.
 
     For a bundle of images, `source` is a folder of images, one image, an .npz file, or a CSV that lists images. `out`
     is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at all.
-    `keep` names columns that are copied beside the predictions.
+    `keep` names columns that are copied into the output.
     """
-    how = refuse_wish(bundle, how)
-    began, sheet = time.perf_counter(), sheet_of(bundle, keep, how)
-    refuse_target(out, source, sheet)
-    whole = _Whole()
+    options = checked_options(bundle, options)
+    began, layout = time.perf_counter(), output_columns(bundle, keep, options)
+    refuse_output(out, source, layout)
+    totals = _Totals()
     with (
-        _source(bundle, source, keep, how) as found,
+        _open_source(bundle, source, keep, options) as rows,
         torch_threads(1),
-        written(out, sheet, found.kept) as target,
+        open_output(out, layout, rows.keep) as output,
         ThreadPoolExecutor(WORKERS) as pool,
     ):
-        made = _in_order(pool, lambda unread: predict_block(bundle, unread(), sheet.keep, how), found.blocks)
-        numbered = ((first, one) for first, one in whole.numbered(made))
-        for shaped in _in_order(pool, lambda pair: target.shaped(batch_of(bundle, sheet, *pair)), numbered):
-            target.put(shaped)
+
+        def formatted(numbered: tuple[int, Predictions]) -> Any:
+            return output.formatted(batch_of(bundle, layout, *numbered))
+
+        blocks = _in_order(pool, lambda read: predict_block(bundle, read(), layout.keep, options), rows.blocks)
+        for content in _in_order(pool, formatted, totals.numbered(blocks)):
+            output.write(content)
             if progress is not None:
-                progress(Done(whole.rows, found.share(), time.perf_counter() - began))
-        if not whole.rows:
-            raise DataError(found.name, "there is a header, but no row below it", "Export it again, with its rows.")
-        _refuse_unreadable(whole, found.name)
-        judge(whole.signs, found.name)
-    return whole.summary(bundle, time.perf_counter() - began, how)
+                progress(Progress(totals.rows, rows.share(), time.perf_counter() - began))
+        if not totals.rows:
+            raise DataError(rows.name, "there is a header, but no row below it", "Export it again, with its rows.")
+        totals.refuse_unreadable(rows.name)
+        refuse_ambiguous(totals.notations, rows.name)
+    return totals.summary(bundle, time.perf_counter() - began, options)
 
 
 def predict_table(
-    bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = (), how: How | None = None
+    bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = (), options: PredictOptions | None = None
 ) -> pd.DataFrame:
     """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
-    how = refuse_wish(bundle, how)
-    if needs_images(bundle, how):
+    options = checked_options(bundle, options)
+    if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
-    _refuse_other_kind(table, pd.DataFrame, "table")
-    sheet = sheet_of(bundle, keep, how)
-    refuse_target("-", "-", sheet)
+    _refuse_other_type(table, pd.DataFrame, "table")
+    layout = output_columns(bundle, keep, options)
+    refuse_output("-", "-", layout)
     names = checked_names(list(map(str, table.columns)), "table")
-    places = wanted(bundle, keep, how).find(names, "table")
+    places = required_columns(bundle, keep, options).locate(names, "table")
     where = "table, row {} (counted from 0)".format
     columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
-    block = Block(len(table), columns, where)
-    if bundle.inputs.images is not None:  # whose party is left out: its rows have no name
-        block = Block(len(table), {**columns, IMAGE: pa.nulls(len(table), pa.string())}, where)
-    return _in_memory(bundle, block, sheet, "table", how)
+    if bundle.inputs.images is not None:  # the party with the image is left out: its rows have no name
+        columns[IMAGE] = pa.nulls(len(table), pa.string())
+    return _table_of(_predict_in_memory(bundle, Block(len(table), columns, where), layout, "table", options), layout)
 
 
 def predict_images(
-    bundle: Bundle, images: np.ndarray, table: pd.DataFrame | None = None, how: How | None = None
+    bundle: Bundle, images: np.ndarray, table: pd.DataFrame | None = None, options: PredictOptions | None = None
 ) -> pd.DataFrame:
     """The same for images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
 
-    `table` has a row for each, with the columns that the bundle takes beside the image: age, sex, view.
+    `table` has a row for each, with the columns that the bundle takes besides the image: age, sex, view.
     """
-    how = refuse_wish(bundle, how)
-    _refuse_other_kind(images, np.ndarray, "images")
+    options = checked_options(bundle, options)
+    _refuse_other_type(images, np.ndarray, "images")
     if table is not None:
-        _refuse_other_kind(table, pd.DataFrame, "table")
-    sheet = sheet_of(bundle, (), how)
-    block = block_of_arrays(bundle, images, table, how.without)
-    return _in_memory(bundle, block, sheet, "images", how)
+        _refuse_other_type(table, pd.DataFrame, "table")
+    layout = output_columns(bundle, (), options)
+    block = block_of_arrays(bundle, images, table, options.without)
+    return _table_of(_predict_in_memory(bundle, block, layout, "images", options), layout)
 
 
-def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]], how: How | None = None) -> list[dict[str, Any]]:
+def predict_rows(
+    bundle: Bundle, rows: Sequence[Mapping[str, Any]], options: PredictOptions | None = None
+) -> list[dict[str, Any]]:
     """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
     image is the content of its file in base64."""
-    how = refuse_wish(bundle, how)
-    asked, where = wanted(bundle, (), how), "row {} (counted from 0)".format
+    options = checked_options(bundle, options)
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise DataError("rows", f"expected a list of dicts, found {shown(rows)}", "Give a dict for each row.")
-    parties = [name for party in asked.together for name in party]
-    optional = [*asked.optional, *parties]
+    required, where = required_columns(bundle, (), options), "row {} (counted from 0)".format
+    of_parties = [name for party in required.parties for name in party]
+    names = [*required.needed, *required.optional, *of_parties]
     for number, row in enumerate(rows):
-        given = [name for party in asked.together if any(one in row for one in party) for name in party]
-        missing = [name for name in (*asked.needed, *given) if name not in row]
-        if missing:
-            problem = f"there is no {', '.join(map(repr, missing))}"
-            raise DataError(where(number), problem, "Give every column; null stands for a gap.")
-        for name in (*asked.needed, *optional):
-            value = row.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float | str | None):
-                raise DataError(where(number), f"{name!r} is neither a number, a text nor null", "Give one of these.")
+        _refuse_row(row, required, names, where(number))
     if bundle.inputs.images is not None:
-        block = block_of_rows(bundle, rows, how.without, where)
+        block = block_of_requests(bundle, rows, options.without, where)
     else:
-        named = (*asked.needed, *optional)
-        columns = {name: as_array([row.get(name) for row in rows], name, where) for name in named}
-        ungiven = {name: np.array([name not in row for row in rows], dtype=bool) for name in parties}
-        block = Block(len(rows), columns, where, ungiven=ungiven)
-    sheet = sheet_of(bundle, (), how)
+        columns = {name: as_array([row.get(name) for row in rows], name, where) for name in names}
+        without = {name: np.array([name not in row for row in rows], dtype=bool) for name in of_parties}
+        block = Block(len(rows), columns, where, without_column=without)
+    layout = output_columns(bundle, (), options)
+    batch = _predict_in_memory(bundle, block, layout, "rows", options)
+    answers: list[dict[str, Any]] = batch.drop_columns(["row", *layout.keep]).to_pylist()
+    return answers
+
+
+def _refuse_row(row: Mapping[str, Any], required: RequiredColumns, names: Sequence[str], where: str) -> None:
+    missing = [name for name in (*required.needed, *required.of_parties(row)) if name not in row]
+    if missing:
+        problem = f"there is no {', '.join(map(repr, missing))}"
+        raise DataError(where, problem, "Give every column; null stands for a gap.")
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | str | None):
+            raise DataError(where, f"{name!r} is neither a number, a text nor null", "Give one of these.")
+
+
+def _predict_in_memory(
+    bundle: Bundle, block: Block, layout: OutputColumns, where: str, options: PredictOptions
+) -> pa.RecordBatch:
     with torch_threads(1):
-        made = predict_block(bundle, block, sheet.keep, how)
-    _refuse_unread_row(made)
-    judge(made.signs, "rows")
-    told = batch_of(bundle, sheet, 0, made).drop_columns(["row", *sheet.keep])
-    found: list[dict[str, Any]] = told.to_pylist()
-    return found
+        predictions = predict_block(bundle, block, layout.keep, options)
+    for place, why in predictions.unreadable.items():
+        raise DataError(place, f"the image cannot be read: {why}", "Give a PNG, JPEG or DICOM image, one picture each.")
+    refuse_ambiguous(predictions.notations, where)
+    return batch_of(bundle, layout, 0, predictions)
 
 
-def _in_memory(bundle: Bundle, block: Block, sheet: Sheet, where: str, how: How) -> pd.DataFrame:
-    types = {name: block.columns[name].type for name in sheet.keep}
-    with torch_threads(1):
-        made = predict_block(bundle, block, sheet.keep, how)
-    _refuse_unread_row(made)
-    judge(made.signs, where)
-    predicted: pd.DataFrame = batch_of(bundle, sheet, 0, made).cast(sheet.schema(types)).to_pandas()
-    return predicted
+def _table_of(batch: pa.RecordBatch, layout: OutputColumns) -> pd.DataFrame:
+    types = {name: batch.column(name).type for name in layout.keep}
+    table: pd.DataFrame = batch.cast(layout.schema(types)).to_pandas()
+    return table
 
 
-def batch_of(bundle: Bundle, sheet: Sheet, first: int, made: Predicted) -> pa.RecordBatch:
-    columns: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + len(made))), **made.kept}
-
-    def put(names: Sequence[str], numbers: np.ndarray | None) -> None:
-        if numbers is not None:
-            each = (numbers[:, None] if numbers.ndim == 1 else numbers).T.astype(np.float64)
-            # NaN becomes a gap
-            columns.update(
-                {n: pa.array(one, pa.float64(), from_pandas=True) for n, one in zip(names, each, strict=True)}
-            )
-
-    put(sheet.scores, made.score)
-    probability = made.probability
-    if probability is not None and sheet.findings:
-        probability = probability[:, [bundle.classes.index(name) for name in sheet.with_calibration]]
-    put(sheet.probabilities, probability)
-    if made.unsure is not None:
-        put(sheet.each("low") if sheet.interval else (), made.unsure.low)
-        put(sheet.each("high") if sheet.interval else (), made.unsure.high)
-        columns.update(zip(sheet.all_sets, set_columns(bundle, made), strict=True))
-        columns["refer"] = pa.array(made.unsure.refer)
-    if sheet.findings:
-        each_call = zip(sheet.calls, made.call.T, strict=True)
-        columns.update({name: pa.array(one == 1, mask=one < 0) for name, one in each_call})
+def batch_of(bundle: Bundle, layout: OutputColumns, first: int, predictions: Predictions) -> pa.RecordBatch:
+    """The predictions as columns of the output; `first` is the number of the first row."""
+    columns: dict[str, pa.Array] = {
+        "row": pa.array(np.arange(first, first + len(predictions))),
+        **predictions.keep,
+        **_numbers(layout.scores, predictions.score),
+        "out_of_distribution": pa.array(predictions.out_of_distribution),
+        "why": predictions.why.dictionary_decode(),
+    }
+    probability = predictions.probability
+    if probability is not None and layout.findings:
+        probability = probability[:, [bundle.classes.index(name) for name in layout.with_calibration]]
+    if probability is not None:
+        columns |= _numbers(layout.probabilities, probability)
+    if predictions.low is not None and predictions.high is not None:
+        columns |= _numbers(layout.each("low"), predictions.low) | _numbers(layout.each("high"), predictions.high)
+    columns |= zip(layout.all_sets, _set_columns(bundle, predictions), strict=True)
+    if predictions.refer is not None:
+        columns["refer"] = pa.array(predictions.refer)
+    predicted = predictions.predicted
+    if layout.findings:
+        by_finding = zip(layout.predicted, predicted.T, strict=True)
+        columns |= {name: pa.array(own == 1, mask=own < 0) for name, own in by_finding}
     else:
-        number = pa.array(made.call, mask=made.call < 0)
-        columns["call"] = pa.DictionaryArray.from_arrays(
-            number, pa.array(bundle.classes, pa.string())
-        ).dictionary_decode()
-    columns["far"] = pa.array(made.far)
-    if made.absent is not None:
-        columns["absent"] = made.absent.dictionary_decode()
-    columns["why"] = made.why.dictionary_decode()
-    names = ["row", *made.kept, *sheet.columns]
+        columns["predicted"] = _decoded(predicted, predicted < 0, bundle.classes)
+    if predictions.missing_parties is not None:
+        columns["absent"] = predictions.missing_parties.dictionary_decode()
+    names = ["row", *predictions.keep, *layout.columns]
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 
-def wanted(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> Wanted:
-    """Of a file of columns. What is held by parties that may be absent is asked for party by party."""
-    needed, optional = headers(bundle.recipe, bundle.unrecorded)
-    inputs = bundle.inputs
-    if not inputs.parts:
-        return Wanted(needed, optional, tuple(keep))
-    written = {column.name: column.own_name for column in bundle.recipe.columns}
-    others = {
-        party: [written[name] for name in (inputs.columns or {})[party] if name in written]
+def _numbers(names: Sequence[str], numbers: np.ndarray) -> dict[str, pa.Array]:
+    """NaN becomes a gap."""
+    by_column = (numbers[:, None] if numbers.ndim == 1 else numbers).T.astype(np.float64)
+    pairs = zip(names, by_column, strict=True)
+    return {name: pa.array(column, pa.float64(), from_pandas=True) for name, column in pairs}
+
+
+def _decoded(numbers: np.ndarray, gaps: np.ndarray, texts: Sequence[str]) -> pa.Array:
+    dictionary = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=gaps), pa.array(texts, pa.string()))
+    return dictionary.dictionary_decode()
+
+
+def _set_columns(bundle: Bundle, predictions: Predictions) -> list[pa.Array]:
+    """One column of texts, or one for each finding."""
+    sets = predictions.sets
+    if sets is None:
+        return []
+    named = [(sets[:, f], LABELS) for f in range(sets.shape[1])] if bundle.findings else [(sets, bundle.classes)]
+    texts = [set_texts(own, names) for own, names in named]
+    return [_decoded(numbers, predictions.unscored, distinct) for numbers, distinct in texts]
+
+
+def required_columns(
+    bundle: Bundle, keep: Sequence[str] = (), options: PredictOptions | None = None
+) -> RequiredColumns:
+    """Of a file of columns, by the names that it has for them.
+
+    A file may have columns that only other sites recorded by now; training had gaps there, and so they are read as
+    gaps. Columns of a party that may be missing are required together.
+    """
+    columns = bundle.recipe.columns
+    needed = [column.own_name for column in columns if column.name not in bundle.unrecorded]
+    optional = [column.own_name for column in columns if column.name in bundle.unrecorded]
+    by_party = _columns_of_parties(bundle)
+    of_parties = {name for names in by_party.values() for name in names}
+    without = () if options is None else options.without
+    return RequiredColumns(
+        [name for name in needed if name not in of_parties],
+        [name for name in optional if name not in needed],
+        tuple(keep),
+        tuple(names for party, names in by_party.items() if names and party not in without),
+    )
+
+
+def _columns_of_parties(bundle: Bundle) -> dict[str, tuple[str, ...]]:
+    """Of parties that may be missing: the columns that each holds, by their names in a file."""
+    headers, inputs = {column.name: column.own_name for column in bundle.recipe.columns}, bundle.inputs
+    return {
+        party: tuple(headers[name] for name in inputs.held_by(party) if name in headers)
         for party in inputs.optional_parties
     }
-    theirs = {name for names in others.values() for name in names}
-    left_out = () if how is None else how.without
-    asked = tuple(tuple(names) for party, names in others.items() if names and party not in left_out)
-    return Wanted([name for name in needed if name not in theirs], optional, tuple(keep), asked)
 
 
-def needs_images(bundle: Bundle, how: How) -> bool:
-    return bundle.inputs.images is not None and bundle.inputs.image_at not in how.without
-
-
-def sheet_of(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> Sheet:
-    unsure = bundle.uncertainty if how is None or how.uncertain else None
+def output_columns(bundle: Bundle, keep: Sequence[str] = (), options: PredictOptions | None = None) -> OutputColumns:
+    uncertainty = bundle.uncertainty if options is None or options.uncertainty else None
     fitted = zip(bundle.classes, bundle.findings, strict=False)
-    return Sheet(
+    return OutputColumns(
         (*((IMAGE,) if bundle.inputs.images is not None else ()), *keep),
         bundle.classes,
         bundle.calibration is not None,
         bool(bundle.findings),
-        tuple(name for name, one in fitted if one.calibration is not None),
-        unsure is not None and unsure.method != "none",
-        unsure is not None and unsure.cuts is not None,
-        unsure is not None,
+        tuple(name for name, finding in fitted if finding.calibration is not None),
+        uncertainty is not None and uncertainty.method != "none",
+        uncertainty is not None and uncertainty.cuts is not None,
+        uncertainty is not None,
         bool(bundle.inputs.parts),
     )
 
 
-def refuse_wish(bundle: Bundle, how: How | None) -> How:
-    """What cannot be asked of this bundle."""
-    how = How() if how is None else how
-    wrong = wrong_parties(bundle.inputs, how.without)
+def checked_options(bundle: Bundle, options: PredictOptions | None) -> PredictOptions:
+    """Refused where the bundle cannot do it."""
+    options = PredictOptions() if options is None else options
+    wrong = wrong_parties(bundle.inputs, options.without)
     if wrong is not None:
         others = ", ".join(bundle.inputs.optional_parties) or "none"
         raise StudyError("--without", wrong, f"Parties that may be left out: {others}.")
-    if how.refer_share is None:
-        return how
-    if not 0 <= how.refer_share <= 1:
+    if options.refer_share is None:
+        return options
+    if not 0 <= options.refer_share <= 1:
         raise StudyError("--refer-share", "is not a share", "Write 0.2 to refer one row in five.")
-    told = bundle.uncertainty
-    if not how.uncertain or told is None or told.referral is None:
-        why = "" if told is None or not told.unchosen else f": {told.unchosen}"
+    uncertainty = bundle.uncertainty
+    if not options.uncertainty or uncertainty is None or uncertainty.referral is None:
+        why = "" if uncertainty is None or not uncertainty.unchosen else f": {uncertainty.unchosen}"
         raise StudyError("--refer-share", f"the bundle knows no cut for it{why}", "Leave it out.")
-    return how
+    return options
 
 
-def _source(bundle: Bundle, source: str | Path, keep: Sequence[str], how: How) -> AbstractContextManager[Opened]:
+def _open_source(
+    bundle: Bundle, source: str | Path, keep: Sequence[str], options: PredictOptions
+) -> AbstractContextManager[RowSource]:
     if bundle.inputs.images is not None:
-        return opened_pictures(bundle, source, keep, how.without)
-    return opened(source, wanted(bundle, keep, how))
+        return open_images(bundle, source, keep, options.without)
+    return open_rows(source, required_columns(bundle, keep, options))
 
 
-def _refuse_other_kind(given: object, kind: type, where: str) -> None:
-    if not isinstance(given, kind):
-        problem = f"expected an object of type {kind.__name__}, found {shown(given)}"
+def _refuse_other_type(value: object, expected: type, where: str) -> None:
+    if not isinstance(value, expected):
+        problem = f"expected an object of type {expected.__name__}, found {shown(value)}"
         raise DataError(where, problem, "Use predict_file for a file, and predict_rows for single rows.")
 
 
-def _refuse_unreadable(whole: "_Whole", where: str) -> None:
-    """After all were looked at, so that all can be mended at once. Nothing is written."""
-    names = list(whole.unreadable)
-    if names:
-        more = ", ..." if whole.unread > NAMED else ""
-        told = ", ".join(f"{name} ({whole.unreadable[name]})" for name in names)
-        problem = f"{whole.unread} of {whole.rows} images cannot be read: {told}{more}"
-        raise DataError(where, problem, "Mend them, or take them away, and predict again.")
-
-
-def _refuse_unread_row(made: Predicted) -> None:
-    for place, why in made.unreadable.items():
-        raise DataError(place, f"the image cannot be read: {why}", "Give a PNG, JPEG or DICOM image, one picture each.")
-
-
 @dataclass
-class _Whole:
-    """What is known of all blocks so far."""
+class _Totals:
+    """Of all blocks so far."""
 
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    signs: dict[str, Signs] = field(default_factory=dict)
-    unread: int = 0
-    unreadable: dict[str, str] = field(default_factory=dict)  # the first few
+    notations: dict[str, Notation] = field(default_factory=dict)
+    unreadable: int = 0
+    examples: dict[str, str] = field(default_factory=dict)  # the first few that cannot be read, and why
 
-    def numbered(self, made: Iterable[Predicted]) -> Iterator[tuple[int, Predicted]]:
-        """Each with the number of its first row."""
-        for one in made:
-            yield self.rows, one
-            self.rows += len(one)
-            self.counts.update(one.counts)
-            self.signs = together(self.signs, one.signs)
-            self.unread += len(one.unreadable)
-            for place, why in list(one.unreadable.items())[: NAMED - len(self.unreadable)]:
-                self.unreadable[place] = why
+    def numbered(self, blocks: Iterable[Predictions]) -> Iterator[tuple[int, Predictions]]:
+        """Each block with the number of its first row."""
+        for block in blocks:
+            yield self.rows, block
+            self.rows += len(block)
+            self.counts.update(block.counts)
+            self.notations = merge_notations(self.notations, block.notations)
+            self.unreadable += len(block.unreadable)
+            self.examples.update(list(block.unreadable.items())[: NAMED - len(self.examples)])
 
-    def summary(self, bundle: Bundle, seconds: float, how: How) -> Summary:
-        figures = {name: self.counts[name] for name in ("far", "gaps", "new_gaps", "unseen", "outside", "unscored")}
-        needed = wanted(bundle).needed
-        empty = tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows)
-        calls = {name: self.counts[f"call {number}"] for number, name in enumerate(bundle.classes)}
-        says = bundle.uncertainty is not None and how.uncertain
-        absent = {party: self.counts[f"absent {party}"] for party in bundle.inputs.optional_parties}
+    def refuse_unreadable(self, where: str) -> None:
+        """After all images were read, so that all can be fixed at once. Nothing is written."""
+        if self.unreadable:
+            more = ", ..." if self.unreadable > NAMED else ""
+            names = ", ".join(f"{name} ({why})" for name, why in self.examples.items())
+            problem = f"{self.unreadable} of {self.rows} images cannot be read: {names}{more}"
+            raise DataError(where, problem, "Fix them, or take them away, and predict again.")
+
+    def summary(self, bundle: Bundle, seconds: float, options: PredictOptions) -> Summary:
+        kinds = ("out_of_distribution", "gaps", "new_gaps", "unseen", "outside", "unscored")
+        needed = required_columns(bundle).needed
+        refers = bundle.uncertainty is not None and options.uncertainty
+        reasons = {reason.code: self.counts[f"why {reason.code}"] for reason in REASONS}
         return Summary(
             rows=self.rows,
-            empty=empty,
-            calls=calls,
+            empty=tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows),
+            predicted={name: self.counts[f"predicted {number}"] for number, name in enumerate(bundle.classes)},
             seconds=seconds,
-            referred=self.counts["referred"] if says else None,
-            absent=absent,
-            reasons={one.code: self.counts[f"why {one.code}"] for one in REASONS if self.counts[f"why {one.code}"]},
-            **figures,
+            referred=self.counts["referred"] if refers else None,
+            absent={party: self.counts[f"absent {party}"] for party in bundle.inputs.optional_parties},
+            reasons={code: count for code, count in reasons.items() if count},
+            **{name: self.counts[name] for name in kinds},
         )
 
 
-def _in_order(pool: ThreadPoolExecutor, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
-    """What `work` makes of each item, in their order; a few are under way at a time, so that memory stays bounded."""
-    waiting: deque[Future[Made]] = deque()
+def _in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results in the order of the items; a few are under way at a time, so that memory stays bounded."""
+    waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
@@ -355,5 +378,5 @@ def _in_order(pool: ThreadPoolExecutor, work: Callable[[Given], Made], items: It
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for one in waiting:
-            one.cancel()
+        for future in waiting:
+            future.cancel()

@@ -1,24 +1,23 @@
 """From the cells of a file to the table that a recipe prepares: the same text gives the same number as in training.
 
-What a text means is asked of `Cells`, as the CSV source does it. Two of its rules look at a whole column: which sign
-is the decimal one, and whether day and month can be told apart. Here a file comes in blocks, so each block says what
-it saw (`Signs`) and the whole is judged at the end.
+`Cells` decides what a text means, as in the CSV source. Two of its rules look at a whole column: which sign is the
+decimal one, and whether day and month can be told apart. Here a file comes in blocks, so each block records its
+`Notation`, and the whole is checked at the end.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wardround.bundles.predict.blocks import Block, type_words
+from wardround.bundles.predict.blocks import Block, type_name
 from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
 from wardround.data.sources.csv.columns import normalized_levels, spelling
-from wardround.data.sources.csv.text_table import Cells, encode_cells
+from wardround.data.text_table import Cells, encode_cells
 
 YEAR = 365.25 * 86_400  # seconds
 YEAR_2000 = 946_684_800  # seconds from 1970 to 2000-01-01
@@ -26,16 +25,16 @@ CELLS = "Correct these cells, or leave them empty."
 
 
 @dataclass(frozen=True)
-class Signs:
-    """What one column's texts were written with."""
+class Notation:
+    """How one column's texts are written."""
 
     commas: bool = False
     points: bool = False
     slashes: bool = False  # dates such as 31/12/2020
     day_first: bool = False  # one of them has a first number above 12
 
-    def __or__(self, other: "Signs") -> "Signs":
-        return Signs(
+    def __or__(self, other: "Notation") -> "Notation":
+        return Notation(
             self.commas or other.commas,
             self.points or other.points,
             self.slashes or other.slashes,
@@ -44,12 +43,12 @@ class Signs:
 
 
 @dataclass(frozen=True)
-class Read:
-    """A block's rows as a recipe takes them, and what is to be said of them."""
+class ReadBlock:
+    """A block's rows as a recipe takes them."""
 
     table: Encoded
     unseen: Mapping[str, np.ndarray]  # by column: rows with a level that no training row had
-    signs: Mapping[str, Signs]
+    notations: Mapping[str, Notation]  # by header
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class _Values:
 
     numbers: np.ndarray  # NaN where missing or text
     codes: np.ndarray | None = None  # place among the known levels; behind them all: unseen; -1: missing
-    signs: Signs = Signs()
+    notation: Notation = Notation()
 
 
 def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str], list[str]]:
@@ -72,24 +71,22 @@ def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str]
     return needed, [name for name in others if name not in needed]
 
 
-def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -> Read:
+def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -> ReadBlock:
     shape = (block.rows, len(recipe.columns))
     # column by column in memory, because that is how they are filled
     numbers, codes = np.full(shape, np.nan, order="F"), np.full(shape, -1, order="F")
     missing = np.zeros(shape, dtype=bool, order="F")
     levels: list[tuple[str, ...]] = []
-    unseen, signs = {}, {}
+    unseen, notations = {}, {}
     for place, column in enumerate(recipe.columns):
         known = known_levels(recipe, column)
         array = block.columns.get(column.own_name)
         if array is None or column.name in unrecorded:
             array = pa.nulls(block.rows)
         values = _values(column, known, block, array, as_number=column.name not in recipe.layout.levels)
-        numbers[:, place] = (
-            np.where(np.isin(values.numbers, column.missing_codes), np.nan, values.numbers)
-            if column.missing_codes
-            else values.numbers
-        )
+        numbers[:, place] = values.numbers
+        if column.missing_codes:
+            numbers[np.isin(values.numbers, column.missing_codes), place] = np.nan
         levels.append(known)
         if values.codes is None:
             missing[:, place] = np.isnan(numbers[:, place])
@@ -100,8 +97,8 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
             strange = values.codes >= len(usable)  # levels that only fill gaps come after these
             if usable and strange.any():
                 unseen[column.own_name] = strange
-        if values.signs != Signs():
-            signs[column.own_name] = values.signs
+        if values.notation != Notation():
+            notations[column.own_name] = values.notation
     table = Encoded(
         recipe.columns,
         numbers,
@@ -111,7 +108,7 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
         np.zeros(block.rows, np.int64),
         np.ones((1, shape[1]), bool),
     )
-    return Read(table, unseen, signs)
+    return ReadBlock(table, unseen, notations)
 
 
 def known_levels(recipe: Recipe, column: Column) -> tuple[str, ...]:
@@ -125,18 +122,18 @@ def known_levels(recipe: Recipe, column: Column) -> tuple[str, ...]:
     return levels if filled is None or filled in levels else (*levels, filled)
 
 
-def together(one: Mapping[str, Signs], other: Mapping[str, Signs]) -> dict[str, Signs]:
+def merge_notations(first: Mapping[str, Notation], second: Mapping[str, Notation]) -> dict[str, Notation]:
     """Of two parts of a file."""
-    return {name: one.get(name, Signs()) | other.get(name, Signs()) for name in {**one, **other}}
+    return {name: first.get(name, Notation()) | second.get(name, Notation()) for name in {**first, **second}}
 
 
-def judge(signs: Mapping[str, Signs], where: str) -> None:
-    """What only the whole file can tell."""
-    for name, seen in signs.items():
-        if seen.commas and seen.points:
+def refuse_ambiguous(notations: Mapping[str, Notation], where: str) -> None:
+    """What only the whole file can show."""
+    for name, notation in notations.items():
+        if notation.commas and notation.points:
             problem = f"column {name!r}: both points and commas stand as decimal signs"
             raise DataError(where, problem, "Write all of its numbers with the same sign.")
-        if seen.slashes and not seen.day_first:
+        if notation.slashes and not notation.day_first:
             problem = f"column {name!r}: day and month cannot be told apart"
             raise DataError(where, problem, "Write dates as yyyy-mm-dd.")
 
@@ -144,29 +141,34 @@ def judge(signs: Mapping[str, Signs], where: str) -> None:
 def _values(column: Column, known: Sequence[str], block: Block, array: pa.Array, as_number: bool) -> _Values:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_decimal(array.type):  # by way of its text, which has all its digits
+        array = array.cast(pa.string())
     kind = array.type
     if pa.types.is_null(kind):
         empty = np.full(block.rows, np.nan)
         return _Values(empty, None if column.kind == "numeric" else np.full(block.rows, -1))
-    if pa.types.is_decimal(kind):  # by way of its text, which has all its digits
-        array, kind = array.cast(pa.string()), pa.string()
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return _of_texts(column, known, block, array, as_number)
-    if pa.types.is_temporal(kind) and column.dates and not (pa.types.is_time(kind) or pa.types.is_duration(kind)):
+    if column.dates and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return _Values(_years(array))
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if not is_number or column.dates:
-        wanted = "dates" if column.dates else "numbers" if column.kind == "numeric" else "texts or numbers"
-        remedy = f"Write it as {wanted}."
-        problem = f"column {column.own_name!r} is of {type_words(kind)}, not {wanted}"
-        raise DataError(block.place(0), problem, remedy)
-    numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-    numbers = np.where(np.isinf(numbers), np.nan, numbers)
+    if column.dates or not _is_number(kind):
+        expected = "dates" if column.dates else "numbers" if column.kind == "numeric" else "texts or numbers"
+        problem = f"column {column.own_name!r} is of {type_name(kind)}, not {expected}"
+        raise DataError(block.place(0), problem, f"Write it as {expected}.")
+    return _of_numbers(column, known, array)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _of_numbers(column: Column, known: Sequence[str], array: pa.Array) -> _Values:
+    numbers = _finite(np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)))
     if column.kind == "numeric":
         return _Values(numbers)
     distinct, places = np.unique(numbers, return_inverse=True)
-    words = [_word(number, known, pa.types.is_boolean(kind)) for number in distinct.tolist()]
-    return _Values(numbers if column.coded else np.full(block.rows, np.nan), _codes(column, words, known)[places])
+    levels = [_level(number, known, pa.types.is_boolean(array.type)) for number in distinct.tolist()]
+    return _Values(numbers if column.coded else np.full(len(array), np.nan), _codes(column, levels, known)[places])
 
 
 def _of_texts(column: Column, known: Sequence[str], block: Block, array: pa.Array, as_number: bool) -> _Values:
@@ -175,16 +177,20 @@ def _of_texts(column: Column, known: Sequence[str], block: Block, array: pa.Arra
         parsed = cells.years if column.dates else cells.numbers
         if np.isnan(parsed).any():
             raise _unreadable(column, cells, np.isnan(parsed), block)
-        numbers = cells.spread(parsed, np.nan)
-        numbers = np.where(np.isinf(numbers), np.nan, numbers)
+        numbers = _finite(cells.spread(parsed, np.nan))
         if column.kind == "numeric":
-            return _Values(numbers, None, _date_signs(cells) if column.dates else _number_signs(cells))
-    words = normalized_levels(cells) if column.coded else cells.levels
-    codes = np.append(_codes(column, words, known), -1)[cells.codes]  # code -1 reads the last entry
-    if not as_number:
-        numbers = cells.spread(cells.numbers, np.nan) if column.coded else np.full(block.rows, np.nan)
-        numbers = np.where(np.isinf(numbers), np.nan, numbers)
-    return _Values(numbers, codes)
+            return _Values(numbers, None, _date_notation(cells) if column.dates else _number_notation(cells))
+    elif column.coded:
+        numbers = _finite(cells.spread(cells.numbers, np.nan))
+    else:
+        numbers = np.full(block.rows, np.nan)
+    levels = normalized_levels(cells) if column.coded else cells.levels
+    return _Values(numbers, np.append(_codes(column, levels, known), -1)[cells.codes])  # code -1 reads the last entry
+
+
+def _finite(numbers: np.ndarray) -> np.ndarray:
+    """An infinite number is a gap."""
+    return np.where(np.isinf(numbers), np.nan, numbers)
 
 
 def cells_of(array: pa.Array, commas: bool) -> Cells:
@@ -196,14 +202,14 @@ def cells_of(array: pa.Array, commas: bool) -> Cells:
     return Cells(cells.texts, codes, np.arange(len(array)), commas)
 
 
-def _codes(column: Column, words: Sequence[str], known: Sequence[str]) -> np.ndarray:
-    """The place of each word among the known levels; behind them all where it is none of them; -1 for a gap ("")."""
-    joined, places = dict(column.words), {level: place for place, level in enumerate(known)}
-    read = [joined.get(word.lower(), word) for word in words]
-    return np.array([places.get(word, len(known)) if word else -1 for word in read], dtype=np.int64)
+def _codes(column: Column, levels: Sequence[str], known: Sequence[str]) -> np.ndarray:
+    """The place of each level among the known ones; behind them all where it is none of them; -1 for a gap ("")."""
+    spellings, places = dict(column.words), {level: place for place, level in enumerate(known)}
+    read = [spellings.get(level.lower(), level) for level in levels]
+    return np.array([places.get(level, len(known)) if level else -1 for level in read], dtype=np.int64)
 
 
-def _word(number: float, known: Sequence[str], is_bool: bool) -> str:
+def _level(number: float, known: Sequence[str], is_bool: bool) -> str:
     """A level for something that came as a number; "" for a gap."""
     if np.isnan(number):
         return ""
@@ -225,19 +231,15 @@ def _years(array: pa.Array) -> np.ndarray:
     return years
 
 
-def _number_signs(cells: Cells) -> Signs:
+def _number_notation(cells: Cells) -> Notation:
     if not cells.commas:
-        return Signs()
-    return Signs(commas=cells.decimal_commas, points=_any(pc.match_substring(cells.texts, ".")))
+        return Notation()
+    return Notation(commas=cells.decimal_commas, points=bool(pc.any(pc.match_substring(cells.texts, ".")).as_py()))
 
 
-def _date_signs(cells: Cells) -> Signs:
+def _date_notation(cells: Cells) -> Notation:
     slashed = cells.slashed_dates
-    return Signs(slashes=bool(slashed), day_first=any(first > 12 for first, _ in slashed))
-
-
-def _any(flags: Any) -> bool:
-    return bool(pc.any(flags).as_py())
+    return Notation(slashes=bool(slashed), day_first=any(first > 12 for first, _ in slashed))
 
 
 def _unreadable(column: Column, cells: Cells, bad: np.ndarray, block: Block) -> DataError:

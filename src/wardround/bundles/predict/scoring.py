@@ -1,13 +1,12 @@
-"""What a bundle says of some rows: scores, calls, marks, and how sure it is. `uncertainty.decision` has the rule.
+"""From a block of rows to predictions, step by step: read, prepare, score, calibrate, measure uncertainty, refer.
 
 Rows are scored in tiles of one fixed size. A matrix product may round differently for one row than for a thousand; so
-a row has the same score to the last bit however it comes.
+a row has the same score to the last bit however it comes. `uncertainty.decision` has the rule for referral.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -15,289 +14,295 @@ import torch
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict.blocks import Block
-from wardround.bundles.predict.reading import Read, Signs, read_block
-from wardround.bundles.uncertainty import in_sets, measure, sets_of
+from wardround.bundles.predict.reading import Notation, ReadBlock, read_block
+from wardround.bundles.uncertainty import Uncertainty, conformal_sets, measure
 from wardround.uncertainty import decision
-from wardround.uncertainty.decision import Answers, Reason
+from wardround.uncertainty.decision import Reason
 
 TILE = 1024
 IMAGES = 32  # in a tile
-LABELS = ("absent", "present")  # of a finding, in its set
-Mark = tuple[Reason, str, np.ndarray]  # why, of which column or finding, in which rows
-Words = tuple[str, str, np.ndarray]
+Mark = tuple[Reason, str, np.ndarray]  # the reason, its column or finding, and which rows it holds for
 
 
 @dataclass(frozen=True)
-class How:
-    """What is asked of a prediction."""
-
+class PredictOptions:
     without: tuple[str, ...] = ()  # parties that are left out, whatever a file has of theirs
-    uncertain: bool = True  # with intervals, sets and referral, where the bundle has them
-    refer_share: float | None = None  # of rows like the validation rows; None: as the bundle says
+    uncertainty: bool = True  # with intervals, prediction sets and referral, where the bundle has them
+    refer_share: float | None = None  # of rows like the validation rows; None: the bundle's own
 
 
 @dataclass(frozen=True)
-class Unsure:
-    """Of the rows of one block; None where the bundle cannot say it."""
-
-    low: np.ndarray | None
-    high: np.ndarray | None
-    answers: Answers | None
-    refer: np.ndarray
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Of the rows of one block."""
+class Predictions:
+    """Of the rows of one block. What the bundle does not offer is None."""
 
     score: np.ndarray  # (rows,), (rows, classes) or (rows, findings); NaN where a row has no prediction
-    probability: np.ndarray | None
-    call: np.ndarray  # class numbers, or (rows, findings) of 1 and 0; -1 where a row has no prediction
-    far: np.ndarray
-    why: pa.DictionaryArray  # every reason in words; "" where there is none
+    probability: np.ndarray | None  # calibrated
+    low: np.ndarray | None
+    high: np.ndarray | None
+    sets: np.ndarray | None  # (rows, classes), or (rows, findings, 2)
+    predicted: np.ndarray  # class numbers, or (rows, findings) of 1 and 0; -1 where a row has no prediction
+    out_of_distribution: np.ndarray
+    missing_parties: pa.DictionaryArray | None  # their names
+    refer: np.ndarray | None
+    why: pa.DictionaryArray  # the text of every reason; "" where there is none
     counts: Counter[str]
-    signs: Mapping[str, Signs]
-    kept: Mapping[str, pa.Array]
-    unsure: Unsure | None = None
-    absent: pa.DictionaryArray | None = None  # parties of whom nothing is known, in words
+    notations: Mapping[str, Notation]
+    keep: Mapping[str, pa.Array]
     unreadable: Mapping[str, str] = field(default_factory=dict)  # by place: why
 
     def __len__(self) -> int:
-        return len(self.call)
+        return len(self.predicted)
+
+    @property
+    def unscored(self) -> np.ndarray:
+        return self.predicted < 0 if self.predicted.ndim == 1 else np.asarray((self.predicted < 0).any(axis=1))
 
 
 @dataclass(frozen=True)
-class _Numbers:
-    """What the model makes of rows."""
+class _Prepared:
+    """Rows as the model takes them, and what is unusual about them."""
 
-    score: np.ndarray
-    mean: np.ndarray
+    x: np.ndarray
+    out_of_distribution: np.ndarray
+    outside: Mapping[str, np.ndarray]  # by header: rows with a value outside the column's public range
+    unseen: Mapping[str, np.ndarray]  # by header: rows with a level that no training row had
+    gaps: Mapping[str, np.ndarray]  # by header of a column that this site records: rows in which it is filled
+    new_gaps: Mapping[str, np.ndarray]  # those of columns that had no gap in training
+    missing_parties: Mapping[str, np.ndarray]
+    unreadable: np.ndarray
+    notations: Mapping[str, Notation]
+
+
+@dataclass(frozen=True)
+class _Scored:
+    score: np.ndarray  # NaN where there is none
+    mean: np.ndarray  # over passes
     low: np.ndarray
     high: np.ndarray
-    unsure: np.ndarray
+    uncertainty: np.ndarray
+    too_large: np.ndarray  # rows whose numbers give no score
+    unscored: np.ndarray
 
 
-def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: How | None = None) -> Predicted:
-    recipe, inputs, how = bundle.recipe, bundle.inputs, How() if how is None else how
-    read = read_block(recipe, block, bundle.unrecorded)
-    every = np.arange(block.rows)
-    absent = absent_parties(bundle, block, how.without)
-    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond all bounds is told as `why`
-        columns = recipe.apply(read.table, every)
-        x = inputs.prepared(columns, block.images, absent, bundle.dtype)
-        looks = inputs.looks(recipe, columns, block.images, absent, bundle.out_of_distribution.mean)
-    outside = bundle.outside(read.table, every)
-    made = _numbers(bundle, x, how)
-    by_distance = bundle.out_of_distribution.kind == "distance"
-    far = (
-        in_tiles(bundle.is_out_of_distribution, looks, TILE)
-        if by_distance
-        else bundle.is_out_of_distribution(looks, outside)
-    )
-    recorded = [place for place, one in enumerate(recipe.columns) if one.name not in bundle.unrecorded]
-    gaps = _gaps(bundle, read, absent)[:, recorded]
-    incomplete = np.asarray(gaps.any(axis=1))
-    unread = np.isin(every, list(block.unreadable))
-    beyond_reach = np.isnan(made.score.reshape(block.rows, -1 if block.rows else 1)).any(axis=1)
-    # where training left incomplete rows out, nothing is known of how well they are predicted
-    dropped = recipe.settings.missing == "drop"
-    unscored = (beyond_reach | incomplete if dropped else beyond_reach) | unread
-    score = np.where(unscored if made.score.ndim == 1 else unscored[:, None], np.nan, made.score)
-    called = bundle.predicted(score)
-    call = np.where(unscored if called.ndim == 1 else unscored[:, None], -1, called)
-    names = {c.name: c.own_name for c in recipe.columns if c.name not in recipe.layout.levels}
-    too_far = {names[name]: rows for name, rows in outside.items() if name in names}
-    # without indicators a layout does not tell which columns had gaps
-    known = recipe.layout.indicators if recipe.settings.indicator and not dropped else [c.name for c in recipe.columns]
-    new = {
-        recipe.columns[place].own_name: gaps[:, i]
-        for i, place in enumerate(recorded)
-        if recipe.columns[place].name not in known
-    }
-    has_new = _any_of(list(new.values()), block.rows)
-    outside_any = _any_of(list(too_far.values()), block.rows)
-    marks: list[Mark] = [
-        *(
-            (decision.INCOMPLETE, recipe.columns[place].own_name, gaps[:, i])
-            for i, place in enumerate(recorded)
-            if dropped
-        ),
-        *((decision.NEW_GAP, name, rows) for name, rows in new.items()),
-        *((decision.UNSEEN, name, rows) for name, rows in read.unseen.items()),
-        *((decision.OUTSIDE, name, rows) for name, rows in too_far.items()),
-        # by ranges a row is far because it is outside of one, and that is said with the column's name
-        (decision.FAR, "", far if by_distance else far & ~outside_any),
-        (decision.TOO_LARGE, "", beyond_reach),
-        (decision.UNREADABLE, "", unread),
-    ]
-    unsure = None
-    if bundle.uncertainty is not None and how.uncertain:
-        answers, doubts = _decided(bundle, made, call, unscored, how)
-        marks = [one for one in (*marks, *doubts) if one[2].any()]
-        unsure = _unsure(bundle, made, unscored, answers, _any_of([rows for _, _, rows in marks], block.rows))
-    counts = Counter(
-        far=int(far.sum()),
-        gaps=int((incomplete & ~has_new & ~unscored).sum()),
-        new_gaps=int(has_new.sum()),
-        unscored=int(unscored.sum()),
-        unseen=int(_any_of(list(read.unseen.values()), block.rows).sum()),
-        outside=int(outside_any.sum()),
-        referred=0 if unsure is None else int(unsure.refer.sum()),
-    )
-    counts.update(
-        {f"empty {recipe.columns[place].own_name}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)}
-    )
-    counts.update({f"absent {party}": int(gone.sum()) for party, gone in absent.items()})
-    counts.update({f"why {code}": int(_any_of(own, block.rows).sum()) for code, own in _by_code(marks).items()})
-    wanted = call if call.ndim == 1 else np.where(call == 1, np.arange(call.shape[1]), -1)
-    counts.update({f"call {number}": int((wanted == number).sum()) for number in range(len(bundle.classes))})
-    return Predicted(
-        score,
-        bundle.probabilities(score),
-        call,
-        far,
-        in_words([(reason.text, name, rows) for reason, name, rows in marks], block.rows),
-        counts,
-        read.signs,
+@dataclass(frozen=True)
+class _Decision:
+    """What follows from the uncertainty of a prediction."""
+
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    sets: np.ndarray | None = None
+    marks: Sequence[Mark] = ()
+
+
+def predict_block(
+    bundle: Bundle, block: Block, keep: Sequence[str] = (), options: PredictOptions | None = None
+) -> Predictions:
+    options = PredictOptions() if options is None else options
+    settings = bundle.uncertainty if options.uncertainty else None
+    rows = _prepare(bundle, block, options)
+    scored = _score(bundle, settings, rows)
+    predicted = bundle.predicted(scored.score)
+    predicted[scored.unscored] = -1
+    decided = _Decision()
+    if settings is not None:
+        decided = _decide(bundle, settings, scored, predicted, options.refer_share)
+    marks = [*_marks_of_rows(bundle, rows, scored), *decided.marks]
+    refer = None if settings is None else any_of((mark for _, _, mark in marks), block.rows)
+    parties = [(party, "", missing) for party, missing in rows.missing_parties.items()]
+    return Predictions(
+        scored.score,
+        bundle.probabilities(scored.score),
+        decided.low,
+        decided.high,
+        decided.sets,
+        predicted,
+        rows.out_of_distribution,
+        join_texts(parties, block.rows) if bundle.inputs.parts else None,
+        refer,
+        join_texts([(reason.text, name, mark) for reason, name, mark in marks], block.rows),
+        _count(bundle, rows, predicted, scored.unscored, marks, refer),
+        rows.notations,
         {name: block.columns[name] for name in keep},
-        unsure,
-        in_words([(party, "", gone) for party, gone in absent.items()], block.rows) if inputs.parts else None,
         {block.place(row): why for row, why in block.unreadable.items()},
     )
 
 
-def absent_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict[str, np.ndarray]:
+def _prepare(bundle: Bundle, block: Block, options: PredictOptions) -> _Prepared:
+    recipe, inputs, ood = bundle.recipe, bundle.inputs, bundle.out_of_distribution
+    read = read_block(recipe, block, bundle.unrecorded)
+    every = np.arange(block.rows)
+    missing = missing_parties(bundle, block, options.without)
+    with np.errstate(over="ignore", invalid="ignore"):  # rows with too large numbers are marked
+        columns = recipe.apply(read.table, every)
+        x = inputs.prepared(columns, block.images, missing, bundle.dtype)
+        looks = inputs.looks(recipe, columns, block.images, missing, ood.mean)
+    outside = bundle.outside(read.table, every)
+    if ood.kind == "distance":
+        [far] = in_tiles(lambda tile: (ood.marks(tile),), looks, TILE)
+    else:
+        far = ood.marks(looks, outside)
+    gaps = _gaps(bundle, read, missing)
+    # without indicators a layout does not tell which columns had gaps
+    indicated = recipe.settings.indicator and recipe.settings.missing != "drop"
+    had_gaps = set(recipe.layout.indicators) if indicated else {column.name for column in recipe.columns}
+    headers = {column.name: column.own_name for column in recipe.columns}
+    return _Prepared(
+        x,
+        far,
+        {headers[name]: rows for name, rows in outside.items() if name not in recipe.layout.levels},
+        read.unseen,
+        {headers[name]: rows for name, rows in gaps.items()},
+        {headers[name]: rows for name, rows in gaps.items() if name not in had_gaps},
+        missing,
+        np.isin(every, list(block.unreadable)),
+        read.notations,
+    )
+
+
+def missing_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict[str, np.ndarray]:
     """By party: rows that come without its columns, or for which it is left out. Gaps are gaps, as in training: a
     party that knows a patient and has no value of any column is there, and its gaps are filled."""
-    found = {}
+    missing = {}
     every = np.ones(block.rows, dtype=bool)
     for party in bundle.inputs.optional_parties:
+        own = {column.own_name for column in bundle.recipe.columns if column.name in bundle.inputs.held_by(party)}
         if party in without:
-            found[party] = every
+            missing[party] = every
         elif party == bundle.inputs.image_at:
-            found[party] = np.full(block.rows, block.images is None)
+            missing[party] = np.full(block.rows, block.images is None)
         else:
-            own = (bundle.inputs.columns or {}).get(party, ())
-            held = [column.own_name for column in bundle.recipe.columns if column.name in own]
-            lacking = [block.ungiven.get(name, ~every) if name in block.columns else every for name in held]
-            found[party] = np.all([every, *lacking], axis=0) if held else ~every
-    return found
+            lacking = [block.without_column.get(name, ~every) if name in block.columns else every for name in own]
+            missing[party] = np.all([every, *lacking], axis=0) if own else ~every
+    return missing
 
 
-def _gaps(bundle: Bundle, read: Read, absent: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Gaps that are filled: not those of a party for whom something else stands in."""
-    gaps: np.ndarray = read.table.missing
-    if not absent:
-        return gaps
-    gaps = gaps.copy()
-    for party, gone in absent.items():
-        own = (bundle.inputs.columns or {}).get(party, ())
-        held = [place for place, column in enumerate(bundle.recipe.columns) if column.name in own]
-        gaps[np.ix_(gone, np.array(held, dtype=np.int64))] = False
+def _gaps(bundle: Bundle, read: ReadBlock, missing: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By column that this site records: rows in which a gap is filled. What a missing party holds is no gap."""
+    gaps = {
+        column.name: read.table.missing[:, place]
+        for place, column in enumerate(bundle.recipe.columns)
+        if column.name not in bundle.unrecorded
+    }
+    for party, rows in missing.items():
+        gaps |= {name: gaps[name] & ~rows for name in bundle.inputs.held_by(party) if name in gaps}
     return gaps
 
 
-def _numbers(bundle: Bundle, x: np.ndarray, how: How) -> _Numbers:
+def _score(bundle: Bundle, settings: Uncertainty | None, rows: _Prepared) -> _Scored:
+    def score_tile(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        score = bundle.scores(x)
+        if settings is None:
+            return score, score, score, score, np.zeros(len(score))
+        numbers = torch.from_numpy(x).to(bundle.dtype)
+        measured = measure(settings, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
+        return score, measured.mean, measured.low, measured.high, measured.uncertainty
+
     tile = TILE if bundle.inputs.images is None else IMAGES
-    unsure = bundle.uncertainty
-    if unsure is None or not how.uncertain:
-        score = in_tiles(bundle.scores, x, tile)
-        return _Numbers(score, score, score, score, np.zeros(len(score)))
-    shape = (tile,) if bundle.model.classes == 2 and not bundle.findings else (tile, bundle.model.classes)
-
-    def work(part: np.ndarray) -> np.ndarray:
-        score = bundle.scores(part)
-        numbers = torch.from_numpy(part).to(bundle.dtype)
-        found = measure(unsure, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
-        return np.column_stack([score.astype(np.float64), found.mean, found.low, found.high, found.uncertainty])
-
-    every = in_tiles(work, x, tile)
-    width = 1 if len(shape) == 1 else shape[1]
-    ends = [0, *(width * (number + 1) for number in range(4))]
-    each = [every[:, start:stop] for start, stop in pairwise(ends)]
-    score, mean, low, high = (one[:, 0] if len(shape) == 1 else one for one in each)
-    return _Numbers(score, mean, low, high, every[:, -1])
+    score, mean, low, high, uncertainty = in_tiles(score_tile, rows.x, tile)
+    too_large = np.isnan(score.reshape(len(score), -1 if len(score) else 1)).any(axis=1)
+    unscored = too_large | rows.unreadable
+    if bundle.recipe.settings.missing == "drop":  # how well incomplete rows are predicted is not known
+        unscored |= any_of(rows.gaps.values(), len(score))
+    score[unscored] = np.nan
+    return _Scored(score, mean, low, high, uncertainty, too_large, unscored)
 
 
-def _decided(
-    bundle: Bundle, made: _Numbers, call: np.ndarray, unscored: np.ndarray, how: How
-) -> tuple[Answers | None, list[Mark]]:
-    """Answers of each row, and what there is to say of its prediction."""
-    told = bundle.uncertainty
-    if told is None:
-        return None, []
-    sets = sets_of(told, made.mean)
-    answers = None if sets is None else decision.answers(sets, call)
-    doubt = np.where(unscored, -np.inf, made.unsure)
-    found: list[Mark] = []
-    for reason, marks in decision.referral_reasons(doubt, told.cut(how.refer_share), answers).items():
-        each = [("", marks)] if marks.ndim == 1 else zip(bundle.classes, marks.T, strict=True)
-        found += [(reason, name, rows) for name, rows in each]
-    return answers, found
+def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mark]:
+    """Reasons that do not depend on the prediction."""
+    far = rows.out_of_distribution
+    if bundle.out_of_distribution.kind == "ranges":  # then the mark of the column says so already
+        far = far & ~any_of(rows.outside.values(), len(far))
+    by_column = {decision.NEW_GAP: rows.new_gaps, decision.UNSEEN: rows.unseen, decision.OUTSIDE: rows.outside}
+    if bundle.recipe.settings.missing == "drop":
+        by_column = {decision.INCOMPLETE: rows.gaps, **by_column}
+    return [
+        *((reason, name, marks) for reason, columns in by_column.items() for name, marks in columns.items()),
+        (decision.OUT_OF_DISTRIBUTION, "", far),
+        (decision.TOO_LARGE, "", scored.too_large),
+        (decision.UNREADABLE, "", rows.unreadable),
+    ]
 
 
-def _unsure(bundle: Bundle, made: _Numbers, unscored: np.ndarray, answers: Answers | None, refer: np.ndarray) -> Unsure:
-    blank = unscored if made.score.ndim == 1 else unscored[:, None]
-    waver = bundle.uncertainty is not None and bundle.uncertainty.method != "none"
-    low, high = (np.where(blank, np.nan, one) if waver else None for one in (made.low, made.high))
-    return Unsure(low, high, answers, refer)
+def _decide(
+    bundle: Bundle, settings: Uncertainty, scored: _Scored, predicted: np.ndarray, refer_share: float | None
+) -> _Decision:
+    conformal = conformal_sets(settings, scored.mean)
+    answers = None if conformal is None else decision.answers(conformal, predicted)
+    doubt = np.where(scored.unscored, -np.inf, scored.uncertainty)
+    marks: list[Mark] = []
+    for reason, rows in decision.referral_reasons(doubt, settings.cut(refer_share), answers).items():
+        by_name = [("", rows)] if rows.ndim == 1 else zip(bundle.classes, rows.T, strict=True)
+        marks += [(reason, name, own) for name, own in by_name]
+    sets = None if answers is None else answers.sets
+    if settings.method == "none":
+        return _Decision(sets=sets, marks=marks)
+    low, high = scored.low, scored.high
+    low[scored.unscored] = high[scored.unscored] = np.nan
+    return _Decision(low, high, sets, marks)
 
 
-def _by_code(marks: Sequence[Mark]) -> dict[str, list[np.ndarray]]:
-    """By reason, for each of its columns: which rows."""
-    found: dict[str, list[np.ndarray]] = {}
-    for reason, _, rows in marks:
-        found.setdefault(reason.code, []).append(rows)
-    return found
+def _count(
+    bundle: Bundle,
+    rows: _Prepared,
+    predicted: np.ndarray,
+    unscored: np.ndarray,
+    marks: Sequence[Mark],
+    refer: np.ndarray | None,
+) -> Counter[str]:
+    """Rows of each kind, for the summary."""
+    size = len(unscored)
+    new_gaps = any_of(rows.new_gaps.values(), size)
+    kinds = {
+        "out_of_distribution": rows.out_of_distribution,
+        "gaps": any_of(rows.gaps.values(), size) & ~new_gaps & ~unscored,
+        "new_gaps": new_gaps,
+        "unscored": unscored,
+        "unseen": any_of(rows.unseen.values(), size),
+        "outside": any_of(rows.outside.values(), size),
+        "referred": np.zeros(size, dtype=bool) if refer is None else refer,
+        **{f"empty {name}": gaps for name, gaps in rows.gaps.items()},
+        **{f"absent {party}": missing for party, missing in rows.missing_parties.items()},
+    }
+    for reason in {reason for reason, _, _ in marks}:
+        kinds[f"why {reason.code}"] = any_of((mark for own, _, mark in marks if own == reason), size)
+    for number in range(len(bundle.classes)):
+        kinds[f"predicted {number}"] = predicted == number if predicted.ndim == 1 else predicted[:, number] == 1
+    return Counter({kind: int(marked.sum()) for kind, marked in kinds.items()})
 
 
-def set_columns(bundle: Bundle, made: Predicted) -> list[pa.Array]:
-    """In words: one column, or one for each finding."""
-    if made.unsure is None or made.unsure.answers is None:
-        return []
-    sets, unscored = made.unsure.answers.sets, np.isnan(made.score.reshape(len(made), -1)).any(axis=1)
-    each = [(sets[:, f], LABELS) for f in range(sets.shape[1])] if bundle.findings else [(sets, bundle.classes)]
-    columns = []
-    for held, names in each:
-        numbers, words = in_sets(held, names)
-        told = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=unscored), pa.array(words, pa.string()))
-        columns.append(told.dictionary_decode())
-    return columns
-
-
-def in_words(reasons: Sequence[Words], rows: int) -> pa.DictionaryArray:
-    """A text per row. Each combination of reasons is put into words once."""
-    reasons = [one for one in reasons if one[2].any()]
+def join_texts(texts: Iterable[tuple[str, str, np.ndarray]], rows: int) -> pa.DictionaryArray:
+    """A text per row, from texts, their columns and the rows that they hold for. Each combination is joined once."""
+    present = [text for text in texts if text[2].any()]
     code = np.zeros(rows, dtype=np.int64)
     combinations: list[tuple[int, ...]] = [()]
-    for number, (_, _, chosen) in enumerate(reasons):
-        code = 2 * code + chosen
-        present = np.flatnonzero(np.bincount(code, minlength=1))
-        combinations = [(*combinations[one // 2], *([number] if one % 2 else [])) for one in present.tolist()]
-        renumbered = np.zeros(int(present[-1]) + 1, dtype=np.int64)
-        renumbered[present] = np.arange(len(present))
-        code = renumbered[code]
-    texts = []
+    for number, (_, _, marks) in enumerate(present):
+        code = 2 * code + marks
+        used = np.flatnonzero(np.bincount(code))  # faster than np.unique, which sorts
+        combinations = [(*combinations[old // 2], *([number] if old % 2 else [])) for old in used.tolist()]
+        new_codes = np.zeros(int(used[-1]) + 1, dtype=np.int64)
+        new_codes[used] = np.arange(len(used))
+        code = new_codes[code]
+    joined = []
     for combination in combinations:
-        said: dict[str, list[str]] = {}
+        columns: dict[str, list[str]] = {}
         for number in combination:
-            what, column, _ = reasons[number]
-            said.setdefault(what, []).append(column)
-        texts.append("; ".join(f"{what}: {', '.join(names)}" if any(names) else what for what, names in said.items()))
-    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(texts, pa.string()))
+            columns.setdefault(present[number][0], []).append(present[number][1])
+        parts = [f"{text}: {', '.join(names)}" if any(names) else text for text, names in columns.items()]
+        joined.append("; ".join(parts))
+    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(joined, pa.string()))
 
 
-def in_tiles(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray, tile: int) -> np.ndarray:
-    """`work` on rows in tiles of one size; the last is filled up with rows that are then forgotten."""
+def in_tiles(work: Callable[[np.ndarray], tuple[np.ndarray, ...]], x: np.ndarray, tile: int) -> tuple[np.ndarray, ...]:
+    """What `work` gives for rows in tiles of one size; the last is filled up with rows that are then dropped."""
     lacking = -len(x) % tile or (0 if len(x) else tile)
     filled = np.concatenate([x, np.zeros((lacking, *x.shape[1:]), dtype=x.dtype)]) if lacking else x
     parts = [work(filled[start : start + tile]) for start in range(0, len(filled), tile)]
-    return np.concatenate(parts)[: len(x)]
+    return tuple(np.concatenate(arrays)[: len(x)] for arrays in zip(*parts, strict=True))
 
 
-def _any_of(marks: Sequence[np.ndarray], rows: int) -> np.ndarray:
-    """Rows that any of the marks names."""
-    found = np.zeros(rows, dtype=bool)
-    for one in marks:
-        found |= one
-    return found
+def any_of(marks: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Rows that are marked by any of the marks."""
+    marked = np.zeros(rows, dtype=bool)
+    for rows_of_mark in marks:
+        marked |= rows_of_mark
+    return marked

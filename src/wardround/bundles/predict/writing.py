@@ -12,20 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wardround.bundles.predict.blocks import STDIN, type_words
+from wardround.bundles.predict.blocks import STDIN, type_name
 from wardround.core.atomic_files import own_partial_path, remove_leftovers
 from wardround.core.errors import BundleError, DataError, StudyError, as_path
 
 STDOUT = STDIN
 ELSEWHERE = "Name a .csv or .parquet file in a folder that you may write to, or - for standard output."
-_NEEDS_MARKS = '[",\r\n]'  # what may not stand in a cell of CSV without quotation marks
+_NEEDS_QUOTES = '[",\r\n]'  # what may not stand in a cell of CSV without quotation marks
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """The columns of the output."""
-
-    keep: tuple[str, ...]
+class OutputColumns:
+    keep: tuple[str, ...]  # copied from the source
     classes: tuple[str, ...]
     calibrated: bool
     findings: bool = False
@@ -36,9 +34,9 @@ class Sheet:
     parties: bool = False
 
     def each(self, kind: str) -> tuple[str, ...]:
-        """One column for two classes; one for each of several classes, and of findings."""
-        several = self.findings or len(self.classes) != 2
-        return tuple(f"{kind}_{name}" for name in self.classes) if several else (kind,)
+        """One column for two classes; otherwise one for each class or finding."""
+        single = len(self.classes) == 2 and not self.findings
+        return (kind,) if single else tuple(f"{kind}_{name}" for name in self.classes)
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -51,12 +49,14 @@ class Sheet:
         return ("probability",) if self.calibrated else ()
 
     @property
-    def calls(self) -> tuple[str, ...]:
-        return self.each("call") if self.findings else ("call",)
+    def predicted(self) -> tuple[str, ...]:
+        return self.each("predicted") if self.findings else ("predicted",)
 
     @property
     def all_sets(self) -> tuple[str, ...]:
-        return () if not self.sets else self.each("set") if self.findings else ("set",)
+        if not self.sets:
+            return ()
+        return self.each("prediction_set") if self.findings else ("prediction_set",)
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
@@ -66,37 +66,32 @@ class Sheet:
         return {
             **dict.fromkeys(numbers, pa.float64()),
             **dict.fromkeys(self.all_sets, pa.string()),
-            **dict.fromkeys(self.calls, pa.bool_() if self.findings else pa.string()),
-            "far": pa.bool_(),
+            **dict.fromkeys(self.predicted, pa.bool_() if self.findings else pa.string()),
+            "out_of_distribution": pa.bool_(),
             **({"absent": pa.string()} if self.parties else {}),
             **({"refer": pa.bool_()} if self.refer else {}),
             "why": pa.string(),
         }
 
-    @property
-    def made(self) -> tuple[str, ...]:
-        """Those that are not copied."""
-        return ("row", *self.columns)
-
-    def schema(self, kept: Mapping[str, pa.DataType]) -> pa.Schema:
-        own = {name: kept[name] for name in self.keep}
+    def schema(self, keep: Mapping[str, pa.DataType]) -> pa.Schema:
+        own = {name: keep[name] for name in self.keep}
         return pa.schema([("row", pa.int64()), *own.items(), *self.columns.items()])
 
 
-class Target(Protocol):
-    """Where predictions go. `shaped` may run beside others; `put` takes what it made, in the order of the rows."""
+class Output(Protocol):
+    """`formatted` may run in several threads; `write` takes what it returned, in the order of the rows."""
 
-    def shaped(self, batch: pa.RecordBatch) -> Any: ...
-    def put(self, shaped: Any) -> None: ...
+    def formatted(self, batch: pa.RecordBatch) -> Any: ...
+    def write(self, content: Any) -> None: ...
 
 
-def refuse_target(out: str | Path, source: str | Path, sheet: Sheet) -> None:
+def refuse_output(out: str | Path, source: str | Path, layout: OutputColumns) -> None:
     """Before anything is read."""
-    if len(set(sheet.keep)) < len(sheet.keep):
+    if len(set(layout.keep)) < len(layout.keep):
         raise StudyError("--keep", "names a column twice", "Name each column once.")
-    taken = [name for name in sheet.keep if name in sheet.made]
-    if taken:
-        problem = f"{taken[0]!r} is also a column of the predictions"
+    clash = next((name for name in layout.keep if name in ("row", *layout.columns)), None)
+    if clash is not None:
+        problem = f"{clash!r} is also a column of the predictions"
         raise StudyError("--keep", problem, "Rename the column in your file, or do not keep it.")
     path = as_path(out, "--out")
     if str(path) == STDOUT:
@@ -111,8 +106,8 @@ def refuse_target(out: str | Path, source: str | Path, sheet: Sheet) -> None:
 
 
 @contextmanager
-def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> Iterator[Target]:
-    schema = sheet.schema(kept)
+def open_output(out: str | Path, layout: OutputColumns, keep: Mapping[str, pa.DataType]) -> Iterator[Output]:
+    schema = layout.schema(keep)
     path = as_path(out, "--out")
     if str(path) == STDOUT:
         yield _Text(sys.stdout.buffer, schema)
@@ -138,40 +133,36 @@ def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> I
 class _Parquet:
     writer: Any
 
-    def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def formatted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
-    def put(self, shaped: pa.RecordBatch) -> None:
-        self.writer.write_batch(shaped)
+    def write(self, content: pa.RecordBatch) -> None:
+        self.writer.write_batch(content)
 
 
 class _Text:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self.file = file
-        names = pa.array(schema.names, pa.string())
-        self.head: bytes | None = _lines(
-            [_marked(names.slice(place, 1)) for place in range(len(names))]
-        )  # written with the first rows, so that an early error writes nothing
+        # written with the first rows, so that an early error writes nothing
+        self.header = _lines([_quoted(pa.array([name], pa.string())) for name in schema.names])
 
-    def shaped(self, batch: pa.RecordBatch) -> bytes:
+    def formatted(self, batch: pa.RecordBatch) -> bytes:
         return _lines([_as_text(column) for column in batch.columns])
 
-    def put(self, shaped: bytes) -> None:
-        if self.head is not None:
-            self.file.write(self.head)
-            self.head = None
-        self.file.write(shaped)
+    def write(self, content: bytes) -> None:
+        self.file.write(self.header + content)
+        self.header = b""
 
 
 def _as_text(column: pa.Array) -> pa.Array:
     kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return column.cast(pa.string()).fill_null("")
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     try:
-        return _marked(column.cast(pa.string()).fill_null(""))
+        cells = column.cast(pa.string()).fill_null("")
+        return cells if plain else _quoted(cells)
     except pa.ArrowException:
         remedy = "Keep a column of numbers, texts or dates, or write Parquet."
-        raise DataError("--keep", f"a column of {type_words(column.type)} cannot be written as CSV", remedy) from None
+        raise DataError("--keep", f"a column of {type_name(kind)} cannot be written as CSV", remedy) from None
 
 
 def _lines(columns: Sequence[pa.Array]) -> bytes:
@@ -183,10 +174,10 @@ def _lines(columns: Sequence[pa.Array]) -> bytes:
     return text + b"\n"
 
 
-def _marked(cells: pa.Array) -> pa.Array:
+def _quoted(cells: pa.Array) -> pa.Array:
     """With quotation marks where a cell needs them."""
-    found = pc.match_substring_regex(cells, _NEEDS_MARKS)
-    if not pc.any(found).as_py():
+    needs_quotes = pc.match_substring_regex(cells, _NEEDS_QUOTES)
+    if not pc.any(needs_quotes).as_py():
         return cells
     quoted = pc.binary_join_element_wise('"', pc.replace_substring(cells, '"', '""'), '"', "")
-    return pc.if_else(found, quoted, cells)
+    return pc.if_else(needs_quotes, quoted, cells)

@@ -15,7 +15,7 @@ from wardround.privacy.dp.epsilons import format_epsilon
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import Adapted
-    from wardround.bundles.build.shared_part import SharedPart
+    from wardround.bundles import SharedPart
 
 SHOWN = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score"}
 

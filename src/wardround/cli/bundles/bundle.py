@@ -12,15 +12,14 @@ from wardround.cli.options import Json
 from wardround.cli.rendering import console
 
 if TYPE_CHECKING:
-    from wardround.bundles.build.make import Made
-    from wardround.bundles.bundle import Bundle
+    from wardround.bundles import Bundle, BundleFolders
 
 
-def show_bundles(made: "Made") -> None:
+def show_bundles(bundles: "BundleFolders") -> None:
     out = console()
-    for (arm, site), folder in made.folders.items():
+    for (arm, site), folder in bundles.folders.items():
         out.print(Text(f"{arm}, for {site}: {folder}"), soft_wrap=True)
-    for (arm, site), reason in made.refused.items():
+    for (arm, site), reason in bundles.refused.items():
         out.print(Text(f"{arm}, for {site}: none. {reason}"), soft_wrap=True)
 
 
@@ -37,13 +36,13 @@ def show_bundle(bundle: "Bundle") -> None:
         "rows here": f"{rows['train']} training, {rows['validation']} validation, {rows['test']} test",
         "threshold": _threshold(threshold, bool(bundle.findings)),
         "calibrated": _calibrated(bundle),
-        "unsure by": _uncertainty(bundle),
+        "uncertainty": _uncertainty(bundle),
         "id": about["id"],
     }
     if about.get("region"):
         lines["region"] = f"{about['region']}: its own model"
     for name, value in lines.items():
-        out.print(Text(f"{name:<11}{value}"), soft_wrap=True)
+        out.print(Text(f"{name:<12}{value}"), soft_wrap=True)
     read = f"Its scores of the test rows are those of the run. Read {bundle.path / 'card.md'} before it is used."
     out.print(Text(read), soft_wrap=True)
 
@@ -121,29 +120,27 @@ def bundle(
 
     It is given out only if it predicts the run's test rows as the run did.
     """
-    from wardround.bundles.bundle import load_bundle
+    from wardround.bundles import load_bundle, make_bundle
     from wardround.core.errors import StudyError
 
     if every_arm or arm is None:
         _all_arms(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
         return
     if (run / "session.json").is_file():
-        from wardround.deployment.flat.site_bundle import make_site_bundle
+        from wardround.deployment import make_site_bundle
 
         if region is not None:
             problem = "a hospital's own folder has the model with which it predicts, and no other"
             raise StudyError("--region", problem, "Leave it out.")
-        made = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
+        folder = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
     else:
-        from wardround.bundles.build.make import make_bundle
-
         if site_file is not None:
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
-        made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
-    loaded = load_bundle(made)
+        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+    loaded = load_bundle(folder)
     if json:
-        render.show_json({"bundle": str(made), **loaded.about})
+        render.show_json({"bundle": str(folder), **loaded.about})
     else:
         show_bundle(loaded)
 
@@ -151,7 +148,7 @@ def bundle(
 def _all_arms(
     run: Path,
     arm: str | None,
-    asked: bool,
+    every_arm: bool,
     site: str | None,
     seed: int | None,
     out: Path | None,
@@ -160,19 +157,19 @@ def _all_arms(
     site_file: Path | None,
     json: bool,
 ) -> None:
-    from wardround.bundles.build.make import make_bundles
+    from wardround.bundles import make_bundles
     from wardround.core.errors import StudyError
 
-    if not asked:
-        raise StudyError("--arm", "whose model is it to be?", "Name an arm, or give --every-arm.")
-    for name, given in {"--arm": arm, "--region": region, "--site-file": site_file}.items():
-        if given is not None:
+    if not every_arm:
+        raise StudyError("--arm", "missing: a bundle has the model of one arm", "Name an arm, or give --every-arm.")
+    for name, value in {"--arm": arm, "--region": region, "--site-file": site_file}.items():
+        if value is not None:
             raise StudyError(name, "does not go with --every-arm", "Leave one of them out.")
     if site is None:
         raise StudyError("--site", "missing: a bundle is for one site", "Name it.")
-    made = make_bundles(run, sites=[site], seed=seed, out=out, onnx=onnx)
+    bundles = make_bundles(run, sites=[site], seed=seed, out=out, onnx=onnx)
     if json:
-        folders = {name: str(folder) for (name, _), folder in made.folders.items()}
-        render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in made.refused.items()}})
+        folders = {name: str(folder) for (name, _), folder in bundles.folders.items()}
+        render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in bundles.refused.items()}})
     else:
-        show_bundles(made)
+        show_bundles(bundles)

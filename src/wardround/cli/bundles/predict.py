@@ -17,7 +17,7 @@ from wardround.cli import rendering as render
 from wardround.cli.options import Json
 
 if TYPE_CHECKING:
-    from wardround.bundles.predict.predict import Done, Summary
+    from wardround.bundles import Progress, Summary
 
 NOBODY_READS = 141  # exit code where the reader of a pipe has gone, as shells have it
 
@@ -27,18 +27,18 @@ def _console() -> Console:
 
 
 @contextmanager
-def rows_bar(shown: bool) -> Iterator[Callable[["Done"], None] | None]:
+def rows_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     if not shown or not sys.stderr.isatty():
         yield None
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    words = TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} per second")
-    bar = Bar(BarColumn(), TaskProgressColumn(), words, TimeElapsedColumn(), console=_console(), transient=True)
+    counts = TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} per second")
+    bar = Bar(BarColumn(), TaskProgressColumn(), counts, TimeElapsedColumn(), console=_console(), transient=True)
     task = bar.add_task("", total=None, rows=0, speed=0.0)
 
-    def show(done: "Done") -> None:
+    def show(done: "Progress") -> None:
         bar.start()  # only now, so that a file that is refused shows its error and nothing else
         total = None if done.share is None else 1.0
         bar.update(task, completed=done.share or 0.0, total=total, rows=done.rows, speed=done.rows / done.seconds)
@@ -66,7 +66,7 @@ def show_summary(summary: "Summary", out: str) -> None:
     console, where = _console(), "standard output" if out == "-" else out
     speed = f"{summary.rows / summary.seconds:,.0f} rows per second"
     console.print(Text(f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}"))
-    console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in summary.calls.items())))
+    console.print(Text("Predicted: " + ", ".join(f"{name} {count:,}" for name, count in summary.predicted.items())))
     for party, count in summary.absent.items():
         if count:
             console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
@@ -89,7 +89,7 @@ def _show_reasons(console: Console, summary: "Summary") -> None:
         console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
     for line in because:
         console.print(Text(line, style="yellow"))
-    if not any((summary.far, summary.new_gaps, summary.unseen, summary.outside, summary.unscored)):
+    if not any((summary.out_of_distribution, summary.new_gaps, summary.unseen, summary.outside, summary.unscored)):
         console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
 
 
@@ -135,15 +135,13 @@ def predict(
 
     if json and out == "-":
         raise StudyError("--json", "the predictions go to standard output already", "Name a file with --out.")
-    from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.predict.predict import How, predict_file
-    from wardround.bundles.registry.registry import find_bundle
+    from wardround.bundles import PredictOptions, find_bundle, load_bundle, predict_file
 
     loaded = load_bundle(find_bundle(bundle))
     with rows_bar(shown=not json) as show, quiet_when_nobody_reads():
-        how = How(tuple(without or ()), uncertainty, refer_share)
-        found = predict_file(loaded, data, out, tuple(keep or ()), show, how)
+        options = PredictOptions(tuple(without or ()), uncertainty, refer_share)
+        summary = predict_file(loaded, data, out, tuple(keep or ()), show, options)
     if json:
-        render.show_json({"bundle": loaded.id, "out": out, **vars(found)})
+        render.show_json({"bundle": loaded.id, "out": out, **vars(summary)})
     else:
-        show_summary(found, out)
+        show_summary(summary, out)

@@ -17,8 +17,7 @@ def serve(
     ] = False,
 ) -> None:
     """Answer predictions over HTTP until Ctrl-C: POST /predict, GET /health, GET /schema."""
-    from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.registry.registry import find_bundle
+    from wardround.bundles import find_bundle, load_bundle
     from wardround.serving.serve import is_own
     from wardround.serving.serve import serve as answer
 

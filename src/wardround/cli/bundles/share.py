@@ -28,11 +28,10 @@ def share(
 
     Nothing that a hospital keeps to itself is in it.
     """
-    from wardround.bundles.build.shared_part import load_shared, make_shared
+    from wardround.bundles import load_shared, make_shared
 
-    made = make_shared(run, arm=arm, seed=seed, out=out)
-    part = load_shared(made)
+    part = load_shared(make_shared(run, arm=arm, seed=seed, out=out))
     if json:
-        render.show_json({"shared": str(made), **part.about})
+        render.show_json({"shared": str(part.path), **part.about})
     else:
         show_shared(part)

@@ -10,7 +10,7 @@ from wardround.cli.deployment.provision import show_decision, show_study
 from wardround.cli.options import Json
 
 if TYPE_CHECKING:
-    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.deployment import SiteFile
 
 
 def approve(
@@ -25,10 +25,8 @@ def approve(
     json: Json = False,
 ) -> None:
     """Show a study in plain words and what the site's policy says of it; approve it, or take an approval back."""
-    from wardround.deployment.governance.approvals import approve as record
-    from wardround.deployment.governance.plain_words import in_plain_words
-    from wardround.deployment.governance.policy import objections
-    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.deployment import SiteFile, in_plain_words, objections
+    from wardround.deployment import approve as record
     from wardround.runs.catalog import load_study
 
     here = SiteFile.load(site)
@@ -52,7 +50,7 @@ def approve(
 
 
 def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) -> None:
-    from wardround.deployment.governance.approvals import approvals_of, withdraw
+    from wardround.deployment import approvals_of, withdraw
 
     chosen = _hash_of(study, list(approvals_of(here)))
     recorded = yes or not json
@@ -66,7 +64,7 @@ def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) ->
 
 
 def _hash_of(study: str, approved: list[str]) -> str:
-    """Of a study file, or the only approved one that begins like this: the file may be gone by now."""
+    """The hash of a study file, or of the only approval that starts with this text: the file may be gone by now."""
     from wardround.runs.catalog import load_study
 
     alike = [known for known in approved if len(study) >= 8 and known.startswith(study)]

@@ -28,9 +28,7 @@ def coordinate(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.deployment.coordinate import coordinate as run_deployed
-    from wardround.deployment.coordinate import deployed_folder
-    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment import CoordinatorKit, coordinate_study, deployed_folder
     from wardround.runs.catalog import load_study
     from wardround.runs.execute import StudyRun
 
@@ -42,7 +40,7 @@ def coordinate(
     show_kit(loaded, parsed, listen, shown=not json)
     try:
         with ends_on_request(), watching(shown=not json) as watch:
-            run_deployed(parsed, families, loaded, out, watch, listen, again)
+            coordinate_study(parsed, families, loaded, out, watch, listen, again)
     except KeyboardInterrupt:
         raise stopped(folder.path) from None
     run = StudyRun(folder.path, folder.read_json("results.json"), fresh)

@@ -23,7 +23,7 @@ def demo(
 
     need_flower()  # before the imports below, which need parts of it
     from wardround.core.errors import DeployError
-    from wardround.deployment.demo import run_demo
+    from wardround.deployment import run_demo
 
     result = run_demo(out, plain_lines(shown=not json), private)
     show_demo(result, json)

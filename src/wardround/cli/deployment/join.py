@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.deployment.render_deployment import ends_on_request, show_preflight, site_lines
+from wardround.cli.deployment.render_deployment import ends_on_request, service_lines, show_preflight
 from wardround.cli.options import Json
 
 
@@ -19,22 +19,17 @@ def join(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.core.errors import CheckError
-    from wardround.deployment.join import join as take_part
-    from wardround.deployment.join import preflight
-    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.deployment import SiteFile, join_studies, preflight
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = SiteFile.load(site)
     if check:
-        conditions = preflight(loaded)
-        show_preflight(loaded.name, conditions, json)
-        if not all(condition.ok for condition in conditions if condition.needed):
-            raise typer.Exit(CheckError.exit_code)
+        show_preflight(loaded.name, preflight(loaded), json)
         return
-    notice = site_lines(loaded, json)
+    notice = service_lines("site", loaded.name, json)
+    notice(f"joins {loaded.coordinator}; state in {loaded.state}")
     try:
         with ends_on_request():
-            take_part(loaded, notice)
+            join_studies(loaded, notice)
     except KeyboardInterrupt:
         notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")

@@ -13,7 +13,7 @@ from wardround.cli.rendering import console
 from wardround.deployment.provisioning.kit_files import DAYS, HOSTS, PORT
 
 if TYPE_CHECKING:
-    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment import CoordinatorKit
     from wardround.study.schema import Study
 
 
@@ -89,8 +89,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Make a kit for the coordinator and one for each hospital: keys, certificates, the study, site.toml."""
-    from wardround.deployment.provisioning.kit import CoordinatorKit
-    from wardround.deployment.provisioning.provision import provision
+    from wardround.deployment import CoordinatorKit, provision
     from wardround.runs.catalog import load_study
 
     parsed, families = load_study(study, quick, changes(set_))
@@ -128,8 +127,8 @@ def revoke(
     json: Json = False,
 ) -> None:
     """Shut a site out: the coordinator takes nothing from it any more, not even in a run that goes on."""
+    from wardround.deployment import revoke as revoke_site
     from wardround.deployment.provisioning.kit import folder_of, read_keys
-    from wardround.deployment.provisioning.provision import revoke as revoke_site
 
     revoke_site(kit, site, reason)
     keys = read_keys(folder_of(kit))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.deployment.render_deployment import ends_on_request, region_lines, show_preflight
+from wardround.cli.deployment.render_deployment import ends_on_request, progress_lines, service_lines, show_preflight
 from wardround.cli.options import Json
 
 
@@ -24,23 +24,18 @@ def region(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.core.errors import CheckError
-    from wardround.deployment.provisioning.region_file import RegionFile
-    from wardround.deployment.regional.region_run import coordinate_region
+    from wardround.deployment import RegionFile, coordinate_region, preflight_region
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = RegionFile.load(region)
     if check:
-        from wardround.deployment.regional.region_check import preflight_region
-
-        conditions = preflight_region(loaded, listen)
-        show_preflight(loaded.name, conditions, json, what="region")
-        if not all(condition.ok for condition in conditions if condition.needed):
-            raise typer.Exit(CheckError.exit_code)
+        show_preflight(loaded.name, preflight_region(loaded, listen), json, what="region")
         return
-    notice, watch = region_lines(loaded, listen, json)
+    notice = service_lines("region", loaded.name, json)
+    own = f"hospitals {', '.join(loaded.kit.sites)} connect to {listen}:{loaded.kit.port}"
+    notice(f"joins {loaded.coordinator}; {own}; state in {loaded.state}")
     try:
         with ends_on_request():
-            coordinate_region(loaded, notice, watch, listen)
+            coordinate_region(loaded, notice, progress_lines(notice), listen)
     except KeyboardInterrupt:
         notice(f"stopped; what this region knows is in {loaded.state}, and the same command goes on from there")

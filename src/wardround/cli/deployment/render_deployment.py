@@ -14,17 +14,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+from typer import Exit
 
 from wardround.cli.rendering import INTERRUPTED, console, show_json, warn
 
 if TYPE_CHECKING:
     from wardround.core.health import Condition
-    from wardround.deployment.common.messaging import Step
-    from wardround.deployment.common.parity import Parity
-    from wardround.deployment.demo import Demo
-    from wardround.deployment.provisioning.kit import CoordinatorKit
-    from wardround.deployment.provisioning.region_file import RegionFile
-    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.deployment import CoordinatorKit, Demo, Parity, Step
     from wardround.runs.ledger import Spent
     from wardround.study.schema import Study
 
@@ -46,14 +42,14 @@ def show_kit(kit: "CoordinatorKit", study: "Study", listen: str, shown: bool) ->
 
 
 @contextmanager
-def watching(shown: bool) -> Iterator[Callable[["Step"], None]]:
+def watching(shown: bool) -> Iterator[Watch]:
     """A progress bar and a table of sites on a terminal; lines elsewhere."""
     if not shown:
         yield lambda step: None
         return
     out = Console(stderr=True)
     if not out.is_terminal:
-        yield _lines(out)
+        yield progress_lines(plain_lines(shown), at_most_every=1)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=out)
@@ -76,83 +72,48 @@ def _sites(step: "Step") -> Table:
     return table
 
 
-def _lines(out: Console) -> Callable[["Step"], None]:
-    last: dict[str, Any] = {"line": "", "when": 0.0}
+def progress_lines(show_line: Callable[[str], None], at_most_every: float = 0.0) -> Watch:
+    """Progress as lines, without repeats. `at_most_every` are seconds; missing sites are shown at once."""
+    shown, when = "", 0.0
 
     def watch(step: "Step") -> None:
+        nonlocal shown, when
         away = [site for site, doing in step.sites.items() if doing == "not connected"]
         missing = f"; not connected: {', '.join(away)}" if away else ""
         line = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
         if step.line:
-            out.print(Text(step.line), soft_wrap=True)
-        if line != last["line"] and time.monotonic() - last["when"] > (0 if missing else 1):
-            out.print(Text(line), soft_wrap=True)
-            last.update(line=line, when=time.monotonic())
+            show_line(step.line)
+        if line != shown and time.monotonic() - when > (0 if missing else at_most_every):
+            show_line(line)
+            shown, when = line, time.monotonic()
 
     return watch
 
 
 def stopped(folder: Path) -> Exception:
-    """After Ctrl-C: what state the run is in, and the exit that goes with it."""
-    from typer import Exit
-
+    """The exit after Ctrl-C, once the state of the run has been shown."""
     warn(f"Stopped. Every closed round is kept in {folder}, and the answers that had arrived.")
     warn("The same command goes on from there; sites may stay as they are.")
     return Exit(INTERRUPTED)
 
 
-def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
-    """One line for each thing that happens, with the time, as a service's log wants it."""
+def service_lines(kind: str, name: str, as_json: bool) -> Callable[[str], None]:
+    """Shows one line per event, with the time, as in a service's log. `kind` is site or region."""
 
     def notice(line: str) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
         if as_json:
-            show_json({"site": site.name, "time": _now(), "line": line}, compact=True)
+            show_json({kind: name, "time": now, "line": line}, compact=True)
         else:
-            console().print(Text(f"{_now()} {site.name}: {line}"), soft_wrap=True)
+            console().print(Text(f"{now} {name}: {line}"), soft_wrap=True)
         sys.stdout.flush()
 
-    notice(f"joins {site.coordinator}; state in {site.state}")
     return notice
-
-
-def region_lines(region: "RegionFile", listen: str, as_json: bool) -> tuple[Callable[[str], None], Watch]:
-    """The same for a region: what happens with the coordinator of all, and how far its own rounds are."""
-
-    def notice(line: str) -> None:
-        if as_json:
-            show_json({"region": region.name, "time": _now(), "line": line}, compact=True)
-        else:
-            console().print(Text(f"{_now()} {region.name}: {line}"), soft_wrap=True)
-        sys.stdout.flush()
-
-    own = f"hospitals {', '.join(region.kit.sites)} connect to {listen}:{region.kit.port}"
-    notice(f"joins {region.coordinator}; {own}; state in {region.state}")
-    return notice, _without_repeats(notice)
-
-
-def _without_repeats(say: Callable[[str], None]) -> Watch:
-    last = [""]
-
-    def watch(step: "Step") -> None:
-        away = [site for site, doing in step.sites.items() if doing == "not connected"]
-        missing = f"; not connected: {', '.join(away)}" if away else ""
-        line = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
-        if step.line:
-            say(step.line)
-        if line != last[0]:
-            last[0] = line
-            say(line)
-
-    return watch
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @contextmanager
 def ends_on_request() -> Iterator[None]:
-    """A service is asked to end by SIGTERM; that is Ctrl-C."""
+    """Treat SIGTERM, with which a service is stopped, as Ctrl-C."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -165,18 +126,24 @@ def ends_on_request() -> Iterator[None]:
 
 
 def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
+    """Exits with the code of a failed check if a necessary condition is not met."""
+    from wardround.core.errors import CheckError
+
+    passed = all(condition.ok for condition in conditions if condition.needed)
     if as_json:
-        show_json({what: site, "ok": all(c.ok for c in conditions if c.needed), "found": [vars(c) for c in conditions]})
-        return
-    table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
-    for condition in conditions:
-        mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
-        table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.found))
-    out = console()
-    out.print(table)
-    for condition in conditions:
-        if not condition.ok:
-            out.print(Text(f"{condition.name}: {condition.remedy}"), soft_wrap=True)
+        show_json({what: site, "ok": passed, "conditions": [vars(condition) for condition in conditions]})
+    else:
+        table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
+        for condition in conditions:
+            mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
+            table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.state))
+        out = console()
+        out.print(table)
+        for condition in conditions:
+            if not condition.ok:
+                out.print(Text(f"{condition.name}: {condition.remedy}"), soft_wrap=True)
+    if not passed:
+        raise Exit(CheckError.exit_code)
 
 
 def plain_lines(shown: bool) -> Callable[[str], None]:

@@ -27,7 +27,6 @@ def check(
     plan = load_plan(parsed, families)
     notices = check_study(plan)
     refused = bool(errors_among(notices))
-    notes = plan.notes
     if not refused:
         rehearse(plan)
         notices += matching_notices(plan)
@@ -37,15 +36,14 @@ def check(
         render.show_json(
             {
                 "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
-                "notes": notes,
-                "notices": with_texts(notices),
+                "notices": with_texts([*plan.source_notices, *notices]),
                 "sites": sites,
                 "refused": refused,
                 "seconds": sum(kind.total for kind in kinds) if kinds else None,
             }
         )
     else:
-        render.show_check(parsed, notes, notices, sites)
+        render.show_check(parsed, plan.source_notices, notices, sites)
         render.show_estimate(kinds)
     if refused:
         raise typer.Exit(CheckError.exit_code)

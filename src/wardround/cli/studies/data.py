@@ -74,13 +74,13 @@ def split(
     from wardround.runs.catalog import load_study
     from wardround.runs.plan import load_plan
 
-    wanted = changes(set_)
+    settings = changes(set_)
     if alpha is not None:
-        wanted = {"sites.partition": "dirichlet", "sites.alpha": alpha} | wanted
+        settings = {"sites.partition": "dirichlet", "sites.alpha": alpha} | settings
     if sites is not None:
-        wanted = {"sites.count": sites} | wanted
+        settings = {"sites.count": sites} | settings
     plain = {"name": "split", "data": {"source": source}, "sites": {"partition": "iid"}}
-    parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, wanted)
+    parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, settings)
     plan = load_plan(parsed, families)
     chosen = parsed.evaluation.seeds.first if seed is None else seed
     files = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)

@@ -1,4 +1,4 @@
-"""What a code of a notice declares, and the words that texts of several families need."""
+"""The declaration of a notice's code, and phrases that texts of several families share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class Code:
     is_check: bool = False  # a check before training: `[evaluation] accept` may name it
     same_by: tuple[str, ...] = ("columns", "classes", "other_sites", "details", "files")  # beside site, arm, variant
     remedy_for: Text | None = None  # where it depends on the notice
+    about_others: bool = False  # may name columns or hospitals that its site must not know of: no card shows it
     is_absence: bool = False  # why a site does not take part
 
 
@@ -48,8 +49,8 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def listed(items: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def count(notice: Notice, name: str = "rows") -> int:

@@ -10,7 +10,7 @@ LEFT_OUT = {
     "free text": "free text",
     "empty": "no values",
     "ignore": "ignored by the study",
-    "date": 'dates; `types = { NAME = "date" }` makes one a feature',
+    "undeclared date": 'dates; `types = { NAME = "date" }` makes one a feature',
 }
 
 
@@ -26,10 +26,12 @@ def _target_elsewhere(notice: Notice) -> str:
 
 FILE_CODES: Mapping[str, Code] = {
     # reading files
-    "source-note": info(
+    "source-note": Code(
+        ("info",),
         "A source remarks something in its own words (`notes` of its records).",
         "Read its documentation.",
         lambda n: str(n.details["text"]),
+        about_others=True,
     ),
     "column-not-recorded": Code(
         ("info", "warning"),
@@ -41,6 +43,7 @@ FILE_CODES: Mapping[str, Code] = {
                 str(n.details["use"])
             ]
         ),
+        about_others=True,
     ),
     "column-not-shared": info(
         'Columns are left out because not every hospital has them (`columns = "common"`).',

@@ -65,7 +65,7 @@ IMAGE_CODES: Mapping[str, Code] = {
             ]
         ),
     ),
-    "images-of-side": info(
+    "images-of-part": info(
         "How many images each part of an archive holds.",
         NOTHING,
         lambda n: f"{n.details['part']}: {count(n, 'images')} images",
@@ -129,8 +129,8 @@ IMAGE_CODES: Mapping[str, Code] = {
         "DICOM images have no usable window; percentiles of their pixels become black and white.",
         NOTHING,
         lambda n: (
-            f"{count(n, 'images')} images without a usable window: the {count(n, 'black')}th percentile became "
-            f"black, the {count(n, 'white')}th white"
+            f"{count(n, 'images')} images without a usable window: the {n.counts['black']:g}th percentile became "
+            f"black, the {n.counts['white']:g}th white"
         ),
     ),
     "dicom-turned": info(

@@ -1,4 +1,4 @@
-"""Remarks about data or a run, as values: what is remarked on, where, and how much of it. No decision reads a sentence.
+"""Remarks about data or a run as structured values: code, place and counts. No decision depends on a sentence.
 
 A notice holds names (of sites, columns, classes, arms, files) and counts, never a patient's value. The codes, and the
 sentences that are made from them, are in `*_codes.py` beside this module.
@@ -15,6 +15,7 @@ Plain = str | bool | int | float | tuple[str, ...]
 LONGEST_TEXT = 500  # characters of a name that comes from a file or from another institution
 MOST_NAMES = 50_000  # as many as columns of a message
 LARGEST = 1e15
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # words of some languages are written with them
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class Notice:
 
     @classmethod
     def from_json(cls, value: object) -> "Notice":
-        """From a file or another institution. ValueError, without what was found, where it is not a notice."""
+        """From a file or another institution. ValueError, without the content, if it is not a notice."""
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise ValueError("a notice is a table")
-        given = {name: found for name, found in value.items() if name != "text"}  # rendered again by whoever shows it
-        if unknown := set(given) - set(_READERS):
+        content = {name: entry for name, entry in value.items() if name != "text"}  # rendered again by whoever shows it
+        if unknown := set(content) - set(_READERS):
             raise ValueError(f"{len(unknown)} fields of a notice are not known")
-        if "code" not in given or given.get("severity") not in get_args(Severity):
+        if "code" not in content or content.get("severity") not in get_args(Severity):
             raise ValueError("a notice needs a code and a severity")
-        return cls(**{name: _READERS[name](found) for name, found in given.items()})
+        return cls(**{name: _READERS[name](entry) for name, entry in content.items()})
 
 
 def errors_among(notices: Iterable[Notice]) -> list[Notice]:
@@ -62,12 +63,12 @@ def errors_among(notices: Iterable[Notice]) -> list[Notice]:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _to_plain(found) for name, found in value.items()}
+        return {name: _to_plain(entry) for name, entry in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or not value.isprintable():
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT or not value.translate(JOINERS).isprintable():
         raise ValueError("a name in a notice is not a short printable text")
     return value
 
@@ -87,7 +88,7 @@ def _number(value: object) -> float:
 def _numbers(value: object) -> dict[str, float]:
     if not isinstance(value, Mapping) or len(value) > MOST_NAMES:
         raise ValueError("counts in a notice are not a table")
-    return {_text(name): _number(found) for name, found in value.items()}
+    return {_text(name): _number(entry) for name, entry in value.items()}
 
 
 def _flag(value: object) -> bool:
@@ -99,7 +100,7 @@ def _flag(value: object) -> bool:
 def _details(value: object) -> dict[str, Plain]:
     if not isinstance(value, Mapping) or len(value) > MOST_NAMES:
         raise ValueError("details of a notice are not a table")
-    return {_text(name): _detail(found) for name, found in value.items()}
+    return {_text(name): _detail(entry) for name, entry in value.items()}
 
 
 def _detail(value: object) -> Plain:

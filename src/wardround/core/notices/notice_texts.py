@@ -11,7 +11,7 @@ from wardround.core.notices.check_codes import CHECK_CODES
 from wardround.core.notices.code import Code, count
 from wardround.core.notices.file_codes import FILE_CODES
 from wardround.core.notices.image_codes import IMAGE_CODES
-from wardround.core.notices.notice import Notice, Severity
+from wardround.core.notices.notice import LONGEST_TEXT, Notice, Severity
 from wardround.core.notices.run_codes import RUN_CODES
 
 CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
@@ -57,13 +57,13 @@ def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
     groups: dict[tuple[object, ...], list[Notice]] = {}
     for notice in notices:
         groups.setdefault(_shared(notice), []).append(notice)
-    found: list[tuple[list[Notice], str]] = []
+    lines: list[tuple[list[Notice], str]] = []
     for members in groups.values():
         if len(members) < MANY_SITES:
-            found += [([notice], line_of(notice)) for notice in members]
+            lines += [([notice], line_of(notice)) for notice in members]
         else:
-            found.append((members, _line_for_many(members)))
-    return found
+            lines.append((members, _line_for_many(members)))
+    return lines
 
 
 def identity(notice: Notice) -> tuple[object, ...]:
@@ -75,18 +75,21 @@ def identity(notice: Notice) -> tuple[object, ...]:
 
 def over_seeds(by_seed: Iterable[Iterable[Notice]]) -> list[Notice]:
     """The first of each remark, with the number of seeds that have it where not all have it."""
-    found: dict[tuple[object, ...], list[Notice]] = {}
+    alike: dict[tuple[object, ...], list[Notice]] = {}
     total = 0
     for notices in by_seed:
         total += 1
         for key, notice in {identity(notice): notice for notice in notices}.items():
-            found.setdefault(key, []).append(notice)
-    return [replace(notices[0], seeds=some_of(len(notices), total)) for notices in found.values()]
+            alike.setdefault(key, []).append(notice)
+    return [replace(notices[0], seeds=some_of(len(notices), total)) for notices in alike.values()]
 
 
 def as_notice(note: Notice | str) -> Notice:
     """A source of somebody else's may remark in plain sentences."""
-    return note if isinstance(note, Notice) else Notice("source-note", "info", details={"text": note})
+    if isinstance(note, Notice):
+        return note
+    text = "".join(letter if letter.isprintable() else " " for letter in note)[:LONGEST_TEXT]
+    return Notice("source-note", "info", details={"text": text})
 
 
 def some_of(seeds: int, total: int) -> tuple[int, int] | None:
@@ -127,7 +130,7 @@ def _cell(text: str) -> str:
 
 
 def _shared(notice: Notice) -> tuple[object, ...]:
-    """What is equal for notices that may share a line; one of no site stands for itself."""
+    """Equal for notices that may share a line. Those without a site have lines of their own."""
     alone = () if notice.site and not notice.other_sites else (id(notice),)
     return notice.code, notice.severity, notice.variant, notice.accepted, notice.details.get("part"), *alone
 

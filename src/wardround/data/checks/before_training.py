@@ -86,20 +86,26 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     present = target == 1 if findings else target[:, None] == np.arange(len(names))
     details = {"findings": True} if findings else {}
     train = np.concatenate([split.train for split in splits])
-    occurring = present[train].any(axis=0)
-    if findings and not (occurring & (target[train] == 0).any(axis=0)).any():
+    occurring = tuple(compress(names, present[train].any(axis=0)))
+    if not findings and len(occurring) == 1:
+        yield Notice("one-class", "error", classes=occurring)
+    elif findings and not (present[train].any(axis=0) & (target[train] == 0).any(axis=0)).any():
         yield Notice("one-class", "error")
-    if not findings and occurring.sum() == 1:
-        yield Notice("one-class", "error", classes=(names[occurring.argmax()],))
     for name, count in zip(names, present.sum(axis=0).tolist(), strict=True):
         if count < RARE and (count or findings):
             yield Notice("rare-class", "warning", classes=(name,), counts={"rows": count}, details=details)
+    yield from _missing_classes(names, present, splits, details)
+
+
+def _missing_classes(
+    names: Sequence[str], present: np.ndarray, splits: Sequence[Split], details: dict[str, bool]
+) -> Iterable[Notice]:
     for split in splits:
         for part, rows in (("training", split.train), ("test", split.test)):
-            missing = tuple(compress(names, ~present[rows].any(axis=0)))
-            if missing and len(rows):
+            lacking = tuple(compress(names, ~present[rows].any(axis=0))) if len(rows) else ()
+            if lacking:
                 counts, in_part = {"of": len(names)}, {"part": part} | details
-                yield Notice("missing-class", "warning", split.site, classes=missing, counts=counts, details=in_part)
+                yield Notice("missing-class", "warning", split.site, classes=lacking, counts=counts, details=in_part)
 
 
 def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:

@@ -41,10 +41,6 @@ class HashedRows:
     cells: np.ndarray  # uint64, (rows, columns)
     gaps: np.ndarray  # uint64, (rows,): equal where the same columns are missing
 
-    @property
-    def columns(self) -> int:
-        return int(self.cells.shape[1])
-
 
 def hash_rows(table: Encoded, target: np.ndarray) -> HashedRows:
     """Of a table and its target. Columns that never vary are left out."""

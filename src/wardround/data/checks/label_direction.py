@@ -19,7 +19,7 @@ from math import log
 import numpy as np
 import pandas as pd
 
-from wardround.data.clinical_names import SEX, common_name
+from wardround.data.checks.clinical_names import SEX, common_name
 from wardround.data.cohort import Cohort
 from wardround.data.records import spaced_evenly
 

@@ -73,7 +73,6 @@ def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     if not names:
         return []
     by_hospital = {hospital: dict(_by_class(records, table, rows)) for hospital, rows in _largest(records)}
-    by_hospital = {hospital: by_class for hospital, by_class in by_hospital.items() if by_class}
     together: dict[str, list[_Pairs]] = {}
     for by_class in by_hospital.values():
         for name, pairs in by_class.items():
@@ -81,10 +80,11 @@ def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     multiclass = not records.has_findings and len(records.classes) > 2
     everywhere = EVERYWHERE if len(records.hospitals) > 1 else records.hospitals[0]
     leaks = list(_leaks_at(everywhere, names, together, multiclass))
-    known = {leak.column: leak.severity for leak in leaks}
-    for hospital, by_class in by_hospital.items() if len(by_hospital) > 1 else ():
-        alone = _leaks_at(hospital, names, {name: [pairs] for name, pairs in by_class.items()}, multiclass)
-        leaks += [leak for leak in alone if known.get(leak.column) not in ("error", leak.severity)]
+    if sum(map(bool, by_hospital.values())) > 1:
+        known = {leak.column: leak.severity for leak in leaks}
+        for hospital, by_class in by_hospital.items():
+            alone = _leaks_at(hospital, names, {name: [pairs] for name, pairs in by_class.items()}, multiclass)
+            leaks += [leak for leak in alone if known.get(leak.column) not in ("error", leak.severity)]
     return leaks
 
 

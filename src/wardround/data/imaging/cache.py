@@ -1,45 +1,58 @@
 """The cache: images that were decoded once, as one file of bytes that is mapped and never read into memory whole.
 
+Files are decoded in chunks by a few threads, so that memory never holds more than a chunk. Threads suffice: Pillow and
+the decoders let go of Python's lock while they work.
+
     .wardround-cache/                    beside the data, for its owner only
       64px-SETTINGS-CONTENT/             one conversion; it counts from the moment when it has this name
         images.npy                       (rows, 1, height, width), bytes
-        facts.parquet                    what was found in each file
+        facts.parquet                    sizes, remarks and attributes of each file
         prints-TARGET.npy                a number per row for one set of labels
       64px-SETTINGS.lock                 who holds it, converts
-      problems.csv                       what the latest load found
+      problems.csv                       of the latest load
 
-SETTINGS are the digest of what was asked, CONTENT of the files' names, sizes and times of change. When files change, a
+SETTINGS are the digest of the settings, CONTENT of the files' names, sizes and times of change. When files change, a
 new conversion is made; of one set of settings the two latest are kept. The folder may be deleted at any time.
 """
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
-from tempfile import NamedTemporaryFile
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
+from wardround.core.atomic_files import replacing, write_atomically
 from wardround.core.errors import DataError, MachineError
+from wardround.data.imaging.decode import Picture, need_clahe, read_picture
+from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
+from wardround.data.imaging.file_lookup import is_dicom
+from wardround.data.records import short_hash
+from wardround.data.split import prints_of
 
 FOLDER = ".wardround-cache"
-FORMAT = "1"  # of what is stored and how it is computed: a new one makes all older conversions void
-KEPT = 2
+FORMAT = "2"  # of what is stored and how it is computed: a new one makes all older conversions void
+LATEST = 2  # conversions of one set of settings that stay
 PRIVATE = 0o700
 Content = TypeVar("Content")
 CHUNK = 16 * 2**20  # bytes of images that are looked at together
+AT_ONCE = 256  # files in a chunk at most
 
 
 def digest(*parts: str) -> str:
     return blake2b("\x1f".join((FORMAT, *parts)).encode(), digest_size=8).hexdigest()
 
 
-def kept(cache: Path, settings: str, content: str, make: Callable[[Path], None]) -> Path:
+def conversion(cache: Path, settings: str, content: str, make: Callable[[Path], None]) -> Path:
     """The folder of this conversion. If it is not there, `make` fills it; a second process waits for the first."""
     folder = cache / f"{settings}-{content}"
     if folder.is_dir():
@@ -47,17 +60,17 @@ def kept(cache: Path, settings: str, content: str, make: Callable[[Path], None])
     with writing(cache), _locked(cache / f"{settings}.lock"):
         if folder.is_dir():
             return folder
-        partial = cache / f"{settings}.partial"  # left by a process that was killed, or ours
-        rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=PRIVATE)
+        unfinished = cache / f"{settings}.partial"  # left by a process that was killed, or ours
+        rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=PRIVATE)
         try:
-            make(partial)
+            make(unfinished)
             earlier = sorted(cache.glob(f"{settings}-*"), key=lambda path: path.stat().st_mtime)
-            partial.rename(folder)
+            unfinished.rename(folder)
         except BaseException:
-            rmtree(partial, ignore_errors=True)
+            rmtree(unfinished, ignore_errors=True)
             raise
-        for stale in earlier[: len(earlier) + 1 - KEPT]:
+        for stale in earlier[: len(earlier) + 1 - LATEST]:
             rmtree(stale, ignore_errors=True)
     return folder
 
@@ -119,35 +132,83 @@ def _open(folder: Path, read: Callable[[], Content]) -> Content:
         raise DataError(str(folder), problem, "Delete the folder; it is made anew from the images.") from None
 
 
-def prints_of(images: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """A number per row that is equal where image and target are equal. Read in stretches."""
-    step = max(1, CHUNK // max(1, images[0].nbytes))
-    digests = bytearray()
-    for start in range(0, len(images), step):
-        rows = zip(images[start : start + step], target[start : start + step], strict=True)
-        digests += b"".join(blake2b(row.tobytes() + label.tobytes(), digest_size=8).digest() for row, label in rows)
-    return np.frombuffer(bytes(digests), dtype=np.uint64)
-
-
-def kept_prints(folder: Path, images: np.ndarray, target: np.ndarray) -> np.ndarray:
+def cached_prints(folder: Path, images: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Computed once for each set of labels, because that reads every image."""
     name = blake2b(np.ascontiguousarray(target).tobytes(), digest_size=8).hexdigest()
     path = folder / f"prints-{name}.npy"
     if path.is_file():
         return _open(folder, lambda: np.load(path, allow_pickle=False))
     prints = prints_of(images, target)
-    with writing(folder), NamedTemporaryFile(dir=folder, delete=False) as file:
+    with writing(folder), replacing(path) as file:
         np.save(file, prints, allow_pickle=False)
-        file.close()
-        os.replace(file.name, path)
     return prints
 
 
 def write_listing(path: Path, content: bytes) -> None:
     """Only where it changed, so that a cache that may only be read does for a second load."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    with writing(path.parent), NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.close()
-        os.replace(file.name, path)
+    if not path.is_file() or path.read_bytes() != content:
+        with writing(path.parent):
+            write_atomically(path, content)
+
+
+def settings_name(size: int, clahe: bool, *parts: str) -> str:
+    name = f"{size}px{'-clahe' if clahe else ''}"
+    return f"{name}-{digest(name, *parts)}"
+
+
+def converted(folder: Path, files: Sequence[str], size: int, clahe: bool, cache: Path, selection: str) -> Path:
+    """The cached conversion of these files, in this order. `selection` tells this set of files from others.
+
+    `facts.parquet` has a row for every file; `images.npy` only for those with a blank `reason`.
+    """
+    status = {file: os.stat(f"{folder}/{file}") for file in files}
+    content = digest(*(f"{file}\x1f{at.st_size}\x1f{at.st_mtime_ns}" for file, at in status.items()))
+    settings = settings_name(size, clahe, selection)
+    return conversion(cache, settings, content, partial(_convert, folder, files, size, clahe))
+
+
+def _convert(folder: Path, files: Sequence[str], size: int, clahe: bool, into: Path) -> None:
+    if any(map(is_dicom, files)):
+        need_pydicom()
+    if clahe:
+        need_clahe()
+    facts: list[dict[str, object]] = []
+
+    def chunks() -> Iterator[np.ndarray]:
+        for pictures in _decoded(folder, files, size, clahe):
+            facts.extend(map(_facts, pictures))
+            usable = [picture.pixels for picture in pictures if picture.pixels is not None]
+            if usable:
+                yield np.stack(usable)[:, np.newaxis]
+
+    write_images(into / "images.npy", size, chunks())
+    pd.DataFrame(facts).to_parquet(into / "facts.parquet")
+
+
+def _decoded(folder: Path, files: Sequence[str], size: int, clahe: bool) -> Iterator[list[Picture]]:
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    step = max(threads, min(AT_ONCE, CHUNK // size**2))
+    # Odd headers are no news to a user; but a picture of absurd size is an error, not a warning.
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for start in range(0, len(files), step):
+            yield list(pool.map(lambda file: decode(folder / file, size, clahe), files[start : start + step]))
+
+
+def decode(path: Path, size: int, clahe: bool) -> Picture:
+    return (read_dicom if is_dicom(path.name) else read_picture)(path, size, clahe)
+
+
+def _facts(picture: Picture) -> dict[str, object]:
+    attributes = {name: picture.attributes.get(name, "") for name in TAGS}
+    if attributes["patient"]:  # the cache may be elsewhere than the data: it tells patients apart without their numbers
+        attributes["patient"] = short_hash(attributes["patient"])
+    remarks = " ".join(picture.remarks)
+    return {
+        "width": picture.width,
+        "height": picture.height,
+        "remarks": remarks,
+        "reason": picture.reason,
+        **attributes,
+    }

@@ -13,20 +13,20 @@ from wardround.data.imaging.problems import Kind
 
 WHOLE = 65535 / 255  # one grey level of 8 bits in levels of 16
 MOST_PIXELS = 1 << 26  # of one image, 8192 x 8192; Pillow's own readers stop at a third more
-SPARE = 4  # a JPEG may be decoded at a fraction of its size that is still so many times what is wanted
+SPARE = 4  # a JPEG may be decoded at a fraction of its size that is still so many times what is needed
 _ORIENTATION = 0x0112  # EXIF
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One decoded file. `found` holds kinds of problems, and words of `dicom.REMARKS`."""
+    """One decoded file. `remarks` are kinds of problems, and keys of `dicom.REMARKS`."""
 
     pixels: np.ndarray | None  # uint8, size x size; None: nothing that could be used
     width: int = 0  # as stored
     height: int = 0
-    found: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     reason: str = ""  # why there is nothing
-    said: Mapping[str, str] = field(default_factory=dict, repr=False)  # patient, age, sex, view in the file
+    attributes: Mapping[str, str] = field(default_factory=dict, repr=False)  # patient, age, sex, view in the file
 
 
 def read_picture(path: Path, size: int, clahe: bool) -> Picture:
@@ -41,14 +41,14 @@ def read_picture(path: Path, size: int, clahe: bool) -> Picture:
                 image.draft("L", (SPARE * size, SPARE * size))
             image.load()
             upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
-            grey, found = _grey(upright, mode)
+            grey, remarks = _grey(upright, mode)
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise whatever a damaged file leads to
         return Picture(None, reason=f"damaged ({type(error).__name__})")
     if grey is None:
         return Picture(None, reason="more than 16 bits per pixel")
-    return Picture(finished(grey, size, clahe), width, height, found)
+    return Picture(finished(grey, size, clahe), width, height, remarks)
 
 
 def _grey(image: Image.Image, mode: str) -> tuple[Image.Image | None, tuple[Kind, ...]]:

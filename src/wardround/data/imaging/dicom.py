@@ -19,11 +19,11 @@ DEFLATED, FILE_META = b"1.2.840.10008.1.2.1.99", 1 << 20  # a transfer syntax, a
 GREY = ("MONOCHROME1", "MONOCHROME2")
 UPRIGHT, DIRECTIONS = {"F", "H"}, {"F", "H", "L", "R", "A", "P"}  # foot, head, left, right, anterior, posterior
 RANGE = (0.1, 99.9)  # percentiles that become black and white where a file has no window
-REMARKS = {
-    "inverted": "images stored with dark bones (MONOCHROME1) were inverted",
-    "unwindowed": f"images without a usable window: the {RANGE[0]}th percentile became black, the {RANGE[1]}th white",
-    "turned": "images were turned upright by their PatientOrientation",
-    "unoriented": "images do not say how they are turned (PatientOrientation) and were taken as they are",
+REMARKS: dict[str, dict[str, float]] = {  # each with a notice `dicom-...`, and what it counts besides images
+    "inverted": {},
+    "unwindowed": {"black": RANGE[0], "white": RANGE[1]},
+    "turned": {},
+    "unoriented": {},
 }
 
 
@@ -40,20 +40,20 @@ def read_dicom(path: Path, size: int, clahe: bool) -> Picture:
         refused = _refused(data)
         if refused:
             return Picture(None, reason=refused)
-        levels, found = grey_levels(data)
+        levels, remarks = grey_levels(data)
         upright, turned = turn(levels, data.get("PatientOrientation"))
-        said = {word: str(data.get(tag) or "").strip() for word, tag in TAGS.items()}
+        attributes = {name: str(data.get(tag) or "").strip() for name, tag in TAGS.items()}
     except MemoryError:
         raise
     except Exception as error:  # pydicom and its decoders raise whatever a damaged file leads to
         return Picture(None, reason=f"damaged, or of a kind that cannot be read here ({type(error).__name__})")
     height, width = levels.shape
     pixels = finished(Image.fromarray(upright), size, clahe)
-    return Picture(pixels, width, height, (*found, *turned), said=said)
+    return Picture(pixels, width, height, (*remarks, *turned), attributes=attributes)
 
 
 def _is_deflated(path: Path) -> bool:
-    """Asked first: pydicom would decompress all of it, and a megabyte may hold a gigabyte. Radiographs are not so."""
+    """Checked first: pydicom would decompress all of it, and a megabyte may hold a gigabyte. Radiographs are not so."""
     if not isinstance(path, Path):  # what is open already
         head = path.read(FILE_META)
         path.seek(0)
@@ -76,30 +76,32 @@ def _refused(data: Any) -> str:
 def grey_levels(data: Any) -> tuple[np.ndarray, list[str]]:
     """Bytes in which bone is bright, as large as stored. Padding, where the file declares it, is black."""
     with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_modality_lut
+        from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     stored = data.pixel_array
     padding = _padding(stored, data)
     lowest = int(stored.min())
-    every = np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype)
-    values = apply_modality_lut(every, data)
-    shown = _through_lookup_table(values, data)
-    if shown is None:
+    values = apply_modality_lut(np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype), data)
+    shown: np.ndarray | None
+    if data.get("VOILUTSequence"):  # the first table, which goes before a window
+        depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
+        shown = np.asarray(apply_voi(np.rint(values).astype(np.int64), data) / (2.0**depth - 1))
+    else:
         shown = _through_window(values, data)
-    found = []
+    remarks = []
     if shown is None:
         real = stored if padding is None or padding.all() else stored[~padding]
         ends = np.percentile(real, RANGE, method="nearest").astype(np.int64) - lowest
         black, white = sorted(float(values[end]) for end in ends)
         shown = np.clip((values - black) / max(white - black, np.finfo(float).tiny), 0, 1)
-        found.append("unwindowed")
+        remarks.append("unwindowed")
     if data.PhotometricInterpretation == "MONOCHROME1":
         shown = 1 - shown
-        found.append("inverted")
+        remarks.append("inverted")
     levels = np.rint(shown * 255).astype(np.uint8)[stored.astype(np.int64) - lowest]
     if padding is not None:
         levels[padding] = 0
-    return levels, found
+    return levels, remarks
 
 
 def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
@@ -110,18 +112,6 @@ def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
     last = data.get("PixelPaddingRangeLimit")
     low, high = sorted((int(first), int(first if last is None else last)))
     return (stored >= low) & (stored <= high)
-
-
-def _through_lookup_table(values: np.ndarray, data: Any) -> np.ndarray | None:
-    """By the first VOI table, which goes before a window; from 0 to 1."""
-    with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_voi
-
-    if not data.get("VOILUTSequence"):
-        return None
-    whole = np.rint(values).astype(np.int64)
-    depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
-    return np.asarray(apply_voi(whole, data) / (2.0**depth - 1))
 
 
 def _through_window(values: np.ndarray, data: Any) -> np.ndarray | None:
@@ -152,14 +142,14 @@ def turn(levels: np.ndarray, orientation: Any) -> tuple[np.ndarray, list[str]]:
     The tag names where rows lead, then where columns lead (PS3.3 C.7.6.1.1.1); of compound words the first letter
     counts. In lateral images (A or P in place of L or R) only up and down are settled.
     """
-    words = [] if not orientation or isinstance(orientation, str) else [str(word).strip()[:1] for word in orientation]
-    if len(words) != 2 or sorted(word in UPRIGHT for word in words) != [False, True] or not {*words} <= DIRECTIONS:
+    named = [] if not orientation or isinstance(orientation, str) else [str(name).strip()[:1] for name in orientation]
+    if len(named) != 2 or sorted(name in UPRIGHT for name in named) != [False, True] or not {*named} <= DIRECTIONS:
         return levels, ["unoriented"]
     upright = levels
-    if words[0] in UPRIGHT:
-        upright, words = upright.T, words[::-1]
-    if words[1] == "H":
+    if named[0] in UPRIGHT:
+        upright, named = upright.T, named[::-1]
+    if named[1] == "H":
         upright = upright[::-1]
-    if words[0] == "R":
+    if named[0] == "R":
         upright = upright[:, ::-1]
     return (levels, []) if upright is levels else (np.ascontiguousarray(upright), ["turned"])

@@ -18,7 +18,7 @@ def is_dicom(name: str) -> bool:
 
 def files_below(folder: Path) -> list[str]:
     """Paths of all files, from `folder` on, in order. Hidden ones, such as our cache, are left out."""
-    found: list[str] = []
+    files: list[str] = []
     seen: set[tuple[int, int]] = set()
     for here, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(here)
@@ -29,8 +29,8 @@ def files_below(folder: Path) -> list[str]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         start = os.path.relpath(here, folder)
         prefix = "" if start == "." else f"{Path(start).as_posix()}/"
-        found.extend(f"{prefix}{name}" for name in sorted(names) if not name.startswith("."))
-    return found
+        files.extend(f"{prefix}{name}" for name in sorted(names) if not name.startswith("."))
+    return files
 
 
 def matched(names: Sequence[str], files: Iterable[str], table: Path) -> list[str | None]:
@@ -65,13 +65,13 @@ def matched(names: Sequence[str], files: Iterable[str], table: Path) -> list[str
                     return fitting[0]
         return None
 
-    found = [find(name) if name else None for name in cleaned]
+    matches = [find(name) if name else None for name in cleaned]
     if unclear:
         first = cleaned.index(unclear[0]) + 1
         problem = f"{len(unclear)} names fit several files, the first of them in row {first} below the header"
         raise DataError(str(table), problem, "Remove the copies, or write paths that start at the folder of images.")
-    _refuse_repeated(found, table)
-    return found
+    _refuse_repeated(matches, table)
+    return matches
 
 
 def _shared_folders(names: Sequence[str]) -> int:
@@ -80,13 +80,13 @@ def _shared_folders(names: Sequence[str]) -> int:
     if not folders:
         return 0
     first, last = min(folders), max(folders)  # what these two share, all share
-    return next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
-def _refuse_repeated(found: Sequence[str | None], table: Path) -> None:
+def _refuse_repeated(matches: Sequence[str | None], table: Path) -> None:
     seen: set[str] = set()
     repeated = []
-    for row, file in enumerate(found, start=1):
+    for row, file in enumerate(matches, start=1):
         if file in seen:
             repeated.append(row)
         elif file is not None:

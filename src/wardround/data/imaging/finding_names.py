@@ -26,14 +26,17 @@ OTHER_NAMES = {"infiltrate": "infiltration", "pleural": "pleuralthickening"}
 NO_FINDING = "nofinding"
 
 
+def simple(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
 def plain(name: str) -> str:
     """What is compared: without regard to case, spaces, underscores and the like."""
-    kept = "".join(sign for sign in name.casefold() if sign.isalnum())
-    return OTHER_NAMES.get(kept, kept)
+    return OTHER_NAMES.get(simple(name), simple(name))
 
 
 def check_findings(findings: tuple[str, ...]) -> None:
-    """What can be said of the setting before any file is read."""
+    """As far as that is possible before any file is read."""
     if not findings:
         raise StudyError("data: findings", "the list is empty", "Name at least one finding, or leave the setting out.")
     places: dict[str, str] = {}
@@ -47,7 +50,7 @@ def check_findings(findings: tuple[str, ...]) -> None:
 def chosen(
     findings: tuple[str, ...], known: Iterable[str], where: str, public: Iterable[str] | None = None
 ) -> tuple[str, ...]:
-    """The wanted findings as `known` spells them. `where` says of which file these are the findings.
+    """The chosen findings as `known` spells them. `where` says of which file these are the findings.
 
     An error lists the `public` ones alone, where `known` was read from cells.
     """

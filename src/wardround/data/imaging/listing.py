@@ -3,67 +3,51 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from wardround.core.errors import StudyError
+from wardround.core.notices import Notice
+from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import UNKNOWN
+from wardround.data.records import UNKNOWN, short_hash
 
 Uncertain = Literal["ignore", "zero", "one"]
-POLICIES: dict[Uncertain, tuple[int, str]] = {
-    "ignore": (UNKNOWN, "not counted"),
-    "zero": (0, "taken as absent"),
-    "one": (1, "taken as present"),
-}
+POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """`said` has those of the columns patient, age, sex, view, hospital and side that are recorded, as text."""
+    """`attributes` has those of the columns patient, age, sex, view, hospital and split that are recorded, as text."""
 
     names: np.ndarray = field(repr=False)  # of the images, as text; not shown in a traceback
     target: np.ndarray  # int64 (rows, findings): 1, 0 and -1 for uncertain
     classes: tuple[str, ...]
-    said: pd.DataFrame = field(repr=False)
+    attributes: pd.DataFrame = field(repr=False)
     problems: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def take(self, rows: np.ndarray) -> "Listing":
-        return replace(
-            self, names=self.names[rows], target=self.target[rows], said=self.said.iloc[rows].reset_index(drop=True)
-        )
+        attributes = self.attributes.iloc[rows].reset_index(drop=True)
+        return replace(self, names=self.names[rows], target=self.target[rows], attributes=attributes)
 
 
-def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[str]]:
-    """What -1 counts as: whoever wrote the label was not sure."""
+def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]:
+    """With the value that the study has for uncertain labels (-1)."""
     uncertain = listing.target == -1
     if not uncertain.any():
         return listing, []
-    value, words = POLICIES[policy]
-    note = f"{uncertain.sum()} uncertain labels (-1) in {uncertain.any(axis=1).sum()} images, {words}"
-    return replace(listing, target=np.where(uncertain, value, listing.target)), [note]
-
-
-def some_rows(patient: np.ndarray | None, found: int, rows: int, draws: np.random.Generator) -> np.ndarray:
-    """Numbers of `rows` rows in order: those of patients drawn one by one, so that most are there with all images.
-
-    With one seed a smaller choice is always part of a larger one.
-    """
-    if rows > found:
-        raise StudyError("data: rows", f"{rows} images wanted, {found} there", f"Write at most {found}.")
-    unit = np.arange(found) if patient is None else pd.factorize(patient)[0]
-    turn = draws.permutation(unit.max() + 1)[unit]
-    return np.sort(np.argsort(turn, kind="stable")[:rows])
+    counts = {"labels": int(uncertain.sum()), "images": int(uncertain.any(axis=1).sum())}
+    notice = Notice("uncertain-labels", "info", counts=counts, details={"uncertain": policy})
+    return replace(listing, target=np.where(uncertain, POLICIES[policy], listing.target)), [notice]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImageOptions:
     """The settings that every form needs."""
 
     size: int
@@ -75,12 +59,28 @@ class Wanted:
     seed: int
 
 
+def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.ndarray, list[Notice]]:
+    """All row numbers, or as many as the study asks for: those of patients drawn one by one, so that most are there
+    with all images. With one seed a smaller choice is always part of a larger one."""
+    count = len(listing)
+    if options.rows is None:
+        return np.arange(count), []
+    if options.rows > count:
+        raise StudyError("data: rows", f"{options.rows} images wanted, {count} there", f"Write at most {count}.")
+    patient = listing.attributes.get("patient")
+    unit = np.arange(count) if patient is None else pd.factorize(patient)[0]
+    turn = generator(options.seed, "chest-xray rows").permutation(unit.max() + 1)[unit]
+    rows = np.sort(np.argsort(turn, kind="stable")[: options.rows])
+    counts = {"images": options.rows, "of": total}
+    return rows, [Notice("rows-chosen", "info", counts=counts, details={"by": "patients"})]
+
+
 @dataclass(frozen=True)
 class Gathered:
     listing: Listing  # a row per image
     images: np.ndarray  # uint8 (rows, 1, height, width)
     prints: np.ndarray
-    notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 HOSPITAL = "chest-xray"  # of images for which no table names one
@@ -90,36 +90,40 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 
 
-def hospitals(said: pd.DataFrame) -> np.ndarray:
-    return said["hospital"].to_numpy(object) if "hospital" in said else np.full(len(said), HOSPITAL, dtype=object)
+def hospitals(attributes: pd.DataFrame) -> np.ndarray:
+    return (
+        attributes["hospital"].to_numpy(object)
+        if "hospital" in attributes
+        else np.full(len(attributes), HOSPITAL, dtype=object)
+    )
 
 
-def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[str]]:
+def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed with the hospital's name, so that numbers do not travel and two hospitals' number 7 are two patients."""
-    if "patient" not in said:
-        return None, ["no patient numbers: two images of one patient can be on two sides"]
-    keys = hospitals(said) + "\x1f" + said["patient"].to_numpy(object)
-    unknown = np.flatnonzero(said["patient"] == "")
+    if "patient" not in attributes:
+        return None, [Notice("no-patient-column", "info", details={"images": True})]
+    keys = hospitals(attributes) + "\x1f" + attributes["patient"].to_numpy(object)
+    unknown = np.flatnonzero(attributes["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
-    hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
-    note = f"{len(unknown)} images without a patient number, each taken as another patient's"
-    return hashed[codes], [note] if len(unknown) else []
+    hashed = np.array([short_hash(key) for key in distinct])
+    notice = Notice("unknown-patients", "info", counts={"images": len(unknown)})
+    return hashed[codes], [notice] if len(unknown) else []
 
 
-def groups(said: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
     """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
-    found, notes = pd.DataFrame(index=pd.RangeIndex(len(said))), []
-    if "sex" in said:
-        found["sex"] = _each(said["sex"], lambda text: SEXES.get(text.lower()))
-    if "age" in said:
-        found["age"] = _each(said["age"], years).astype(float)
-        impossible = int((found["age"].isna() & (said["age"] != "")).sum())
+    known, notices = pd.DataFrame(index=pd.RangeIndex(len(attributes))), []
+    if "sex" in attributes:
+        known["sex"] = _each(attributes["sex"], lambda text: SEXES.get(text.lower()))
+    if "age" in attributes:
+        known["age"] = _each(attributes["age"], years).astype(float)
+        impossible = int((known["age"].isna() & (attributes["age"] != "")).sum())
         if impossible:
-            notes.append(f"{impossible} ages are 0, above {OLDEST} or not a number, taken as missing")
-    if "view" in said:
-        found["view"] = _each(said["view"], lambda text: text.upper() or None)
-    return found, notes
+            notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
+    if "view" in attributes:
+        known["view"] = _each(attributes["view"], lambda text: text.upper() or None)
+    return known, notices
 
 
 def years(text: str) -> float:

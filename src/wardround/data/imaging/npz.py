@@ -18,15 +18,16 @@ import pandas as pd
 from PIL import Image
 
 from wardround.core.errors import DataError
-from wardround.core.seeds import generator
+from wardround.core.notices import Notice
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, need_clahe
 from wardround.data.imaging.finding_names import FINDINGS, chosen
-from wardround.data.imaging.listing import Gathered, Listing, Wanted, settled, some_rows
-from wardround.data.imaging.problems import Kind, Problem, notes, refuse
+from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
+from wardround.data.imaging.problems import Kind, Problem, problem_notices, refuse
+from wardround.data.split import prints_of
 
-SIDES = {"train": "train", "val": "validation", "test": "test"}
-MOST_IMAGES = 1 << 22  # of one side
+PARTS = {"train": "train", "val": "validation", "test": "test"}
+MOST_IMAGES = 1 << 22  # of one part of the split
 MOST_WHOLE = 128 * 2**20  # bytes of a member that is read whole: labels, ages, names
 IN_MEMORY = 512 * 2**20  # bytes; a larger result is mapped from the cache
 FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
@@ -41,54 +42,61 @@ class Member:
     dtype: np.dtype
 
 
-def gather_npz(path: Path, cache: Path, wanted: Wanted) -> Gathered:
-    if wanted.clahe:
+def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
+    if options.clahe:
         need_clahe()
     archive = Archive(path)
-    sides = [side for side in SIDES if f"{side}_images" in archive.members]
-    if not sides:
-        remedy = "Give a file in the form of MedMNIST, with train_images, train_labels and so on."
-        raise DataError(str(path), "has no train_images, val_images or test_images", remedy)
-    pictures = [archive.pictures(side) for side in sides]
-    listing = _listing(archive, sides, wanted)
-    problems = [Problem(kind, member.name) for member in pictures for kind in _kinds(member)]
-    refuse(problems, wanted.accept, path, None)
-    told = [f"{name}: {len(rows)} images" for name, rows in listing.said.groupby("side", sort=False)]
-    rows = np.arange(len(listing))
-    if wanted.rows is not None:
-        patient = listing.said["patient"].to_numpy(object) if "patient" in listing.said else None
-        rows = some_rows(patient, len(listing), wanted.rows, generator(wanted.seed, "chest-xray rows"))
-        told.append(f"Kept {wanted.rows} of {len(listing)} images, by patients drawn at random.")
-        listing = listing.take(rows)
-    told += [
-        f"{member.name}: resized from {member.shape[2]} x {member.shape[1]} to {wanted.size} x {wanted.size} pixels"
-        for member in pictures
-        if member.shape[1:3] != (wanted.size, wanted.size)
+    pictures = archive.parts()
+    listing = _listing(archive, {part: member.shape[0] for part, member in pictures.items()}, options)
+    problems = [Problem(kind, member.name) for member in pictures.values() for kind in _kinds(member)]
+    refuse(problems, options.accept, path, None)
+    part_sizes = [
+        Notice("images-of-part", "info", counts={"images": len(rows)}, details={"part": str(name)})
+        for name, rows in listing.attributes.groupby("split", sort=False)
     ]
-    listing, label_notes = settled(listing, wanted.uncertain)
-    chunks = partial(_converted, archive, pictures, rows, wanted)
-    if len(rows) * wanted.size**2 < IN_MEMORY and not wanted.clahe:
-        images = np.empty((len(rows), 1, wanted.size, wanted.size), dtype=np.uint8)
-        filled = 0
-        for chunk in chunks():
-            images[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
-        prints = store.prints_of(images, listing.target)
+    rows, chosen_rows = drawn_rows(listing, options, len(listing))
+    size = options.size
+    resized = [
+        Notice(
+            "images-rescaled",
+            "info",
+            counts={"width": member.shape[2], "height": member.shape[1], "size": size},
+            files=(member.name,),
+        )
+        for member in pictures.values()
+        if member.shape[1:3] != (size, size)
+    ]
+    listing, uncertain = settled(listing.take(rows), options.uncertain)
+    chunks = partial(_converted, archive, list(pictures.values()), rows, options)
+    if len(rows) * size**2 < IN_MEMORY and not options.clahe:
+        images = _filled(chunks(), len(rows), size)
+        prints = prints_of(images, listing.target)
     else:
-        conversion = _cached(path, cache, wanted, chunks)
+        conversion = _cached(path, cache, options, chunks)
         images = store.open_images(conversion)
-        prints = store.kept_prints(conversion, images, listing.target)
-    return Gathered(listing, images, prints, (*told, *notes(problems, 0), *label_notes))
+        prints = store.cached_prints(conversion, images, listing.target)
+    notices = (*part_sizes, *chosen_rows, *resized, *problem_notices(problems, 0), *uncertain)
+    return Gathered(listing, images, prints, notices)
+
+
+def _filled(chunks: Iterator[np.ndarray], rows: int, size: int) -> np.ndarray:
+    """Chunk by chunk into one array, so that memory never holds them twice."""
+    images = np.empty((rows, 1, size, size), dtype=np.uint8)
+    start = 0
+    for chunk in chunks:
+        images[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return images
 
 
 class Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self.opened() as archive:
+        with self._open() as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
             self.members = {name.removesuffix(".npy"): self._member(archive, name) for name in names}
 
-    def opened(self) -> zipfile.ZipFile:
+    def _open(self) -> zipfile.ZipFile:
         try:
             return zipfile.ZipFile(self.path)
         except (ValueError, *READING) as error:
@@ -109,7 +117,7 @@ class Archive:
         row = member.dtype.itemsize * int(np.prod(member.shape[1:]))
         step = max(1, store.CHUNK // max(1, row))
         try:
-            with self.opened() as archive, archive.open(f"{member.name}.npy") as file:
+            with self._open() as archive, archive.open(f"{member.name}.npy") as file:
                 _header(file)
                 for start in range(0, member.shape[0], step):
                     count = min(step, member.shape[0] - start)
@@ -129,24 +137,39 @@ class Archive:
             raise self.damaged(f"{name} is larger than {MOST_WHOLE >> 20} MB")
         if rows == 0:
             return np.empty(member.shape, member.dtype)
-        found = np.concatenate(list(self.stretches(member)))
-        if found.dtype.kind == "U" and not _are_letters(found):
+        values = np.concatenate(list(self.stretches(member)))
+        if values.dtype.kind == "U" and not _are_letters(values):
             raise self.damaged(f"{name} has texts that are not Unicode")
-        return found
+        return values
 
     def column(self, name: str, counts: Mapping[str, int]) -> np.ndarray | None:
-        """A value for each image of all sides; None where a side has none."""
-        members = [self.members.get(f"{side}_{name}") for side in counts]
-        if not all(members):
+        """The values for the images of all parts; None where a part has none. `counts` are the images of each part."""
+        members = [self.members[f"{part}_{name}"] for part in counts if f"{part}_{name}" in self.members]
+        if len(members) < len(counts):
             return None
-        kinds = {member.dtype.kind if member.dtype.kind in "SU" else "number" for member in members if member}
-        shapes = {member.shape[1:] for member in members if member}
-        if not all(member.dtype.kind in "iufbSU" for member in members if member) or len(kinds) + len(shapes) > 2:
+        kinds = {member.dtype.kind if member.dtype.kind in "SU" else "number" for member in members}
+        shapes = {member.shape[1:] for member in members}
+        if not all(member.dtype.kind in "iufbSU" for member in members) or len(kinds) + len(shapes) > 2:
             raise self.damaged(f"{name} does not hold numbers or texts of one kind and shape")
-        return np.concatenate([self.whole(f"{side}_{name}", count) for side, count in counts.items()])
+        return np.concatenate([self.whole(f"{part}_{name}", count) for part, count in counts.items()])
 
-    def pictures(self, side: str) -> Member:
-        member = self.members[f"{side}_images"]
+    def values(self, name: str, counts: Mapping[str, int]) -> np.ndarray | None:
+        """As `column`, with one value for each image."""
+        values = self.column(name, counts)
+        if values is not None and values.ndim != 1:
+            raise self.damaged(f"{name} does not hold one value for each image")
+        return values
+
+    def parts(self) -> dict[str, Member]:
+        """The images of each part of the split that is there."""
+        parts = [part for part in PARTS if f"{part}_images" in self.members]
+        if not parts:
+            remedy = "Give a file in the form of MedMNIST, with train_images, train_labels and so on."
+            raise DataError(str(self.path), "has no train_images, val_images or test_images", remedy)
+        return {part: self.pictures(part) for part in parts}
+
+    def pictures(self, part: str) -> Member:
+        member = self.members[f"{part}_images"]
         fits = len(member.shape) == 3 or (len(member.shape) == 4 and member.shape[3] in (1, 3))
         if not fits or member.dtype.name not in ("uint8", "uint16") or 0 in member.shape[1:]:
             raise self.damaged(f"{member.name} does not hold images of 8 or 16 bits, grey or in colour")
@@ -193,78 +216,82 @@ def _are_letters(texts: np.ndarray) -> bool:
 
 
 def _kinds(member: Member) -> list[Kind]:
-    found: list[Kind] = ["16-bit"] if member.dtype.itemsize > 1 else []
-    return [*found, "colour"] if member.shape[3:] == (3,) else found
+    kinds: list[Kind] = ["16-bit"] if member.dtype.itemsize > 1 else []
+    return [*kinds, "colour"] if member.shape[3:] == (3,) else kinds
 
 
-def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
-    counts = {side: archive.members[f"{side}_images"].shape[0] for side in sides}
+def _listing(archive: Archive, counts: Mapping[str, int], options: ImageOptions) -> Listing:
     if not sum(counts.values()):
         raise archive.damaged("holds no image")
     known = tuple(map(str, texts_of(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
+    labels = _labels(archive, counts, len(known))
+    classes = chosen(options.findings, known, archive.path.name)
+    target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
+    names = archive.values("image_name", counts)
+    if names is None:
+        names = np.array([f"{part}-{row}" for part, count in counts.items() for row in range(count)])
+    return Listing(texts_of(names), target, classes, _attributes(archive, counts))
+
+
+def _labels(archive: Archive, counts: Mapping[str, int], findings: int) -> np.ndarray:
     labels = archive.column("labels", counts)
     if labels is None:
-        lacking = next(side for side in sides if f"{side}_labels" not in archive.members)
+        lacking = next(part for part in counts if f"{part}_labels" not in archive.members)
         raise archive.damaged(f"has no {lacking}_labels")
-    if labels.ndim != 2 or labels.shape[1] != len(known):
-        raise archive.damaged(f"its labels are not {len(known)} for each image")
+    if labels.ndim != 2 or labels.shape[1] != findings:
+        raise archive.damaged(f"its labels are not {findings} for each image")
     if labels.dtype.kind not in "iub" or not np.isin(labels, (-1, 0, 1)).all():
         raise archive.damaged("some labels are neither 1, 0 nor -1")
-    classes = chosen(wanted.findings, known, archive.path.name)
-    target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
+    return labels
 
-    def column(name: str) -> np.ndarray | None:
-        found = archive.column(name, counts)
-        if found is not None and found.ndim != 1:
-            raise archive.damaged(f"{name} does not hold one value for each image")
-        return found
 
-    said = pd.DataFrame({"side": np.repeat([SIDES[side] for side in sides], list(counts.values())).astype(object)})
-    for word, (name, yes, no) in FLAGS.items():
-        if (flags := column(name)) is not None:
-            said[word] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
-    for word, name in (("patient", "patient_id"), ("age", "age")):
-        if (values := column(name)) is not None:
-            said[word] = pd.Series(texts_of(values), dtype=object)
-    names = column("image_name")
-    numbered = [f"{side}-{row}" for side, count in counts.items() for row in range(count)]
-    return Listing(texts_of(np.array(numbered) if names is None else names), target, classes, said)
+def _attributes(archive: Archive, counts: Mapping[str, int]) -> pd.DataFrame:
+    split = np.repeat([PARTS[part] for part in counts], list(counts.values()))
+    attributes = pd.DataFrame({"split": split.astype(object)})
+    for attribute, (name, yes, no) in FLAGS.items():
+        if (flags := archive.values(name, counts)) is not None:
+            attributes[attribute] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
+    for attribute, name in (("patient", "patient_id"), ("age", "age")):
+        if (values := archive.values(name, counts)) is not None:
+            attributes[attribute] = pd.Series(texts_of(values), dtype=object)
+    return attributes
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:
-    return (np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values.astype(str)).astype(
-        object
-    )
+    texts = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values.astype(str)
+    return texts.astype(object)
 
 
-def _converted(archive: Archive, pictures: list[Member], rows: np.ndarray, wanted: Wanted) -> Iterator[np.ndarray]:
-    """The chosen rows of all sides one after another, at the wanted size."""
-    start = 0
+def _converted(
+    archive: Archive, pictures: list[Member], rows: np.ndarray, options: ImageOptions
+) -> Iterator[np.ndarray]:
+    """The chosen rows of all parts one after another, at the size of the study."""
+    start, size = 0, options.size
     for member in pictures:
         for stretch in archive.stretches(member):
             own = rows[(rows >= start) & (rows < start + len(stretch))] - start
             start += len(stretch)
-            if member.shape[1:] == (wanted.size, wanted.size) and member.dtype == np.uint8 and not wanted.clahe:
+            if member.shape[1:] == (size, size) and member.dtype == np.uint8 and not options.clahe:
                 yield stretch[own][:, np.newaxis]
             elif len(own):
-                yield np.stack([image_of(stretch[row], wanted) for row in own])[:, np.newaxis]
+                yield np.stack([image_of(stretch[row], size, options.clahe) for row in own])[:, np.newaxis]
 
 
-def image_of(pixels: np.ndarray, wanted: Wanted) -> np.ndarray:
+def image_of(pixels: np.ndarray, size: int, clahe: bool) -> np.ndarray:
     pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
     if pixels.dtype != np.uint8:
         pixels = (pixels / WHOLE).astype(np.float32 if pixels.ndim == 2 else np.uint8)
     grey = Image.fromarray(pixels)
-    return finished(grey.convert("L") if grey.mode == "RGB" else grey, wanted.size, wanted.clahe)
+    return finished(grey.convert("L") if grey.mode == "RGB" else grey, size, clahe)
 
 
-def _cached(path: Path, cache: Path, wanted: Wanted, chunks: "partial[Iterator[np.ndarray]]") -> Path:
+def _cached(path: Path, cache: Path, options: ImageOptions, chunks: "partial[Iterator[np.ndarray]]") -> Path:
     status = path.stat()
-    name = f"{wanted.size}px{'-clahe' if wanted.clahe else ''}"
-    settings = f"{name}-{store.digest(name, str(path.resolve()), f'{wanted.rows} {wanted.seed}')}"
+    selection = str(path.resolve()), f"{options.rows} {options.seed}"
+    settings = store.settings_name(options.size, options.clahe, *selection)
     content = store.digest(path.name, str(status.st_size), str(status.st_mtime_ns))
 
-    def make(into: Path) -> None:
-        store.write_images(into / "images.npy", wanted.size, chunks())
+    def convert(into: Path) -> None:
+        store.write_images(into / "images.npy", options.size, chunks())
 
-    return store.kept(cache, settings, content, make)
+    return store.conversion(cache, settings, content, convert)

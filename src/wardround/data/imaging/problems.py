@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 
 Accepted = Literal["missing", "unreadable", "16-bit", "colour", "other-size", "unknown-finding"]
 Kind = Literal[Accepted, "extra"]
@@ -17,14 +18,14 @@ CONVERTED: tuple[Accepted, ...] = ("16-bit", "colour", "other-size")
 NAMED = 5  # file names in a message; all of them are in problems.csv
 LISTING = "problems.csv"
 
-WORDS: dict[Kind, tuple[str, str]] = {
-    "missing": ("that the table names have no file", "left out"),
-    "unreadable": ("cannot be read, or are not one grey picture", "left out"),
-    "16-bit": ("have 16 bits per pixel", "converted to 8"),
-    "colour": ("are in colour or have transparency", "converted to grey"),
-    "other-size": ("differ in size from most", "resized like all"),
-    "unknown-finding": ("have a finding that is not known, or none at all", "what is unknown is ignored"),
-    "extra": ("are named by no table", "not used"),
+PROBLEMS: dict[Kind, str] = {
+    "missing": "that the table names have no file",
+    "unreadable": "cannot be read, or are not one grey picture",
+    "16-bit": "have 16 bits per pixel",
+    "colour": "are in colour or have transparency",
+    "other-size": "differ in size from most",
+    "unknown-finding": "have a finding that is not known, or none at all",
+    "extra": "are named by no table",
 }
 
 
@@ -38,7 +39,7 @@ class Problem:
 def refused(problems: Collection[Problem], accept: Collection[Accepted]) -> list[Kind]:
     """Kinds of problems that are there and that the study does not accept. Files that nobody names harm no one."""
     kinds = {problem.kind for problem in problems}
-    return [kind for kind in WORDS if kind in kinds and kind != "extra" and kind not in accept]
+    return [kind for kind in PROBLEMS if kind in kinds and kind != "extra" and kind not in accept]
 
 
 def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: Path, listing: Path | None) -> None:
@@ -47,25 +48,27 @@ def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: P
     if not kinds:
         return
     # names of images may name patients: the listing has them, and stays with the data; without one they are arrays
-    told = "; ".join(
-        f"{WORDS[kind][0]}: "
+    described = "; ".join(
+        f"{PROBLEMS[kind]}: "
         f"{_count_and_names(kind, problems) if listing is None else len(_names(kind, problems))} ({kind})"
         for kind in kinds
     )
     accepted = ", ".join(f'"{kind}"' for kind in (*accept, *kinds))
     listed = f" All of them are in {listing}." if listing is not None else ""
     remedy = f"Correct the files or the table.{listed} To go on all the same, write `accept = [{accepted}]` in [data]."
-    raise DataError(str(where), f"images {told}", remedy)
+    raise DataError(str(where), f"images {described}", remedy)
 
 
-def notes(problems: Collection[Problem], total: int) -> list[str]:
-    """A line for each kind: how many of `total`, what became of them, and the first names."""
-    kinds = {problem.kind for problem in problems}
-    return [
-        f"images {words}, {outcome}: {_count_and_names(kind, problems, total)}"
-        for kind, (words, outcome) in WORDS.items()
-        if kind in kinds
-    ]
+def problem_notices(problems: Collection[Problem], total: int) -> list[Notice]:
+    """One for each kind: how many of `total`, and the first names."""
+    notices = []
+    for kind in PROBLEMS:
+        names = _names(kind, problems)
+        of = {"of": total} if total and kind != "extra" else {}
+        if names:
+            counts, first = {"images": len(names), **of}, tuple(names[:NAMED])
+            notices.append(Notice(f"image-{kind}", "info", counts=counts, files=first))
+    return notices
 
 
 def as_csv(problems: Iterable[Problem]) -> bytes:
@@ -80,8 +83,7 @@ def _names(kind: Kind, problems: Collection[Problem]) -> list[str]:
     return list(dict.fromkeys(problem.name for problem in problems if problem.kind == kind))
 
 
-def _count_and_names(kind: Kind, problems: Collection[Problem], total: int = 0) -> str:
+def _count_and_names(kind: Kind, problems: Collection[Problem]) -> str:
     names = _names(kind, problems)
-    of = f" of {total}" if total and kind != "extra" else ""
     more = ", ..." if len(names) > NAMED else ""
-    return f"{len(names)}{of} ({', '.join(names[:NAMED])}{more})"
+    return f"{len(names)} ({', '.join(names[:NAMED])}{more})"

@@ -68,13 +68,13 @@ def _rows_by_age(records: Records, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shrink_to_fit(spans: Sequence[Window], sizes: Sequence[int], disjoint: bool) -> list[int]:
-    """The sizes as asked for, or all of them shrunk by the tightest ratio of rows there are to rows wanted."""
+    """The sizes as asked for, or all of them shrunk by the tightest ratio of rows there are to rows asked for."""
     if disjoint:
-        crowds = [(end - start, wanted) for start, end, wanted in _demands(spans, sizes)]
+        crowds = [(end - start, demand) for start, end, demand in _demands(spans, sizes)]
     else:
         crowds = [(end - start, size) for (start, end), size in zip(spans, sizes, strict=True)]
-    room, wanted = min(crowds, key=lambda crowd: crowd[0] / crowd[1])
-    fitting = [size * min(room, wanted) // wanted for size in sizes]
+    room, demand = min(crowds, key=lambda crowd: crowd[0] / crowd[1])
+    fitting = [size * min(room, demand) // demand for size in sizes]
     if min(fitting) == 0:
         problem = "too few rows of known age: after shrinking `sizes` to fit, a site would have none"
         raise DataError(WHERE, problem, "Use wider or fewer `windows`, or `sizes` that are more alike.")
@@ -91,7 +91,7 @@ def _demands(spans: Sequence[Window], sizes: Sequence[int]) -> list[tuple[int, i
         (start, end, sum(size for (low, high), size in zip(spans, sizes, strict=True) if start <= low and high <= end))
         for start, end in stretches
     ]
-    return [(start, end, wanted) for start, end, wanted in demands if wanted]
+    return [(start, end, demand) for start, end, demand in demands if demand]
 
 
 def _draw_each(spans: Sequence[Window], sizes: Sequence[int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -108,10 +108,11 @@ def _draw_disjoint(spans: Sequence[Window], sizes: Sequence[int], rng: np.random
     """
     free = np.ones(max(end for _, end in spans), dtype=bool)
     chosen: list[list[int]] = [[] for _ in spans]
-    stretches = [(start, end) for start, end, _ in _demands(spans, sizes)]
+    demands = _demands(spans, sizes)
+    stretches = [(start, end) for start, end, _ in demands]
     inside = [[start <= low and high <= end for low, high in spans] for start, end in stretches]
     # rows that a stretch has to spare: free ones less those that the windows inside it still ask for
-    spare = [end - start - wanted for start, end, wanted in _demands(spans, sizes)]
+    spare = [end - start - demand for start, end, demand in demands]
     for site in rng.permutation(np.repeat(np.arange(len(spans)), sizes)).tolist():
         low, high = spans[site]
         allowed = free.copy()

@@ -37,8 +37,8 @@ def by_column(
             names.append(UNKNOWN)
         if patients == "majority":
             site_of_row = _by_majority(site_of_row, records.units, len(names))
-            kept = np.unique(site_of_row)
-            names, site_of_row = [names[site] for site in kept], np.searchsorted(kept, site_of_row)
+            sites = np.unique(site_of_row)
+            names, site_of_row = [names[site] for site in sites], np.searchsorted(sites, site_of_row)
         remedy = 'Choose a column that is the same in all rows of a patient, or set patients = "majority".'
         refuse_torn_patients(site_of_row, records.units, f"{WHERE}: {column}", remedy)
         return rows_by_site(site_of_row, names)
@@ -84,16 +84,16 @@ def _by_value(values: pd.Series, column: str) -> tuple[list[str], np.ndarray]:
     if not is_number:
         values = values.astype("string").str.strip()
         values = values.mask(values == "")
-    codes, found = pd.factorize(values, sort=True)
-    if len(found) == 0:
+    codes, distinct = pd.factorize(values, sort=True)
+    if len(distinct) == 0:
         raise DataError(f"{WHERE}: {column}", "the column holds no values", "Choose another column.")
-    if is_number and len(found) > MOST_NUMBERS:
-        problem = f"a numeric column with {len(found)} different values"
+    if is_number and len(distinct) > MOST_NUMBERS:
+        problem = f"a numeric column with {len(distinct)} different values"
         raise DataError(f"{WHERE}: {column}", problem, "Add cut points, such as `bands = [40, 55]`.")
-    names = [_plain(float(value)) if is_number else str(value) for value in found]
+    names = [_plain(float(value)) if is_number else str(value) for value in distinct]
     site_names = _named(names, column)
     if len(set(site_names)) < len(site_names):
-        problem = f"{len(found)} values would give only {len(set(site_names))} names of sites"
+        problem = f"{len(distinct)} values would give only {len(set(site_names))} names of sites"
         raise DataError(f"{WHERE}: {column}", problem, "Spell each value one way: capitals and spaces do not count.")
     return site_names, np.where(codes < 0, len(names), codes)
 

@@ -22,7 +22,6 @@ from wardround.data.records import Records
 
 TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need some 600 on average
 
-
 CITATION = "Yurochkin et al. Bayesian nonparametric federated learning of neural networks. ICML 2019. arXiv:1905.12022"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wardround.core.errors import DataError
-from wardround.data.records import Records
+from wardround.data.records import Records, numbered
 from wardround.study.facts import PartitionFacts
 
 
@@ -22,9 +22,7 @@ class Partitioner(PartitionFacts):
 
 
 def site_names(count: int) -> list[str]:
-    """site-01, site-02, ...: padded, so that sorting by name keeps their order."""
-    width = max(2, len(str(count)))
-    return [f"site-{number:0{width}}" for number in range(1, count + 1)]
+    return numbered("site-", count)
 
 
 def rows_by_site(site_of_row: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -45,9 +43,9 @@ def patient_classes(records: Records) -> np.ndarray:
         return np.asarray(records.target[first_rows(records.units)])
     present = records.target == 1
     rarest_first = np.argsort(present.sum(axis=0), kind="stable")
-    found = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
-    np.logical_or.at(found, records.units, present)
-    ranked = found[:, rarest_first]
+    of_patient = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
+    np.logical_or.at(of_patient, records.units, present)
+    ranked = of_patient[:, rarest_first]
     return np.where(ranked.any(axis=1), rarest_first[ranked.argmax(axis=1)], len(records.classes))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from wardround.data.records import Source
 from wardround.data.sources.at_sites import at_sites
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.sources.csv.hospital_files import csv
@@ -9,7 +10,6 @@ from wardround.data.sources.csv.party_files import csv_parties
 from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
 from wardround.data.sources.phantom.radiographs import phantom
-from wardround.data.sources.source import Source
 from wardround.data.sources.synthetic import synthetic
 
 SOURCES: dict[str, Callable[..., Source]] = {

@@ -1,8 +1,7 @@
 """Rows that stay where they are: each hospital opens its own, as its site file says. Nothing can be simulated."""
 
 from wardround.core.errors import DataError
-from wardround.data.records import Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Records, Source
 from wardround.study.facts import SourceFacts, declares
 
 

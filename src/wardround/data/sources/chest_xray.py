@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.settings import Count, Range, WholeNumber, settings_of
 from wardround.data.imaging import cache as store
-from wardround.data.imaging.boxes import read_boxes
 from wardround.data.imaging.finding_names import FINDINGS, check_findings
-from wardround.data.imaging.folder import BOXES, find_one, gather_folder
-from wardround.data.imaging.labels import is_table
-from wardround.data.imaging.listing import Gathered, Wanted, groups, hospitals, patients
+from wardround.data.imaging.folder import BOXES, gather_folder, single_file
+from wardround.data.imaging.labels import is_table, read_boxes
+from wardround.data.imaging.listing import Gathered, ImageOptions, groups, hospitals, patients
 from wardround.data.imaging.npz import gather_npz
 from wardround.data.imaging.problems import CONVERTED, Accepted
-from wardround.data.records import Records
+from wardround.data.records import Records, Source
 from wardround.data.sources.phantom.radiographs import phantom
-from wardround.data.sources.source import Source
 from wardround.study.facts import SourceFacts, declares
 
 CITATION = "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315"
@@ -52,11 +51,11 @@ def chest_xray(
     check_findings(findings)
     if path is None:
         return _stand_in(size, findings, labels, boxes, rows or phantoms, seed)
-    wanted = Wanted(size, findings, uncertain, clahe, accept, rows, seed)
+    options = ImageOptions(size, findings, uncertain, clahe, accept, rows, seed)
 
     def load() -> Records:
-        gathered, found_boxes = _gather(path, labels, cache, wanted)
-        return _records(gathered, boxes or found_boxes)
+        gathered, boxes_in_folder = _gather(path, labels, cache, options)
+        return _records(gathered, boxes or boxes_in_folder)
 
     return Source(load)
 
@@ -81,42 +80,42 @@ def _stand_in(
             number = {old: new for new, old in enumerate(places)}
             boxes_of = boxes_of[boxes_of["finding"].isin(places)]
             boxes_of = boxes_of.assign(finding=boxes_of["finding"].map(number)).reset_index(drop=True)
-        notes = ("The study names no path to images, so synthetic phantoms stand in.", *drawn.notes)
+        notes = (Notice("phantoms-stand-in", "info"), *drawn.notes)
         return replace(drawn, target=drawn.target[:, places], classes=findings, boxes=boxes_of, notes=notes)
 
     return Source(load)
 
 
-def _gather(path: Path, labels: Path | None, cache: Path | None, wanted: Wanted) -> tuple[Gathered, Path | None]:
+def _gather(path: Path, labels: Path | None, cache: Path | None, options: ImageOptions) -> tuple[Gathered, Path | None]:
     """And the file of boxes that is with the images, if any."""
     if path.is_file() and is_table(path):
         if labels is not None:
             raise StudyError("data: labels", "`path` is a table already", "Let `path` be the folder of images.")
         path, labels = path.parent, path
     if path.is_dir():
-        return gather_folder(path, labels, cache or path / store.FOLDER, wanted), find_one(path, BOXES, "boxes")
+        return gather_folder(path, labels, cache or path / store.FOLDER, options), single_file(path, BOXES, "boxes")
     if path.suffix != ".npz" or not path.is_file():
         problem = "is neither a folder of images, nor a table, nor an .npz file" if path.exists() else "is not there"
         raise DataError(str(path), problem, "Correct `path`, which starts at the study file's folder.")
     if labels is not None:
         raise StudyError("data: labels", "an .npz file has its own labels", "Leave `labels` out.")
-    return gather_npz(path, cache or path.parent / store.FOLDER, wanted), None
+    return gather_npz(path, cache or path.parent / store.FOLDER, options), None
 
 
 def _records(gathered: Gathered, boxes: Path | None) -> Records:
     listing = gathered.listing
-    patient, patient_notes = patients(listing.said)
-    group, group_notes = groups(listing.said)
-    marked, box_notes = (None, []) if boxes is None else read_boxes(boxes, listing.names, listing.classes)
+    patient, unknown_patients = patients(listing.attributes)
+    group, impossible_ages = groups(listing.attributes)
+    marked, boxes_used = (None, []) if boxes is None else read_boxes(boxes, listing.names, listing.classes)
     return Records(
         features=gathered.images,
         target=listing.target,
         classes=listing.classes,
-        hospital=hospitals(listing.said),
+        hospital=hospitals(listing.attributes),
         patient=patient,
         groups=group,
-        notes=(*gathered.notes, *patient_notes, *group_notes, *box_notes),
-        side=listing.said["side"].to_numpy(object) if "side" in listing.said else None,
+        notes=(*gathered.notices, *unknown_patients, *impossible_ages, *boxes_used),
+        split=listing.attributes["split"].to_numpy(object) if "split" in listing.attributes else None,
         boxes=marked,
         prints=gathered.prints,
     )

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, WholeNumber
-from wardround.data.records import Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Records, Source
 from wardround.study.facts import SourceFacts, declares
 
 CLASSES = (
@@ -30,9 +30,8 @@ CLASSES = (
     "Bag",
     "Ankle boot",
 )
-SIDE = 28  # pixels
+PIXELS = 28  # of a row and of a column
 PARTS = ("train", "t10k")
-
 
 CITATION = "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747"
 
@@ -50,21 +49,23 @@ def fashion_mnist(
     def load() -> Records:
         (train_images, train_target), (test_images, test_target) = (_read_part(*files) for files in _find_files(path))
         images, target = np.concatenate([train_images, test_images]), np.concatenate([train_target, test_target])
-        notes = [f"Joined {len(train_target)} training and {len(test_target)} test images."]
+        counts = {"training": len(train_target), "test": len(test_target)}
+        notices = [Notice("parts-joined", "info", counts=counts)]
         if rows is not None:
-            found = len(target)
-            if rows > found:
-                raise StudyError("data: rows", f"{rows} images wanted, {found} there", f"Write at most {found}.")
+            total = len(target)
+            if rows > total:
+                raise StudyError("data: rows", f"{rows} images wanted, {total} there", f"Write at most {total}.")
             chosen = balanced(target, rows, generator(seed, "fashion-mnist rows"))
             images, target = images[chosen], target[chosen]
-            notes.append(f"Kept {rows} of {found} images, as equally over the classes as possible.")
+            counts = {"images": rows, "of": total}
+            notices.append(Notice("rows-chosen", "info", counts=counts, details={"by": "classes"}))
         return Records(
             features=images,
             target=target,
             classes=CLASSES,
             hospital=np.full(len(target), "fashion-mnist"),
             groups=pd.DataFrame(index=pd.RangeIndex(len(target))),
-            notes=tuple(notes),
+            notes=tuple(notices),
         )
 
     return Source(load)
@@ -80,8 +81,8 @@ def balanced(target: np.ndarray, count: int, draws: np.random.Generator) -> np.n
     for label in np.unique(target):
         members = np.flatnonzero(target[shuffled] == label)
         turn[members] = np.arange(len(members))
-    dealt = np.lexsort((target[shuffled], turn))  # by turn, then by class
-    return np.sort(shuffled[dealt[:count]])
+    order = np.lexsort((target[shuffled], turn))  # by turn, then by class
+    return np.sort(shuffled[order[:count]])
 
 
 def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +97,7 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise _damaged(file, f"starts with {data[:4].hex()}, not with {magic.hex()} (IDX, bytes, {axes} dimensions)")
     count, *item = (int(length) for length in np.frombuffer(data, ">u4", count=axes, offset=4))
     if tuple(item) != shape:
-        raise _damaged(file, f"its items are {_by(item)} instead of {_by(shape)}")
+        raise _damaged(file, f"its items are {' x '.join(map(str, item))} instead of {' x '.join(map(str, shape))}")
     expected = count * math.prod(shape)
     if len(data) - start != expected:
         raise _damaged(file, f"announces {count} items, {expected} bytes, but holds {len(data) - start} bytes")
@@ -105,8 +106,8 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _find_files(path: Path) -> list[tuple[Path, Path]]:
     """Images and labels of each part."""
-    wanted = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in PARTS]
-    missing = [name for pair in wanted for name in pair if not _file(path, name).is_file()]
+    names = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in PARTS]
+    missing = [name for pair in names for name in pair if not _file(path, name).is_file()]
     if missing:
         raise MachineError(
             str(path),
@@ -114,7 +115,7 @@ def _find_files(path: Path) -> list[tuple[Path, Path]]:
             "Run `apt-get install dataset-fashion-mnist` as root (Debian), "
             "or set data.path to a folder with the four files of Fashion-MNIST.",
         )
-    return [(_file(path, images), _file(path, labels)) for images, labels in wanted]
+    return [(_file(path, images), _file(path, labels)) for images, labels in names]
 
 
 def _file(path: Path, name: str) -> Path:
@@ -124,7 +125,7 @@ def _file(path: Path, name: str) -> Path:
 
 def _read_part(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images with a channel axis, kept as bytes because floats would take four times the memory, and their classes."""
-    images, labels = read_idx(image_file, (SIDE, SIDE)), read_idx(label_file, ())
+    images, labels = read_idx(image_file, (PIXELS, PIXELS)), read_idx(label_file, ())
     if len(images) != len(labels):
         raise _damaged(label_file, f"has {len(labels)} labels for the {len(images)} images of {image_file.name}")
     unknown = int((labels >= len(CLASSES)).sum())
@@ -146,7 +147,3 @@ def _read_bytes(file: Path) -> bytes:
 
 def _damaged(file: Path, problem: str) -> DataError:
     return DataError(str(file), problem, "Fetch the file anew: it is damaged, or not the file that its name says.")
-
-
-def _by(lengths: list[int] | tuple[int, ...]) -> str:
-    return " x ".join(map(str, lengths))

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import StudyError
-from wardround.data.records import Column, Records
-from wardround.data.sources.source import Source
+from wardround.core.notices import Notice
+from wardround.data.records import Column, Records, Source
 from wardround.study.facts import SourceFacts, declares
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
@@ -36,7 +36,6 @@ COLUMNS = (
 )
 # nobody alive has 0; the hospitals wrote it for "not measured"
 ZERO_IS_MISSING = sorted(column.name for column in COLUMNS if column.missing_codes)
-
 
 CITATION = (
     "Janosi, Steinbrunn, Pfisterer, Detrano. Heart Disease. UCI Machine Learning Repository 1989. "
@@ -63,12 +62,12 @@ def _load(hospitals: tuple[str, ...]) -> Records:
     table = pd.concat(tables, ignore_index=True)
     hospital = np.repeat(np.array(hospitals, dtype=object), [len(part) for part in tables])
     target = (table.pop("num") > 0).to_numpy(dtype=np.int64)
-    notes = []
+    notices = []
     for name in ZERO_IS_MISSING:
         zero = (table[name] == 0).to_numpy()
         table[name] = table[name].mask(zero)
-        notes += [
-            f"{site}: {name} is 0 in {count} rows, which is impossible; treated as missing"
+        notices += [
+            Notice("impossible-values", "info", site, (name,), {"rows": count})
             for site in hospitals
             if (count := int(zero[hospital == site].sum()))
         ]
@@ -77,4 +76,4 @@ def _load(hospitals: tuple[str, ...]) -> Records:
         if column.kind == "categorical":
             codes = table[column.name]
             table[column.name] = codes.map(lambda code: str(int(code)), na_action="ignore").astype(object)
-    return Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notes))
+    return Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notices))

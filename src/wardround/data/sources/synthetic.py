@@ -15,10 +15,10 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
-from wardround.data.records import Column, Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Column, Records, Source, numbered
 from wardround.study.facts import SourceFacts, declares
 
 
@@ -66,19 +66,20 @@ def synthetic(
             for model, size, number in zip(models, sizes, numbers, strict=True)
         ]
         recipe = "Synthetic-IID" if iid else f"Synthetic({alpha:g}, {beta:g})"
-        notes = [f"All {sum(sizes)} rows are synthetic ({recipe}, seed {seed}): no patient is behind them."]
+        counts, details = {"rows": sum(sizes), "seed": seed}, {"what": "rows", "recipe": recipe}
+        notices = [Notice("synthetic-rows", "info", counts=counts, details=details)]
         if sizes != drawn:
             cut = sum(size < full for size, full in zip(sizes, drawn, strict=True))
-            notes.append(f"Cut {cut} of {count} sites to their first {largest} rows.")
-        names = _numbered("x", features)
+            notices.append(Notice("sites-cut", "info", counts={"sites": cut, "of": count, "rows": max(sizes)}))
+        names = numbered("x", features)
         return Records(
             features=pd.DataFrame(np.concatenate([rows for rows, _ in sites]), columns=names),
             target=np.concatenate([target for _, target in sites]),
             classes=tuple(str(label) for label in range(classes)),
-            hospital=np.repeat(_numbered("site-", count), sizes),
+            hospital=np.repeat(numbered("site-", count), sizes),
             columns=tuple(Column(name) for name in names),
             groups=pd.DataFrame(index=pd.RangeIndex(sum(sizes))),
-            notes=tuple(notes),
+            notes=tuple(notices),
             synthetic=True,
         )
 
@@ -118,9 +119,3 @@ def draw_site(model: SiteModel, size: int, draws: np.random.Generator) -> tuple[
     rows = model.centre + spread * draws.standard_normal((size, features))
     scores = rows @ model.weights + model.bias  # softmax keeps their order
     return rows, scores.argmax(axis=1).astype(np.int64)
-
-
-def _numbered(prefix: str, count: int) -> list[str]:
-    """`x01`, `x02`, ...: padded so that names sort in the order of their numbers."""
-    width = max(2, len(str(count)))
-    return [f"{prefix}{number:0{width}}" for number in range(1, count + 1)]

@@ -1,6 +1,6 @@
-"""Whether an answer fits the question and what was agreed, before anything keeps it.
+"""Whether an answer fits its request and what was agreed, before it is stored.
 
-`protocol/answers.py` has checked its form already. Each function here raises `Impossible` or DeployError, and the
+`protocol/answers.py` has checked its form already. Each function here raises `Impossible` or DeployError; the
 coordinator then refuses the answer and names its sender.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from wardround.core.notices import Notice
-from wardround.data.clinical_names import SAME
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
-from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_subsets
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
 from wardround.protocol.messages import Message
@@ -47,7 +47,6 @@ def check_ready(body: Body, run: str) -> None:
 
 
 def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Column], sites: Sequence[str]) -> None:
-    """Of one site: numbers of rows, and which columns have values, in every set of rows."""
     require(len(body["sets"]) == len(plan.row_sets), "other sets of rows than the study has")
     for key, row_set in zip(plan.row_sets, body["sets"], strict=True):
         check_sizes(site, row_set, plan, key, sites)
@@ -76,14 +75,13 @@ def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
 
 
 def check_described(described: Body, sizes: Body, plan: DeployedPlan) -> None:
-    """Counts that are told must be those of the first set of rows, and add up."""
-    for side in ("train", "validation", "test"):
-        require(described[side] == sizes[side], f"two numbers of {side} rows")
+    for subset in ("train", "validation", "test"):
+        require(described[subset] == sizes[subset], f"two numbers of {subset} rows")
     check_classes(described, plan.classes, plan.has_findings)
 
 
 def check_classes(described: Body, classes: Sequence[str], has_findings: bool) -> None:
-    total, counts = sum(described[side] for side in ("train", "validation", "test")), described["classes"]
+    total, counts = sum(described[subset] for subset in ("train", "validation", "test")), described["classes"]
     require(set(counts) == {*classes, *([NO_FINDING] if has_findings else [])}, "counts of other classes")
     known = [count for count in counts.values() if count is not None]
     require(all(count <= total for count in known), "more rows of a class than there are")
@@ -122,7 +120,7 @@ def check_moments(
     rows: int,
     trains: Callable[[Key], bool] = lambda kind: True,
 ) -> None:
-    """`trains`: whether anybody has training rows in a kind of arm; of a region, maybe nobody."""
+    """`trains` says whether any site has training rows in a kind of arm; in a region there may be none."""
     require(len(moments) == len(plan.kinds), "sums of another number of arms")
     for sums, layout, kind in zip(moments, layout_of_arm, plan.kinds, strict=True):
         federated = layout is not None and plan.study.arm(kind[0]).preparation.scale == "federated"
@@ -148,7 +146,7 @@ def check_waves(body: Body, waves: int) -> None:
 
 
 def check_update(body: Body, work: Mapping[int, int], trials: Sequence[Trial]) -> None:
-    """One entry for each trial that was asked for, no more epochs than asked for, and no figure that is protected."""
+    """One entry for each requested trial, no more epochs than requested, and no protected figure."""
     entries = body["trials"]
     require(set(entries) == {str(number) for number in work}, "updates of other models than it was asked for")
     for number, epochs in work.items():
@@ -169,43 +167,43 @@ def _check_protected(entry: Body, privacy: Privacy) -> None:
 def check_figures(
     site: str, figures: Body, requested: Collection[int], trials: Sequence[Trial], plan: DeployedPlan
 ) -> None:
-    """Figures for the curves: of the models that were to be scored, over the rows that were agreed."""
-    for key, sides in figures.items():
+    """Figures for the curves, of the models to be scored and over the rows that were agreed."""
+    for key, subsets in figures.items():
         require(int(key) in requested and key == str(int(key)), "figures of a model that was not to be scored")
-        for side, curve in sides.items():
-            rows, exact = rows_scored(site, side, trials[int(key)], plan)
+        for subset, curve in subsets.items():
+            rows, exact = rows_scored(site, subset, trials[int(key)], plan)
             check_curve(curve, rows, exact, plan.has_findings)
 
 
-def rows_scored(site: str, side: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
-    """How many rows a site's figures stand for, and whether exactly so many: fewer validation rows may be used to
-    select by, and a site that is held out is scored on its training rows."""
+def rows_scored(site: str, subset: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
+    """The number of rows behind a site's figures, and whether it is exact: selection may use fewer validation rows,
+    and a held-out site is scored on its training rows."""
     arm = plan.study.arm(trial.arm)
-    sizes = plan.agreed[plan.alike[arm.name], plan.data_seed(arm, trial.seed)].sides[site]
+    sizes = plan.agreed[plan.alike[arm.name], plan.data_seed(arm, trial.seed)].split_sizes[site]
     if arm.held_out is not None:
         return sum(sizes.values()), False
-    side = "test" if side == REGIONAL else side
-    return sizes[side], side == "test"
+    subset = "test" if subset == REGIONAL else subset
+    return sizes[subset], subset == "test"
 
 
 def check_summaries(
     site: str, summaries: Body, trials: Sequence[Trial], plan: DeployedPlan, regional: Collection[int] = ()
 ) -> None:
-    """Figures of the final models. `regional` are the trials of which it was sent its region's own model too."""
-    sides = set(reported_sides(plan.study))
+    """Figures of the final models. `regional` are the trials for which the site also has its region's own model."""
+    subsets = set(reported_subsets(plan.study))
     require(
         set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent"
     )
-    for key, by_side in summaries.items():
+    for key, by_subset in summaries.items():
         trial = trials[int(key)]
-        requested = sides | ({REGIONAL} if int(key) in regional else set())
-        require(set(by_side) <= requested, "figures of rows that nobody asked for")
+        requested = subsets | ({REGIONAL} if int(key) in regional else set())
+        require(set(by_subset) <= requested, "figures of rows that nobody asked for")
         scores = site in [member.name for member in trial.scored]
-        require(not by_side or scores, "figures of a model that it does not score")
+        require(not by_subset or scores, "figures of a model that it does not score")
         due = scores and plan.study.arm(trial.arm).held_out is None and rows_scored(site, "test", trial, plan)[0] > 0
-        require("test" in by_side or not due, "no figures of its test rows")
-        for side, summary in by_side.items():
-            rows, exact = rows_scored(site, side, trial, plan)
+        require("test" in by_subset or not due, "no figures of its test rows")
+        for subset, summary in by_subset.items():
+            rows, exact = rows_scored(site, subset, trial, plan)
             check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))
 
 
@@ -213,15 +211,14 @@ def check_summaries(
 
 
 def dominant_sites(plan: DeployedPlan) -> list[Notice]:
-    """For a site that alone decides more than half of an average."""
-    found = []
-    for kind in plan.kinds[:1]:
-        rows = {site: sizes["train"] for site, sizes in plan.agreed[kind].sides.items()}
-        total = sum(rows.values())
-        for site, own in rows.items():
-            if len(rows) > 1 and own > total / 2:
-                found.append(Notice("large-share-of-weight", "warning", site, counts={"share": own / total}))
-    return found
+    """For each site that alone has more than half of the weight in an average."""
+    rows = {site: sizes["train"] for site, sizes in plan.agreed[plan.kinds[0]].split_sizes.items()}
+    total = sum(rows.values())
+    return [
+        Notice("large-share-of-weight", "warning", site, counts={"share": own / total})
+        for site, own in rows.items()
+        if len(rows) > 1 and own > total / 2
+    ]
 
 
 def is_close(value: float, expected: float) -> bool:

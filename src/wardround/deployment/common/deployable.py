@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, suggest
 from wardround.deployment.regional.regions import is_federated as is_federated
-from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of
+from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES
 from wardround.study.schema import Arm, Study
@@ -14,7 +14,7 @@ PARTITION = "by-hospital"
 
 
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
-    """`sites` are the hospitals that take part, by name."""
+    """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
@@ -59,11 +59,10 @@ def _refuse_large_quorum(study: Study, sites: Sequence[str]) -> None:
 
 
 def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
-    """Rounds that always have too few sites for their secure sum."""
+    """Refuse rounds that always have too few sites for their secure sum."""
     if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
-    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
-    working = max(1, round(arm.training.share * len(members)))
+    working = max(1, round(arm.training.share * len(trainers(arm, sites))))
     needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
     if working < needed:
         problem = f"a round has {working} sites, and its secure sum takes {needed}"
@@ -71,12 +70,11 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
 
 
 def is_private(study: Study) -> bool:
-    """Whether any arm has differential privacy for patients."""
     return any(arm.privacy.example is not None for arm in study.trained_arms)
 
 
 def refuse_hollow_privacy(study: Study) -> None:
-    """Guarantees that another part of the study, or common knowledge, would undo. Sites check this too."""
+    """Refuse guarantees that another part of the study, or public knowledge, would undo. Sites check this too."""
     for arm in study.trained_arms:
         if arm.privacy.example is not None and arm.privacy.example.clip == "none":
             problem = "without a clip one patient can move the sum as far as it likes, so that no epsilon holds"

@@ -1,7 +1,7 @@
 """A study's plan where nobody holds all rows: each end knows the sites by name, and a hospital its own rows.
 
-Both ends make the same trials from the study. Where rows are elsewhere, a placeholder of the right shape stands for
-them: the coordinator's say how many rows train there, because updates are weighted by it; a site's say nothing.
+Both ends make the same trials from the study. A placeholder of the right shape stands for rows that are elsewhere. The
+coordinator's placeholders have the right number of training rows, because updates are weighted by it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ import torch
 from wardround.algorithms.regions import with_only
 from wardround.core.errors import StudyError
 from wardround.core.notices import Notice, identity
-from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
+from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
 from wardround.data.brightness import levels
 from wardround.data.checks.before_training import check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
@@ -39,24 +39,24 @@ ABOUT_ALL_SITES = ("one-class", "rare-class")  # checks that speak of all sites 
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
 NOWHERE = np.array([], dtype=np.int64)
 Key = tuple[str, int]  # an arm, and the seed of its rows
-Side = Literal["test", "validation"]
+Subset = Literal["test", "validation"]
 
 
-def reported_sides(study: Study) -> tuple[Side, ...]:
-    """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
+def reported_subsets(study: Study) -> tuple[Subset, ...]:
+    """Validation rows only where selection uses them. The test rows of a held-out site include its validation rows."""
     by_validation = study.selection is not None and study.selection.on == "validation"
     return ("test", "validation") if by_validation else ("test",)
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What holds for one kind of arm with one seed of the rows, at every site."""
+    """What holds at every site for one kind of arm with one data seed."""
 
     inputs: tuple[int, ...]
     layout: Layout | None = None  # None: images, or columns that each site has for itself
     common: Common | None = None
-    # rows of each site by side (train, validation, test); known to the coordinator only
-    sides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # rows of each site by part of the split; known to the coordinator only
+    split_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,12 +82,12 @@ class DeployedPlan(Plan):
 
     @property
     def row_sets(self) -> list[Key]:
-        """Each different set of rows that the study trains on; the same list at both ends."""
+        """Each distinct set of rows that the study trains on, in the same order at both ends."""
         return self._keys(self.first_with_rows)
 
     @property
     def kinds(self) -> list[Key]:
-        """Each different way in which rows are prepared and scored."""
+        """Each distinct way in which rows are prepared and scored."""
         return self._keys(self.alike)
 
     def _keys(self, first: Mapping[str, str]) -> list[Key]:
@@ -118,7 +118,7 @@ class DeployedPlan(Plan):
         if agreed.layout is None or agreed.common is None:
             return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
         train, preparation = splits[0].train, arm.preparation
-        own = lend(cohort.table, train, agreed.layout, preparation)
+        own = compute_fill_values(cohort.table, train, agreed.layout, preparation)
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
         recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
         return table_site(cohort, chosen[0], recipe, dtype_of(arm))
@@ -132,7 +132,7 @@ class DeployedPlan(Plan):
         return super().trial(replace(arm, topology=there), seed)
 
     def own_notices(self) -> list[Notice]:
-        """All checks on this hospital's own rows, the first of each; what is about all sites is left out."""
+        """Notices about this hospital's own rows, without repeats and without those about all sites."""
         notices: dict[tuple[object, ...], Notice] = {}
         for name, seed in self.row_sets:
             arm = self.study.arm(name)
@@ -151,7 +151,7 @@ class DeployedPlan(Plan):
         return facts(cohort.table, self.own_split(key).train, arm.preparation)
 
     def own_charges(self) -> list[Charge]:
-        """What all private arms with all seeds would cost this hospital's patients."""
+        """The cost of all private arms with all seeds for this hospital's patients."""
         charges: list[Charge] = []
         for arm in self.study.trained_arms:
             example, members = arm.privacy.example, members_of(arm, self.sites)
@@ -167,7 +167,7 @@ class DeployedPlan(Plan):
         return charges
 
     def refuse_unsound_arms(self) -> None:
-        """Protections that would not protect, of every arm, once it is known what its model takes in."""
+        """Refuse protections that would not protect, once the inputs of the models are known."""
         for arm in self.study.trained_arms:
             trial = self.trial(arm, self.study.evaluation.seeds.first)
             agreed = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]]
@@ -176,10 +176,10 @@ class DeployedPlan(Plan):
             refuse_unkept(trial)
 
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
-        """All arms with all seeds, in the order of the study, cut where a message would grow too large.
+        """All arms with all seeds, in the order of the study, split where a message would become too large.
 
-        Arms whose updates are masked are in waves of their own: such a round counts for all of them or for none. So are
-        arms whose regions have another number of rounds by themselves.
+        Arms with masked updates have waves of their own, because such a round counts for all of them or for none. So
+        have arms whose regions run another number of rounds by themselves.
         """
         cut: list[list[tuple[str, int]]] = []
         filled, kind = 0, (False, 1)
@@ -201,12 +201,10 @@ def _is_masked(arm: Arm) -> bool:
 
 
 def _travels(arm: Arm) -> tuple[bool, int]:
-    """What arms of one wave have in common."""
     return _is_masked(arm), span_of(arm)
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
-    """A hospital scales its images by what it has itself."""
     if not arm.preparation.scales_pixels:
         return None
     if arm.preparation.scale == "federated":
@@ -217,8 +215,8 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
 
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
-    """Rows that are elsewhere: one row of zeros, shown as often as there are rows. `labels` is the shape of a row's."""
-    count = agreed.sides[name]["train"] if name in agreed.sides else 1
+    """One row of zeros, repeated as often as the site has rows. `labels` is the shape of a row's label."""
+    count = agreed.split_sizes[name]["train"] if name in agreed.split_sizes else 1
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
     y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
     nothing = Rows(x[:0], y[:0])
@@ -226,7 +224,7 @@ def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int
 
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
-    """At a hospital. Every arm of a deployed study is about the same rows."""
+    """The plan at a hospital. All arms of a deployed study use the same rows."""
     refuse_hollow_privacy(study)
     for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
         need_extras(arm.name, arm.privacy)
@@ -248,7 +246,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
-    """Without what a study says of columns that this hospital does not have anyway."""
+    """Drop what a study says about columns that this hospital does not have."""
     names = {text for column in records.columns for text in (column.name, column.own_name)}
     not_recorded = tuple(name for name in preparation.not_recorded.get(site, ()) if name in names)
     return replace(preparation, not_recorded={site: not_recorded} if not_recorded else {})
@@ -262,7 +260,7 @@ def coordinator_plan(
     within: Sequence[str] = (),
     with_findings: bool = False,
 ) -> DeployedPlan:
-    """At the coordinator; at a region's, `within` are its sites."""
+    """The plan at the coordinator. At a region's coordinator, `within` are its sites."""
     return DeployedPlan(
         study,
         families,
@@ -275,7 +273,7 @@ def coordinator_plan(
 
 
 def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
-    """The same rows with the columns in the order and of the kinds that all sites use."""
+    """The same rows with columns in the order and of the kinds that all sites use."""
     if not isinstance(records.features, pd.DataFrame):
         return records
     rows, features = len(records), {}
@@ -297,7 +295,7 @@ def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
 
 
 def with_local_format(agreed: Column, own: Column | None) -> Column:
-    """What all agreed on, with how this hospital's own file writes it, which the others are not told."""
+    """The agreed column, with how this hospital's own file writes it, which other sites do not know."""
     if own is None:
         return agreed
     return replace(agreed, header=own.header, dates=own.dates, words=own.words, missing_codes=own.missing_codes)

@@ -1,14 +1,13 @@
-"""A hospital's own predictions, and the scores from which it calls classes: files of a run that never leave it."""
+"""A hospital's own predictions and thresholds: files of a run that never leave it."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from wardround.evaluation.prediction import SitePrediction
-from wardround.runs.folder import write_atomically
+from wardround.runs.folder import RunFolder
 from wardround.runs.prediction_tables import prediction_table
 
 Trials = Sequence[tuple[str, int]]  # arm and seed of each
@@ -22,37 +21,28 @@ def keep_predictions(
     classes: tuple[str, ...],
     thresholds: Sequence[np.ndarray | None],
 ) -> None:
-    """Of a wave's trials on test rows. `thresholds` are those of the positive class or of findings; None: none."""
+    """Predictions of a wave's trials on test rows. `thresholds` are those of the positive class or of findings."""
     if not predictions:
         return
-    _write(
-        folder / "predictions", wave, prediction_table(trials, [[prediction] for prediction in predictions], classes)
-    )
+    run, file = RunFolder(folder), f"wave-{wave:05}.parquet"
+    run.write_table(f"predictions/{file}", prediction_table(trials, [[part] for part in predictions], classes))
     chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
     if chosen:
         columns = [f"label_{name}" for name in classes] if predictions[0].label.ndim == 2 else ["label"]
         table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=columns)
         table.insert(0, "seed", [seed for (_, seed), _ in chosen])
         table.insert(0, "arm", [arm for (arm, _), _ in chosen])
-        _write(folder / "thresholds", wave, table)
+        run.write_table(f"thresholds/{file}", table)
 
 
 def load_predictions(folder: Path) -> pd.DataFrame | None:
-    """None where there are none yet."""
     return _read(folder / "predictions")
 
 
 def load_thresholds(folder: Path) -> pd.DataFrame | None:
-    """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
+    """In the form of `evaluation.thresholds.choose_thresholds`: by arm and seed, for each finding."""
     table = _read(folder / "thresholds")
     return None if table is None else table.set_index(["arm", "seed"])
-
-
-def _write(folder: Path, wave: int, table: pd.DataFrame) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    content = BytesIO()
-    table.to_parquet(content, index=False)
-    write_atomically(folder / f"wave-{wave:05}.parquet", content.getvalue())
 
 
 def _read(folder: Path) -> pd.DataFrame | None:

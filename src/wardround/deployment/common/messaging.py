@@ -1,6 +1,7 @@
-"""The coordinator's messages: sealed for one site each, carried, answered, refused, late; what sites send is checked.
+"""The coordinator's messages: sealed for one site each, sent, answered and checked.
 
-Whoever sends what cannot be used, refuses, fails or loses its key leaves the run; it goes on where the quorum allows.
+A site whose answer cannot be used, that refuses or fails, or whose key is revoked leaves the run. The run goes on as
+long as the quorum allows.
 """
 
 import json
@@ -31,12 +32,12 @@ MOST_MISMATCHES = (
 
 
 class SiteLeft(Exception):
-    """A site left while all had to agree: the others begin anew without it."""
+    """A site left before the first round: the others start over without it."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a watcher sees: rounds done of all, over all trials, and what each site is doing."""
+    """Progress for a watcher: rounds done over all trials, and what each site is doing."""
 
     done: int
     total: int
@@ -84,14 +85,20 @@ class Messenger:
         write_atomically(path, json.dumps(self.federation()).encode())
 
     def federation(self) -> dict[str, Any]:
-        """Who takes part, as plain data: a run goes on with it."""
-        absent = {"left": left_payload(self.left), "not_joined": left_payload(self.not_joined)}
-        return {"run": self.run_name, "members": self.members, "invited": self.invited, **absent}
+        """Who takes part, as plain data from which a run is resumed."""
+        return {
+            "run": self.run_name,
+            "members": self.members,
+            "left": left_payload(self.left),
+            "invited": self.invited,
+            "not_joined": left_payload(self.not_joined),
+        }
 
     def ask_all(
         self, message: Message, closing: bool = False, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
-        """One message to every site; the answers in the order of the sites. `check` raises where one cannot be."""
+        """One message to every site; the answers in the order of the sites. `check` raises if an answer is
+        impossible."""
         answers: dict[str, Message] = {}
 
         def take(site: str, sealed: Sealed, answer: Message) -> None:
@@ -105,7 +112,7 @@ class Messenger:
     def ask_required(
         self, message: Message, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
-        """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
+        """As `ask_all`, but a site that does not answer in time is not part of the run."""
         answers = yield from self.ask_all(message, closing=True, check=check)
         for site in self.present:
             if site not in answers:
@@ -117,16 +124,16 @@ class Messenger:
     def sealed(
         self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
     ) -> Sealed:
-        """For one site: it obeys no message to another."""
+        """For one site, which obeys no message to another."""
         body = {**message.body, "to": site, "head": self.log.head}
         return seal(Message(message.kind, body, message.tensors), self.signer, packed, packed_hash)
 
     def collect(
         self, messages: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
     ) -> Generator[Step]:
-        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
+        """Wait for all answers, or, if `closing`, until the deadline has passed and a quorum has answered.
 
-        `there` are sites whose answers had arrived before the coordinator was started again.
+        `there` are sites whose answers arrived before the coordinator was restarted.
         """
         waiting, began = dict(messages), time.monotonic()
         not_before: dict[str, float] = {}
@@ -156,7 +163,7 @@ class Messenger:
         return {site: sealed for site, sealed in waiting.items() if not_before.get(site, 0.0) <= now}
 
     def _expel(self, waiting: dict[str, Sealed]) -> bool:
-        """Whether somebody has to go whose answer is still awaited."""
+        """Whether a site whose answer is still awaited has to leave."""
         revoked = self.revoked()
         for site in [site for site in self.present if site in revoked]:
             self.leave(revoked_key(site))
@@ -166,7 +173,7 @@ class Messenger:
         return bool(gone)
 
     def _answered(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
-        """None, or when the site is to be asked again."""
+        """None, or the time at which to ask the site again."""
         try:
             return self._judged(site, sealed, take, request)
         except SiteError as error:
@@ -179,7 +186,7 @@ class Messenger:
         return None
 
     def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
-        """DeployError where the site has to leave."""
+        """As `_answered`; DeployError if the site has to leave."""
         if site in self.revoked():
             raise SiteError(revoked_key(site), "Provision anew if it was a mistake.")
         if len(sealed.head) > MOST_HEAD:
@@ -198,7 +205,7 @@ class Messenger:
         return None
 
     def _refused(self, site: str, message: Message) -> float:
-        """When a site that is closed is asked again."""
+        """The time at which to ask a closed site again."""
         reason = plain_text(message.body.get("reason") or message.body.get("problem"))
         if message.kind == "failed" or not message.body.get("until"):
             notice = Notice(f"site-{message.kind}", "warning", site, details={"reason": reason})
@@ -212,14 +219,14 @@ class Messenger:
         return time.monotonic() + wait
 
     def _mismatched(self, site: str) -> float:
-        """When a site that answered another question is asked again."""
+        """The time at which to ask again a site that answered another request."""
         self.mismatches[site] = self.mismatches.get(site, 0) + 1
         if self.mismatches[site] > MOST_MISMATCHES:
             raise unusable(site, "it answers other questions than it is asked")
         return 0.0
 
     def leave(self, notice: Notice) -> None:
-        """The run goes on without the site where the study's quorum allows that."""
+        """Record that a site left. DeployError if too few remain for the study's quorum."""
         site, why = notice.site, text_of(notice)
         self.left[site] = notice
         self.activity[site] = why

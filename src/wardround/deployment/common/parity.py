@@ -1,6 +1,6 @@
-"""Whether a run across hospitals gave the model that one machine gives: the same rounds once more, on one machine.
+"""Whether a deployed run gave the same model as one machine gives.
 
-A replay repeats what happened: in each round the sites whose work counted, with the epochs that they did.
+A replay repeats each round with the sites whose work counted and the epochs that they did.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,6 @@ SAME = 1e-5  # what other processors and thread counts may change
 
 @dataclass(frozen=True)
 class Parity:
-    """Of all shared models of a run."""
-
     deployed: str  # hash of every model
     simulated: str
     largest: float  # difference between two numbers
@@ -39,7 +37,7 @@ class Parity:
 
 
 def replay(plan: Plan, folder: RunFolder) -> Parity:
-    """`plan` has all rows, as only a demonstration or a test can; `folder` is the run that was deployed."""
+    """`plan` has all rows, as only a demonstration or a test can; `folder` is the deployed run."""
     records: list[Any] = folder.records().to_dict("records")
     hashes, largest, count = (sha256(), sha256()), 0.0, 0
     for arm in plan.study.arms:

@@ -12,12 +12,12 @@ import numpy as np
 
 from wardround.core.errors import DeployError, SiteError
 from wardround.core.notices import Notice, read_notice
-from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
+from wardround.data.agreement import Common, Facts, FillValues, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association, opposites, uncompared
-from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
-from wardround.data.records import SIDES, Column
+from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
@@ -40,8 +40,8 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
     return Facts(tuple(map(bool, payload["present"])), tuple(map(bool, payload["gaps"])), levels)
 
 
-def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
-    """Only of the requested columns; all others are left out."""
+def write_fill_values(fill_values: FillValues, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+    """Only for the requested columns."""
     fill_values = with_enough(fill_values)
     requested = np.zeros(len(fill_values.fill), dtype=bool)
     requested[list(numbers)] = True
@@ -52,8 +52,10 @@ def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Seq
     }
 
 
-def read_fill_values(payload: Mapping[str, Any]) -> Lent:
-    return Lent(np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"])
+def read_fill_values(payload: Mapping[str, Any]) -> FillValues:
+    return FillValues(
+        np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"]
+    )
 
 
 def write_moments(moments: Moments) -> Plain:
@@ -94,7 +96,7 @@ def direction_payload(associations: Mapping[str, Association], only_public: bool
 
 
 def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
-    """Inverted labels are refused, unless the study accepts them knowingly; then they are a warning."""
+    """Refuse inverted labels; if the study accepts them, they are a warning."""
     by_site = {
         site: {str(name): _read_direction(payload) for name, payload in columns.items()}
         for site, columns in directions.items()
@@ -124,15 +126,15 @@ OWN_COLUMNS = (1,)  # placeholder for the shape of rows that only their site kno
 
 
 class FactSource(Protocol):
-    """Where facts come from: each site's own, or each region's for all of its sites."""
+    """Facts by site, or by region for all of its sites."""
 
     def contributors(self, arm: Arm) -> list[str]:
-        """The names (sites or regions) whose training rows determine the preparation of an arm."""
+        """The sites or regions whose training rows determine the preparation of an arm."""
 
     def facts(self, name: str, kind: Key) -> Facts: ...
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
-        """For every participant: whether each column has a value."""
+        """For every participant, whether each column has a value."""
 
     def train_rows(self, name: str) -> int:
         """The largest number of training rows in any arm."""
@@ -164,8 +166,6 @@ class SiteFacts:
 
 @dataclass(frozen=True)
 class Federation:
-    """What is known before the first round."""
-
     plan: DeployedPlan
     described: Mapping[str, Mapping[str, Any]]  # each site's own counts
     prepare: Message  # what every site is sent
@@ -188,8 +188,8 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     described = {site: answer.body["described"] for site, answer in answers.items()}
     notices += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
-        sides = {site: rows_by_side(row_sets[site][plan.rows_of(kind)]) for site in sites}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
+        sizes = {site: split_sizes(row_sets[site][plan.rows_of(kind)]) for site in sites}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sizes)
     facts = {
         site: {key: _facts(payload["facts"]) for key, payload in payloads.items()}
         for site, payloads in row_sets.items()
@@ -230,15 +230,14 @@ def _common_payloads(commons: Sequence[Common | None]) -> list[Plain | None]:
 
 def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
     """The largest total over these sites in any arm."""
-    return max(sum(agreed.sides[site]["train"] for site in sites) for agreed in plan.agreed.values())
+    return max(sum(agreed.split_sizes[site]["train"] for site in sites) for agreed in plan.agreed.values())
 
 
-def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
-    return {side: counts[side] for side in SIDES}
+def split_sizes(counts: Mapping[str, Any]) -> dict[str, int]:
+    return {part: counts[part] for part in SPLIT_PARTS}
 
 
 def _facts(payload: Any) -> Facts:
-    """Images have none."""
     return Facts((), (), ()) if payload is None else read_facts(payload)
 
 
@@ -248,7 +247,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
     return {
         "classes": list(plan.classes),
         "findings": plan.has_findings,
-        "sides": [dict(plan.agreed[kind].sides) for kind in plan.kinds],
+        "split_sizes": [dict(plan.agreed[kind].split_sizes) for kind in plan.kinds],
         "described": {site: dict(counts) for site, counts in federation.described.items()},
         "prepare": dict(federation.prepare.body),
         "notices": [notice.to_json() for notice in federation.notices],
@@ -259,14 +258,13 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
     plan = coordinator_plan(study, families, sites, payload["classes"], with_findings=bool(payload.get("findings")))
     body = payload["prepare"]
     plan.agreed = {
-        kind: replace(agreed, sides=sides)
-        for (kind, agreed), sides in zip(agreed_of(plan, body).items(), payload["sides"], strict=True)
+        kind: replace(agreed, split_sizes=sizes)
+        for (kind, agreed), sizes in zip(agreed_of(plan, body).items(), payload["split_sizes"], strict=True)
     }
     return Federation(plan, payload["described"], Message("prepare", body), tuple(map(read_notice, payload["notices"])))
 
 
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
-    """What a message `prepare` says about every kind of arm."""
     layouts = [read_layout(layout) for layout in body["layouts"]]
     agreed = {}
     for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
@@ -306,20 +304,27 @@ def _choose_layouts(
 
 def _ask_for_fill_values(
     plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
-) -> Generator[Any, None, dict[str, list[Lent]]]:
+) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
     if not any(request["numbers"] or request["categories"] for request in requests):
         return {}
 
     def check(site: str, answer: Message) -> None:
-        check_fill_values(answer.body["lent"], plan, requests, body["of"], body["layouts"], facts.train_rows(site))
+        check_fill_values(
+            answer.body["fill_values"], plan, requests, body["of"], body["layouts"], facts.train_rows(site)
+        )
 
-    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": requests}), check)
-    return {site: [read_fill_values(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
+    answers = yield from ask(Message("fill_values", {**_layout_fields(body), "missing": requests}), check)
+    return {
+        site: [read_fill_values(payload) for payload in answer.body["fill_values"]] for site, answer in answers.items()
+    }
 
 
 def _fill_values(
-    plan: DeployedPlan, layouts: Sequence[Layout | None], fill_values: Mapping[str, Sequence[Lent]], facts: FactSource
+    plan: DeployedPlan,
+    layouts: Sequence[Layout | None],
+    fill_values: Mapping[str, Sequence[FillValues]],
+    facts: FactSource,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -327,7 +332,7 @@ def _fill_values(
             commons.append(None)
             continue
         columns = len(layout.numeric)
-        nothing = Lent(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
+        nothing = FillValues(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
         contributors = facts.contributors(plan.study.arm(kind[0]))
         commons.append(common_of([fill_values[name][number] if fill_values else nothing for name in contributors]))
     return commons
@@ -395,63 +400,50 @@ def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], li
 
 
 def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
-    """Tables at some sites and images at others."""
-    has_table = {site: bool(columns) for site, columns in columns_by_site.items()}
-    most = majority_site(has_table)
-    for site in has_table:
-        if has_table[site] != has_table[most]:
-            forms = (
-                f"has images where {most} has a table" if has_table[most] else f"has a table where {most} has images"
-            )
-            raise disagreement(site, forms, "Give all sites data of the same form.")
+    forms = {site: "a table" if columns else "images" for site, columns in columns_by_site.items()}
+    if pair := outlier(forms):
+        site, other = pair
+        problem = f"has {forms[site]} where {other} has {forms[other]}"
+        raise disagreement(site, problem, "Give all sites data of the same form.")
 
 
 def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
-    first_site = majority_site({site: column.kind for site, column in columns.items()})
-    kind = columns[first_site].kind
-    for site, column in columns.items():
-        if column.kind != kind:
-            problem = f"{name!r} is {column.kind} here and {kind} at {first_site}"
-            raise disagreement(site, problem, "Declare its type under `types` in [data] of one of the site files.")
+    if pair := outlier({site: column.kind for site, column in columns.items()}):
+        site, other = pair
+        problem = f"{name!r} is {columns[site].kind} here and {columns[other].kind} at {other}"
+        raise disagreement(site, problem, "Declare its type under `types` in [data] of one of the site files.")
+    declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
+    if pair := outlier({site: sorted(levels) for site, levels in declared.items()}):
+        problem = f"{name!r} has other declared levels here than at {pair[1]}"
+        raise disagreement(pair[0], problem, "Declare the same under `levels` in [data] of the site files.")
     limits = next((column.limits for column in columns.values() if column.limits), None)
     coded = all(column.coded for column in columns.values())
-    return Column(name, kind, limits, coded, _levels(name, columns))
-
-
-def _levels(name: str, columns: Mapping[str, Column]) -> tuple[str, ...] | None:
-    """The declared levels, which must be the same at every site that declares them."""
-    declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
-    for site, levels in declared.items():
-        first = majority_site({other: sorted(others) for other, others in declared.items()})
-        if set(levels) != set(declared[first]):
-            problem = f"{name!r} has other declared levels here than at {first}"
-            raise disagreement(site, problem, "Declare the same under `levels` in [data] of the site files.")
-    return next(iter(declared.values()), None)
+    return Column(name, next(iter(columns.values())).kind, limits, coded, next(iter(declared.values()), None))
 
 
 def majority_site(values: Mapping[str, Any]) -> str:
-    """The first site with the most frequent value, so that an error names the site that differs from most."""
+    """The first site with the most frequent value."""
     texts = [repr(value) for value in values.values()]
     return max(values, key=lambda site: texts.count(repr(values[site])))
 
 
+def outlier(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first site whose value differs from that of most sites, and one of the latter."""
+    most = majority_site(values) if values else ""
+    return next(((site, most) for site, value in values.items() if value != values[most]), None)
+
+
 def with_findings(ready: Answers) -> bool:
     """Whether a row may have several findings, which must be so at every site or at none."""
-    first = majority_site({site: _findings_at(message) for site, message in ready.items()})
-    for site, message in ready.items():
-        if _findings_at(message) != _findings_at(ready[first]):
-            here, there = (_form(message), _form(ready[first]))
-            problem = f"a row has {here} here, and {there} at {first}"
-            raise disagreement(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
-    return _findings_at(ready[first])
-
-
-def _findings_at(message: Message) -> bool:
-    return bool(message.body.get("findings", False))
-
-
-def _form(message: Message) -> str:
-    return "any number of findings" if _findings_at(message) else "one class"
+    forms = {
+        site: "any number of findings" if message.body.get("findings") else "one class"
+        for site, message in ready.items()
+    }
+    if pair := outlier(forms):
+        site, other = pair
+        problem = f"a row has {forms[site]} here, and {forms[other]} at {other}"
+        raise disagreement(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
+    return any(message.body.get("findings") for message in ready.values())
 
 
 def common_classes(ready: Answers) -> list[str]:
@@ -469,39 +461,35 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _refuse_other_classes(by_site: Mapping[str, Any], findings: bool) -> None:
-    hashes = {site: [entry["hash"] for entry in classes] for site, classes in by_site.items()}
-    first = majority_site(hashes)
-    site = next((site for site in by_site if hashes[site] != hashes[first]), None)
-    if site is None:
+    pair = outlier({site: [entry["hash"] for entry in classes] for site, classes in by_site.items()})
+    if pair is None:
         return
-    here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in (site, first))
+    site, other = pair
+    here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in pair)
     if findings:
-        problem = f"its rows have other findings ({here}) than at {first} ({there}), or in another order"
+        problem = f"its rows have other findings ({here}) than at {other} ({there}), or in another order"
         raise disagreement(site, problem, "Write the same `findings` in [data] of both site files.")
-    problem = f"its target has other classes ({here}) than at {first} ({there})"
+    problem = f"its target has other classes ({here}) than at {other} ({there})"
     raise disagreement(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
-
-
-def _same(ready: Answers, name: str, problem: str) -> list[Any]:
-    first = majority_site({site: message.body[name] for site, message in ready.items()})
-    for site, message in ready.items():
-        if message.body[name] != ready[first].body[name]:
-            here, there = (_listed(ready[s].body[name]) for s in (site, first))
-            remedy = "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
-            raise disagreement(site, f"{problem} ({here}) than at {first} ({there})", remedy)
-    return list(ready[first].body[name])
 
 
 def common_inputs(study: Study, ready: Answers) -> list[Any]:
     """The shape of images. Where each site has its own columns, their number is not asked for."""
+    inputs = {site: message.body["inputs"] for site, message in ready.items()}
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
-        images = next((site for site, message in ready.items() if message.body["inputs"] is not None), None)
+        images = next((site for site, shape in inputs.items() if shape is not None), None)
         if images is not None:
             raise disagreement(
                 images, "has images where the study is about columns", "Correct [data] in its site file."
             )
         return list(OWN_COLUMNS)
-    return _same(ready, "inputs", "its images are of another size")
+    if pair := outlier(inputs):
+        here, there = (_listed(inputs[site]) for site in pair)
+        problem = f"its images are of another size ({here}) than at {pair[1]} ({there})"
+        raise disagreement(
+            pair[0], problem, "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
+        )
+    return list(next(iter(inputs.values())))
 
 
 def _listed(values: Any) -> str:

@@ -1,11 +1,12 @@
-"""The coordinator's messages of a secure sum, stage by stage. Secure_sum.py has the protocol, securewave.py the terms.
+"""The coordinator's messages of a secure sum, stage by stage. `secure_sum.py` has the protocol, `secure_wave.py` the
+terms.
 
-Everything that is sent on is on disk first: a coordinator that died repeats its messages with the same content, or the
-sites would refuse them. Who does not answer in time counts as gone, as in training.
+Everything is on disk before it is sent on: a restarted coordinator repeats its messages with the same content, or the
+sites would refuse them. A site that does not answer in time counts as gone, as in training.
 """
 
 import json
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wardround.core.errors import SecureSumError
-from wardround.deployment.common.messaging import Messenger, Step
+from wardround.deployment.common.messaging import Messenger, Step, Take
 from wardround.deployment.common.secure_sum_site import read_bytes
 from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
@@ -26,14 +27,14 @@ REMEDY = "The round is lost, and nothing of it is shown."
 
 
 class SumDecisions:
-    """What was settled of one round's sum: `roster`, `adverts`, `shares`, `survivors`."""
+    """The settled parts of one round's sum: `roster`, `adverts`, `shares`, `survivors`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sum.decisions"  # no site's answer is called so
         self.settled: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
 
     def settle(self, name: str, content: Any) -> Any:
-        """The first word stands."""
+        """The first decision stands."""
         if name not in self.settled:
             self.settled[name] = content
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,8 +44,6 @@ class SumDecisions:
 
 @dataclass
 class Sum:
-    """One round's sum at the coordinator."""
-
     place: Mapping[str, Any]  # run, wave, round
     trials: Trials
     decisions: SumDecisions
@@ -60,23 +59,23 @@ class Sum:
 
     @property
     def adds(self) -> dict[str, list[str]]:
-        """The trials to which each site that advertised adds something, as it signed them."""
+        """The trials to which each advertised site contributes, as it signed them."""
         return {advert["site"]: advert["adds"] for advert in self.decisions.settled["adverts"]}
 
     @property
     def sharers(self) -> list[str]:
-        """Who may send a masked vector."""
+        """The sites that may send a masked vector."""
         return list(self.sealed)
 
     def payload(self, site: str) -> dict[str, Any]:
-        """All that a site must know to send its vector, or to go on after a crash."""
+        """All that a site needs to send its vector, or to go on after a crash."""
         sealed = {sender: content.hex() for sender, content in self.sealed[site].items()}
         return {**self.terms, "adverts": self.decisions.settled["adverts"], "sealed": sealed}
 
 
 class SecureSumming(Messenger):
     def begin_sum(self, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
-        """DeployError where too few sites are left for any sum."""
+        """DeployError if too few sites are left."""
         decisions, place = SumDecisions(folder), Place(self.study.hash, self.run_name, wave, number)
         present = [site for site in expected_sites(trials, number) if site in self.present]
         roster = decisions.settled.get("roster", present)
@@ -86,14 +85,12 @@ class SecureSumming(Messenger):
         return Sum(place_fields, trials, decisions, Collector(terms, self.keys), models)
 
     def share_keys(self, sums: Sum, prepare: Callable[[str], Mapping[str, Any]]) -> Generator[Step]:
-        """Keys and shares of all who answer. SecureSumError where they are too few. `prepare` is what a site must be
-        told first."""
+        """Exchange keys and shares. SecureSumError if too few sites answer. `prepare` gives what a site must be told
+        first."""
         collector, decisions = sums.collector, sums.decisions
         adverts: dict[str, Any] = {}
 
         def take_advert(site: str, sealed: Sealed, message: Message) -> None:
-            if site in adverts:
-                return  # an answer that came twice
             collector.take_advert(_own(site, Advert.read(message.body["advert"])))
             adverts[site] = message.body["advert"]
 
@@ -112,8 +109,6 @@ class SecureSumming(Messenger):
         shares: dict[str, Any] = {}
 
         def take_shares(site: str, sealed: Sealed, message: Message) -> None:
-            if site in shares:
-                return
             collector.take_shares(site, read_bytes(message.body["shares"]))
             shares[site] = message.body["shares"]
 
@@ -129,7 +124,7 @@ class SecureSumming(Messenger):
         decisions.settle("shares", shares)
 
     def unmask(self, sums: Sum, entries: Mapping[str, Entry]) -> Generator[Step]:
-        """The sum of what has arrived. SecureSumError where too few sites remain."""
+        """The sum of the vectors that arrived. SecureSumError if too few sites remain."""
         collector = sums.collector
         arrived = [site for site in sums.sharers if site in entries and site in self.present]
         survivors = sums.decisions.settled.get("survivors", arrived)
@@ -137,16 +132,17 @@ class SecureSumming(Messenger):
         for site in survivors:
             collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
         survivors = sums.decisions.settle("survivors", collector.survivors())
-        yield from self._confirm(sums, survivors)
+
+        def take_confirmation(site: str, sealed: Sealed, message: Message) -> None:
+            collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
+
+        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
+        yield from self._stage(sums, messages, take_confirmation, "confirming")
         confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
         messages = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
 
-        revealed: set[str] = set()
-
         def take_reveal(site: str, sealed: Sealed, message: Message) -> None:
-            if site not in revealed:
-                collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
-                revealed.add(site)
+            collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
 
         yield from self._stage(sums, messages, take_reveal, "unmasking")
         sums.total = collector.total()
@@ -156,27 +152,23 @@ class SecureSumming(Messenger):
         if problem:
             raise SecureSumError("secure sum", problem, REMEDY)
 
-    def _confirm(self, sums: Sum, survivors: Sequence[str]) -> Generator[Step]:
-        confirmed: set[str] = set()
-
-        def take(site: str, sealed: Sealed, message: Message) -> None:
-            if site not in confirmed:
-                sums.collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
-                confirmed.add(site)
-
-        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
-        yield from self._stage(sums, messages, take, "confirming")
-
     def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Message]:
         return {site: Message(kind, {**sums.place, "sum": {**sums.payload(site), **more}}) for site in sites}
 
-    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Any, what: str) -> Generator[Step]:
+    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Take, what: str) -> Generator[Step]:
+        answered: set[str] = set()
+
+        def take_once(site: str, sealed: Sealed, message: Message) -> None:
+            if site not in answered:  # an answer may come twice
+                take(site, sealed, message)
+                answered.add(site)
+
         sealed = {site: self.sealed(message, site) for site, message in messages.items() if site in self.present}
-        yield from self.collect(sealed, take, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
+        yield from self.collect(sealed, take_once, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
 
 
 def _own(site: str, message: Any) -> Any:
-    """A site speaks for itself only."""
+    """Refuse a message in the name of another site."""
     if message.site != site:
         raise SecureSumError(site, f"speaks in the name of {message.site}", REMEDY)
     return message

@@ -1,4 +1,4 @@
-"""A site's part in secure sums: its place in the sum of one round, and what it has said once and stands by."""
+"""A site's part in secure sums: its participation in one round, and the commitments that it keeps."""
 
 import json
 import os
@@ -35,7 +35,7 @@ REMEDY = "Ask the coordinator why; nothing was given away."
 
 
 class Commitments:
-    """Commitments in a file: one line each, on disk before anything is said that follows from it."""
+    """Commitments in a file, one line each, on disk before any answer that depends on them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,8 +68,8 @@ class Commitments:
 
 
 class SumParticipant:
-    """This site in the sum of one round. Every message tells again what was told before, so that a site that died goes
-    on from any of them; what differs from what it has seen is refused."""
+    """This site in the sum of one round. Every message repeats what was sent before, so that a site can go on from
+    any of them after a crash; a message that contradicts an earlier one is refused."""
 
     def __init__(self, member: Member, commitments: Commitments) -> None:
         self.member, self.commitments = member, commitments
@@ -92,8 +92,8 @@ class SumParticipant:
         return {MASKED: torch.from_numpy(self.member.mask(vector).view("int64"))}
 
     def refuse_other_sums(self, past_sums: Commitments, survivors: list[str]) -> None:
-        """The very same work is added up again, in another run, only with the same sites: two sums would show who is in
-        one of them alone. `shown` outlives runs. Noise from a secret makes every run's work another."""
+        """The same work may be added up again in another run only with the same sites: two different sums would show
+        the difference. `past_sums` outlives runs. Noise from a run's secret makes the work of every run different."""
         work = self.commitments.known.get((WORK, self.member.terms.context.hex()))
         digest = sha256("\x1f".join(sorted(survivors)).encode()).digest()
         if work is not None and past_sums.commit("survivors", bytes.fromhex(work), digest) != digest:
@@ -105,7 +105,7 @@ class SumParticipant:
 def checked_terms(
     study: Study, site: str, sites: list[str], place: Place, trials: Trials, proposed: Mapping[str, Any]
 ) -> Terms:
-    """What the coordinator proposes, if it is what the approved study says; `sites` are those of the run."""
+    """The coordinator's proposal, if it is what the approved study says; `sites` are those of the run."""
     if not is_secure(list(trials.values())):
         raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
     roster, expected = [str(name) for name in proposed["roster"]], expected_sites(trials, place.round)
@@ -124,7 +124,7 @@ def checked_terms(
 
 
 def check_models(proposed: Mapping[str, Any], shared: Mapping[int, State]) -> None:
-    """What was sent is what all sites were told of."""
+    """The models sent are those announced to all sites."""
     for n, state in shared.items():
         if str(n) in proposed["models"] and leaves_hash(tree.flatten(state)).hex() != proposed["models"][str(n)]:
             problem = "sends another model than it told all sites of"
@@ -134,7 +134,7 @@ def check_models(proposed: Mapping[str, Any], shared: Mapping[int, State]) -> No
 def check_survivors(
     study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
 ) -> None:
-    """Before this site says yes to showing the sum of these."""
+    """Checked before this site agrees to reveal the sum."""
     needed = min(study.deployment.quorum or len(sites), len(expected_sites(trials, number)))
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
@@ -143,7 +143,7 @@ def check_survivors(
 def check_contributors(
     site: str, trials: Trials, number: int, adverts: Any, among: Collection[str], least: int
 ) -> None:
-    """Whether enough of these sites add something, by what each has signed, wherever this site adds something itself.
+    """Whether enough of these sites contribute, by what each has signed, wherever this site contributes.
 
     `least` is this site's own `least_sites`.
     """

@@ -1,8 +1,8 @@
-"""A wave whose updates are added up under masks: what both ends work out for themselves from the approved study.
+"""A wave whose updates are added up under masks: what both ends derive from the approved study.
 
 Who works in a round, how many must remain and how long a vector is follow from the study, so that a coordinator cannot
-ask for a sum that hides less. All trials of such a wave are in one sum: each has its block of weighted values with its
-weight after them. A site without work in a trial has zeros there.
+ask for a sum that hides less. All trials of a wave are in one sum: each has a block of weighted values, followed by its
+weight. A site without work in a trial has zeros there.
 """
 
 import math
@@ -27,7 +27,7 @@ Adds = Mapping[str, Collection[str]]  # by site: the trials in whose sums it has
 
 @dataclass(frozen=True)
 class Place:
-    """Which sum is meant. There is one in a round."""
+    """Identifies a sum; a round has one."""
 
     study: str  # hash
     run: str
@@ -40,32 +40,31 @@ class Place:
 
 
 def is_secure(trials: Sequence[Trial]) -> bool:
-    """A wave has only trials of the one kind."""
+    """All trials of a wave are secure, or none is."""
     return bool(trials) and trials[0].privacy.secure_sum is not None
 
 
 def in_round(trials: Trials, round_number: int) -> dict[int, Trial]:
-    """The trials that are not over yet."""
+    """The trials that still train in this round."""
     return {n: trial for n, trial in trials.items() if 0 <= round_number < trial.training.rounds}
 
 
 def working(trial: Trial, round_number: int) -> list[str]:
-    """Sites whose work counts in this round, by the study; those too that have spent their epsilon, which nobody else
-    can know before they say so. Where sites form regions, those of one region."""
+    """Sites whose work counts in this round by the study, including those that have spent their epsilon, which
+    nobody else can know in advance. In a region, only its own sites."""
     drawn = trial.roster(round_number)
     return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
 
 
 def expected_sites(trials: Trials, round_number: int) -> list[str]:
-    """All that belong into the round's sum, if they are there."""
     names = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
     return sorted(dict.fromkeys(names))
 
 
 def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapping[str, str]) -> Terms:
-    """Those of everybody who are in `roster` make the sum. The threshold counts on everybody, there or not.
+    """Terms for the sites in `roster`. The threshold is computed from all expected sites, present or not.
 
-    `models` are hashes of what is sent of each trial: sites that are sent different models have no sum together.
+    `models` are hashes of what is sent for each trial: sites that received different models have no sum together.
     """
     round_number = place.round
     expected = expected_sites(trials, round_number)
@@ -79,23 +78,23 @@ def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapp
 
 
 def least(trials: Trials, round_number: int) -> int:
-    """How many must remain to the end: enough in every trial, and more than half of all."""
+    """The number of sites that must remain: enough for every trial, and more than half of all."""
     expected = expected_sites(trials, round_number)
     each = [_least_in(trial, round_number) for trial in in_round(trials, round_number).values()]
     return max([LEAST_SITES, len(expected) // 2 + 1, *each])
 
 
 def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> int:
-    """As in a simulation, whose sums are of those alone that have not spent their epsilon."""
+    """As in a simulation, where sites that have spent their epsilon are not part of the sum."""
     threshold = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
     return threshold or default_threshold(len(working(trial, round_number)) - len(spent))
 
 
 def shortfall(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
-    """Why these are too few to show their sum; empty where they are enough.
+    """Why these sites are too few to reveal their sum; empty if they are enough.
 
-    `adds` has for each site that advertised the trials in which it adds something, as it signed them: a site that has
-    spent its epsilon adds zeros, and these hide nobody. A trial to which nobody adds anything has nothing to hide.
+    `adds` are the trials to which each site contributes, as it signed them. A site that has spent its epsilon adds
+    zeros, which hide nobody. A trial without any contribution has nothing to hide.
     """
     for number, trial in in_round(trials, round_number).items():
         real = contributors(number, adds)
@@ -108,7 +107,6 @@ def shortfall(trials: Trials, round_number: int, survivors: Collection[str], add
 
 
 def contributors(number: int, adds: Adds) -> list[str]:
-    """Sites that add something to a trial's sum."""
     return [site for site, trials in adds.items() if str(number) in trials]
 
 
@@ -122,12 +120,12 @@ def blocks(trials: Trials, round_number: int) -> Iterator[tuple[int, Encoding, i
 
 
 def block_size(trial: Trial) -> int:
-    """Of an update as whole numbers, with its weight."""
+    """Of an update as integers, with its weight."""
     return size_of(shape for _, shape in shapes_of(trial).values()) + 1
 
 
 def vector_of(trials: Trials, round_number: int, site: str, updates: Mapping[int, State]) -> Whole:
-    """What a site adds to the sum, before its masks."""
+    """A site's contribution before masking."""
     parts = []
     for number, encoding, size in blocks(trials, round_number):
         trial, update = trials[number], updates.get(number)
@@ -140,7 +138,7 @@ def vector_of(trials: Trials, round_number: int, site: str, updates: Mapping[int
 
 
 def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[np.ndarray, float]]:
-    """By trial: sum of the weighted values, sum of the weights. SecureSumError where such a sum cannot be."""
+    """By trial: the sum of weighted values and the sum of weights. SecureSumError if a sum is impossible."""
     sums, start = {}, 0
     for number, encoding, size in blocks(trials, round_number):
         sums[number] = encoding.decode(total[start : start + size].copy())
@@ -151,8 +149,8 @@ def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[
 def refuse_implausible(
     trials: Trials, sums: Mapping[int, tuple[np.ndarray, float]], survivors: Collection[str], adds: Adds
 ) -> None:
-    """SecureSumError where a sum has another weight than the sites in it have together: then one of them has added
-    something else than it said. No single update can be seen, so that the round is lost."""
+    """SecureSumError if the weight of a sum is not that of its sites: then one of them added something else than it
+    said. No single update can be seen, so the round is lost."""
     for number, (_, weight) in sums.items():
         trial = trials[number]
         real = [site for site in trial.sites if site.name in contributors(number, adds) and site.name in survivors]
@@ -163,5 +161,5 @@ def refuse_implausible(
 
 
 def masked_length(trials: Trials, round_number: int) -> int:
-    """With the check sum that the protocol adds."""
+    """With the checksum that the protocol adds."""
     return sum(size for _, _, size in blocks(trials, round_number)) + 1

@@ -1,4 +1,4 @@
-"""What each hospital tells of its own rows, and the description of all sites that the coordinator makes of it."""
+"""Each hospital's counts of its own rows, and the description of all sites that the coordinator makes of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ from wardround.study.schema import Study
 
 
 def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
-    """Rows on each side, rows of each class, and ages; a class's rows or the ages are None where they would tell of
-    fewer than `smallest` patients."""
+    """Rows by subset and class, and ages; None where a class or the ages would describe fewer than `smallest`
+    patients."""
     counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
     if records.has_findings:
         counts["classes"] = without_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
@@ -31,16 +31,16 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
 
 
 def without_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the numbers of rows, where no count of patients has been paid for."""
+    """Only the numbers of rows: no count of patients has been paid for."""
     hidden: dict[str, Any] = {**counts, "classes": dict.fromkeys(counts["classes"])}
     return {**hidden, "age": {"mean": None, "sd": None}} if "age" in counts else hidden
 
 
 def without_small(patients: Mapping[str, np.ndarray], smallest: int) -> dict[str, int | None]:
-    """How many rows each class has; None where these are of fewer than `smallest` patients, and for the next smallest
-    ones where those could be worked out. `patients` has the patient of each row of a class.
+    """Rows by class; None for classes of fewer than `smallest` patients, and for the next smallest classes if those
+    could be derived otherwise. `patients` has the patient of each row of a class.
 
-    The sum of all is known, so that what is withheld must be two counts or more, and enough patients together.
+    The total is known, so at least two counts are withheld, and together they must have enough patients.
     """
     counts = {name: len(rows) for name, rows in patients.items()}
     few = {name for name, rows in patients.items() if 0 < patients_in(rows) < smallest}
@@ -58,11 +58,11 @@ def without_small(patients: Mapping[str, np.ndarray], smallest: int) -> dict[str
 def without_small_findings(
     present: np.ndarray, people: np.ndarray, names: Sequence[str], smallest: int
 ) -> dict[str, int | None]:
-    """How many rows have each finding, and none; None where so few patients have a finding, or are without it, and for
-    the rows without any where their number would tell of few. `present` is (rows, findings).
+    """Rows by finding and without any; None where few patients have a finding or lack it. The rows without any finding
+    are withheld as well if their number would tell about few patients. `present` is (rows, findings).
 
-    Rows with any finding, less those with one of them, are rows that have others alone. All findings' rows, less the
-    rows with any, tell how many have several.
+    Rows with any finding, minus those with one of them, are rows that have only others. All findings' rows, minus the
+    rows with any, tell how many rows have more than one.
     """
 
     def small(rows: np.ndarray) -> bool:
@@ -80,12 +80,12 @@ def without_small_findings(
 def describe_deployed(
     study: Study, facts: Mapping[str, Mapping[str, Any]], features: list[str] | None
 ) -> list[dict[str, Any]]:
-    """What `describe_sites` gives in a simulation. `facts` are each site's own counts, in the order of the sites.
+    """As `describe_sites` in a simulation. `facts` are each site's own counts, in the order of the sites.
 
-    All arms of a deployment have the same rows. How many patients there are, and how far apart their features, cannot
-    be known: whether two hospitals share a patient is not told.
+    All arms of a deployment use the same rows. The number of patients and distances between features stay unknown,
+    because sites do not reveal whether they share a patient.
     """
-    sizes = {site: sum(counts[side] for side in ("train", "validation", "test")) for site, counts in facts.items()}
+    sizes = {site: sum(counts[subset] for subset in ("train", "validation", "test")) for site, counts in facts.items()}
     compared = dict(list(sizes.items())[:COMPARED_SITES])
     counts = {site: _known(facts[site]["classes"]) for site in compared}
     return [

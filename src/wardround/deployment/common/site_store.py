@@ -1,8 +1,8 @@
-"""What a site keeps between messages, as files: its memory after each round, and the answer that it gave.
+"""What a site keeps between messages, as files: its memory after each round, and its answers.
 
-Memory is provisional until the coordinator says that the update counted. Every round's memory therefore has a file of
-its own, named by the round; the next message names the last round that counted: that file is the memory in force.
-Whatever else there is was for nothing and is removed. A message that comes again is answered with the same bytes.
+Memory is provisional until the coordinator confirms that the update counted. Every round's memory therefore has a file
+of its own, named by the round; the next message names the last round that counted, and that file is the memory in
+force. All others are removed. A repeated message is answered with the same bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Store:
         self.cached: dict[tuple[int, int], dict[int, Memory]] = {}
 
     def memories(self, wave: int, counted: int, first: Callable[[], dict[int, Memory]]) -> dict[int, Memory]:
-        """The memory in force, by trial. `first` makes what sites begin with."""
+        """The memory in force, by trial. `first` makes the initial memories."""
         self.forget(but=wave)  # waves come one after another
         memories = self.cached.get((wave, counted))
         self.cached = {(wave, counted): self._read(wave, counted, first()) if memories is None else memories}
@@ -52,7 +52,7 @@ class Store:
         return {number: Memory.of(of_trial.get(number, {})) for number in first}
 
     def keep(self, wave: int, round_number: int, memories: Mapping[int, Memory], request: str, answer: Sealed) -> None:
-        """The memory first: where there is an answer there is the memory that belongs to it."""
+        """The memory is written first: every stored answer has its memory."""
         self.cached[wave, round_number] = dict(memories)
         leaves = {f"{n}/{name}": leaf for n, memory in memories.items() for name, leaf in memory.leaves().items()}
         if leaves:
@@ -70,7 +70,7 @@ class Store:
         write_atomically(folder / f"answer-{round_number:06}.head", content)
 
     def answer(self, wave: int, round_number: int, request: str) -> Sealed | None:
-        """What was answered to the same question before."""
+        """The stored answer to the same request."""
         path = self._wave(wave) / f"answer-{round_number:06}.head"
         if not path.is_file():
             return None
@@ -80,14 +80,14 @@ class Store:
         return Sealed(head, path.with_suffix(".tensors").read_bytes(), bytes.fromhex(signature.decode()))
 
     def refuse_old(self, wave: int, round_number: int) -> None:
-        """A message of a round that is over would be answered from, and would remove, memory that is still in force."""
+        """A message of an earlier round would use, and remove, memory that is still in force."""
         answered = [int(path.stem.removeprefix("answer-")) for path in self._wave(wave).glob("answer-*.head")]
         if round_number < max(answered, default=NONE_YET):
             problem = f"asks for round {round_number + 1}, which is over here"
             raise DeployError("coordinator", problem, "Nothing need be done, unless it comes again and again.")
 
     def forget(self, but: int | None = None) -> None:
-        """What was only needed while training, of all waves `but` one."""
+        """Remove the files of training, of all waves except `but`."""
         for folder in self.folder.glob("wave-*"):
             if but is None or folder != self._wave(but):
                 rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Answers of a round as they arrived, as files: none is lost when the coordinator dies, and none waits in memory."""
+"""Answers of a round as files, as they arrive: none is lost when the coordinator dies, and none waits in memory."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 @dataclass(frozen=True)
 class Entry:
-    """One site's answer. Its tensors are read when they are needed, one trial's at a time."""
+    """One site's answer. Its tensors are read when needed, one trial at a time."""
 
     site: str
     body: dict[str, Any]
@@ -39,14 +39,14 @@ class Entry:
             return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
 
     def masked(self) -> Tensor:
-        """A vector under masks, which is of all trials together."""
+        """The masked vector of all trials together."""
         with safe_open(self.path, framework="pt") as file:
             vector: Tensor = file.get_tensor(MASKED)
         return vector
 
 
 def shapes_in(path: Path) -> dict[str, Shape] | None:
-    """Type and shape of every tensor; None where it is no file of tensors."""
+    """Type and shape of every tensor; None if this is not a safetensors file."""
     if not path.stat().st_size:
         return {}
     try:
@@ -58,7 +58,7 @@ def shapes_in(path: Path) -> dict[str, Shape] | None:
 
 
 def all_finite(path: Path) -> bool:
-    """One tensor in memory at a time."""
+    """Reads one tensor at a time."""
     if not path.stat().st_size:
         return True
     with safe_open(path, framework="pt") as file:
@@ -70,18 +70,16 @@ def all_finite(path: Path) -> bool:
 
 
 def is_finite(leaf: Tensor) -> bool:
-    """Also that its length is: the square of a number that is too large to be added up is not."""
+    """Including its squared length, which overflows for numbers that are too large to be added up."""
     return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
 
 
 class Spool:
-    """Of one round of one wave."""
-
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
     def add(self, site: str, sealed: Sealed, message: Message, expected: Mapping[str, Shape] | None = None) -> None:
-        """DeployError where the tensors are not what was expected: they come from outside."""
+        """DeployError if the tensors are not as expected."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)

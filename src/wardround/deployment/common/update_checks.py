@@ -1,4 +1,4 @@
-"""Whether an update is what the study's algorithm makes: it comes from outside and goes into everybody's model."""
+"""Whether an update is what the study's algorithm makes: it comes from outside and enters the shared model."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -17,7 +17,7 @@ REMEDY = "Install the same version of wardround everywhere."
 
 
 def shapes_of(trial: Trial) -> dict[str, Shape]:
-    """Name, type and shape of every tensor of an update, from the algorithm itself, without computing one."""
+    """Name, type and shape of every tensor of an update, derived from the algorithm without computing one."""
     shared, broadcast = _without_numbers(trial)
     scalar = torch.empty((), dtype=trial.dtype, device="meta")
     update, _ = trial.algorithm.finish(
@@ -27,12 +27,11 @@ def shapes_of(trial: Trial) -> dict[str, Shape]:
 
 
 def broadcast_shapes(trial: Trial) -> dict[str, Shape]:
-    """The same of what a site is sent."""
     return _shapes(_without_numbers(trial)[1])
 
 
 def _without_numbers(trial: Trial) -> tuple[Tree, State]:
-    """A model, and what a site is sent of it."""
+    """A model on the meta device, and its broadcast."""
     params, _ = trial.model.init(0)
     shared = {
         name: torch.empty(leaf.shape, dtype=trial.dtype, device="meta")
@@ -49,7 +48,7 @@ def _shapes(state: State) -> dict[str, Shape]:
 def check_broadcast(
     expected: Mapping[int, Mapping[str, Shape]], models: Mapping[int, State], needed: Iterable[int]
 ) -> None:
-    """At a site: whether these are models of the study that was approved there, before anything is done with them."""
+    """At a site: whether these are models of the approved study, before anything is done with them."""
     unlike = [
         number for number, model in models.items() if number not in expected or _shapes(model) != expected[number]
     ]
@@ -60,7 +59,6 @@ def check_broadcast(
 
 
 def leaves_hash(leaves: Tree) -> bytes:
-    """Of all their numbers, types and shapes."""
     digest = sha256()
     for name in sorted(leaves):
         leaf = leaves[name].detach().contiguous().cpu()

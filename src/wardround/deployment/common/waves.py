@@ -1,4 +1,4 @@
-"""A wave: trials that travel together in one message each round, from the start or a checkpoint to the end."""
+"""A wave: trials that travel together in one message per round, from the start or a checkpoint to the end."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ NoiseOf = Callable[[Trial], Stream | None]
 
 @dataclass(frozen=True)
 class WaveState:
-    """All that a wave is between two rounds, but for its trials."""
+    """The state of a wave between two rounds, without its trials."""
 
     round: int
     runs: tuple[Run, ...]
@@ -80,8 +80,6 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
 
 @dataclass(frozen=True)
 class Task:
-    """What one site is asked in one round."""
-
     work: dict[int, int] = field(default_factory=dict)  # epochs, by trial
     score: list[int] = field(default_factory=list)  # trials whose last model is scored there
 
@@ -91,7 +89,7 @@ class Task:
 
 
 def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Sequence[int]) -> dict[str, Task]:
-    """By site. `quiet` are trials that are not scored while they train."""
+    """By site. Trials in `unscored` are not scored while they train."""
     tasks_by_site: dict[str, Task] = {}
     due = bool(state.round and interval and state.round % interval == 0)
     for number, trial in enumerate(trials):
@@ -107,7 +105,7 @@ def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Se
 
 
 def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
-    """What a site is sent: of each trial what its algorithm broadcasts."""
+    """The broadcast of each chosen trial."""
     tensors: Tree = {}
     for number in chosen:
         trial = trials[number]
@@ -119,7 +117,7 @@ def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Seq
 
 
 def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
-    """A hash for each trial of a secure wave, in which all sites are sent the same."""
+    """By trial of a secure wave, in which all sites receive the same."""
     return {
         str(number): leaves_hash(tree.flatten(trial.algorithm.broadcast(state.runs[number].server, 0))).hex()
         for number, trial in enumerate(trials)
@@ -128,7 +126,6 @@ def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
 
 
 def same_for_all_sites(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
-    """Whether every site would be sent the same."""
     return not any(trials[number].algorithm.personal for number in chosen)
 
 
@@ -152,7 +149,7 @@ def evaluate_message(wave: int, state: WaveState, site: str, score: Sequence[int
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a round brought: answers of sites, and in a secure wave the sums of their updates, or why there is none."""
+    """The answers of a round, and in a secure wave the sums of the updates, or why there are none."""
 
     entries: Mapping[str, Entry]
     sums: Mapping[int, tuple[np.ndarray, float]] | None = None  # by trial, as `sums_of` has them
@@ -162,29 +159,33 @@ class Arrivals:
 def close_round(
     trials: Sequence[Trial], state: WaveState, arrivals: Arrivals, seconds: float, noise: NoiseOf = lambda trial: None
 ) -> WaveState:
-    """Every trial's round from what has arrived, by the same rules as in a simulation. `noise` is for whole sites."""
+    """Close the round of every trial by the same rules as in a simulation. `noise` is for whole sites."""
     runs, fresh, entries = list(state.runs), [], arrivals.entries
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
         trial, run = trials[number], state.runs[number]
         assignments = assign(trial, run.round)
         intake = Intake(trial, run, assignments)
-        work = _counted(number, assignments, entries)
+        reports = {site: entry.body["trials"].get(str(number)) for site, entry in entries.items()}
+        reported = [assignment for assignment in assignments if reports.get(assignment.site.name) is not None]
+        work = [
+            replace(assignment, epochs=int(reports[assignment.site.name]["epochs"]))
+            for assignment in reported
+            if reports[assignment.site.name]["finite"]
+        ]
         if trial.privacy.secure_sum is None:
             intake.take(_arrived(number, work, entries))
         else:
             _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
-        reports = {site: entries[site].body["trials"][str(number)] for site in record.sites}
-        not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
         fresh.append(
             {
                 "trial": number,
                 "arm": trial.arm,
                 "seed": trial.seed,
                 **vars(record),
-                "epochs": {site: report["epochs"] for site, report in reports.items()},
-                "not_finite": not_finite,
+                "epochs": {site: reports[site]["epochs"] for site in record.sites},
+                "not_finite": [a.site.name for a in reported if not reports[a.site.name]["finite"]],
                 "seconds": seconds / len(active),
             }
         )
@@ -194,27 +195,10 @@ def close_round(
     return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
 
 
-def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
-    """The work that arrived, with the epochs that were really done."""
-    counted = []
-    for assignment in assignments:
-        entry = entries.get(assignment.site.name)
-        report = None if entry is None else entry.body["trials"].get(str(number))
-        if report is not None and report["finite"]:
-            counted.append(replace(assignment, epochs=int(report["epochs"])))
-    return counted
-
-
-def _is_not_finite(number: int, entry: Entry | None) -> bool:
-    """Whether a site has no update of a trial, because its numbers were not finite."""
-    report = None if entry is None else entry.body["trials"].get(str(number))
-    return report is not None and not report["finite"]
-
-
 def _arrived(
     number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[Assignment, Outcome]]:
-    """What sites have sent, one update in memory at a time."""
+    """Reads one update at a time."""
     for assignment in work:
         entry = entries[assignment.site.name]
         report, update = entry.body["trials"][str(number)], entry.update(number)
@@ -224,7 +208,7 @@ def _arrived(
 
 
 def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
-    """A secure sum, or none: what sites did was paid for in both cases."""
+    """A failed sum has its cost as well: the sites have worked."""
     intake.came(work, 8 * block_size(intake.trial))
     if arrivals.failed:
         intake.fail(arrivals.failed)
@@ -236,33 +220,34 @@ def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals:
 def scored_records(
     state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
 ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """Records that are complete, with the figures that sites gave for their models; and those that still wait."""
+    """Complete records with the sites' figures, and those that still wait for figures."""
     ready, waiting = [], []
     for record in state.pending:
         number = record["trial"]
-        if record["round"] == trials[number].training.rounds and not final:
+        ended = record["round"] == trials[number].training.rounds
+        if ended and not final:
             waiting.append(record)  # its last model is scored when the wave ends
             continue
         shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **curve(number, bodies)})
+        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
     return ready, waiting
 
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Loss and accuracy over all rows of all sites that gave theirs; of findings the mean of the sites' own AUCs."""
+    """Loss and accuracy pooled over all rows; of findings the mean of the sites' AUCs."""
     values: dict[str, float] = {}
-    for side in ("test", "validation"):
-        figures = pooled_figures(str(number), side, bodies) or {}
-        values |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
+    for subset in ("test", "validation"):
+        figures = pooled_figures(str(number), subset, bodies) or {}
+        values |= {f"{subset}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
     return values
 
 
-def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Figures of a trial's model over all rows of a side, with the number of rows; None where there are none.
+def pooled_figures(number: str, subset: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Figures of a trial's model over all rows of a subset, with their number; None if there are none.
 
-    `bodies` are of sites, or of regions that have pooled theirs.
+    `bodies` are those of sites, or of regions that have pooled theirs.
     """
-    parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
+    parts = [body["figures"][number][subset] for body in bodies if subset in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
         return None

@@ -1,8 +1,8 @@
-"""The coordinator's side of a run across hospitals: greet, agree, train wave by wave, compute.
+"""The coordinator of a deployed run: greet the sites, let them agree, train wave by wave, compute results.
 
-It knows nothing of the network: a `Transport` carries sealed messages and brings the answers. `run` is a generator of
-steps, so that a terminal or a test decides what to show. Dies at any moment; started again, it goes on with the round
-it was in, with the answers that had arrived.
+It knows nothing about the network: a `Transport` carries sealed messages and brings the answers. `run` is a generator
+of steps, so that a terminal or a test decides what to show. It may die at any moment; when restarted, it resumes the
+round it was in with the answers that had arrived.
 """
 
 import json
@@ -88,11 +88,15 @@ class Coordinator(SecureSumming):
             RunSecret(self.folder.path / "state").destroy()
             invited = Participants(self.invited_hospitals, plan.sites, self.absences)
             write_results(self.folder, plan, federation.described, len(waves), notices, invited)
-            hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
-            self.log.add(FINISHED, study=self.study.hash, files=hashes)
-            self.title = "taking leave"
-            yield from self._say_goodbye(hashes["results.json"])
-            self.folder.remove_state()
+            yield from self._finish()
+
+    def _finish(self) -> Generator[Step]:
+        """Once the results are written."""
+        hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
+        self.log.add(FINISHED, study=self.study.hash, files=hashes)
+        self.title = "taking leave"
+        yield from self._say_goodbye(hashes["results.json"])
+        self.folder.remove_state()
 
     def _begin(self) -> None:
         environment = {**describe_environment(), "engine": "flower", "data_fingerprint": None}
@@ -117,7 +121,7 @@ class Coordinator(SecureSumming):
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
 
     def _federate(self) -> Generator[Step, None, Federation]:
-        """Greet every site, let them agree, and tell them what was agreed. What was agreed once stands."""
+        """Greet every site, let them agree, and send them the agreement, which stands when a run is resumed."""
         path = self.folder.path / "state" / "agreement.json"
         ready = yield from self._greet()
         if path.is_file():
@@ -136,12 +140,12 @@ class Coordinator(SecureSumming):
 
     @property
     def hospitals_here(self) -> list[str]:
-        """Whose rows this run is about: the sites, unless these are regions."""
+        """The hospitals whose rows this run uses: the sites, unless these are regions."""
         return self.members
 
     @property
     def absences(self) -> dict[str, Notice]:
-        """Who did not come, or left, and why."""
+        """Why sites did not come, or left."""
         return {**self.not_joined, **self.left}
 
     @property
@@ -149,7 +153,7 @@ class Coordinator(SecureSumming):
         return self.invited
 
     def _agree(self, ready: Mapping[str, Message]) -> Generator[Step, None, Federation]:
-        """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""
+        """Repeat until all remaining sites agree. Later, no site can be added to this run."""
         while True:
             if len(ready) < len(self.members):
                 self.restrict_to([site for site in ready if site not in self.left])
@@ -168,7 +172,7 @@ class Coordinator(SecureSumming):
                 return federation
 
     def restrict_to(self, sites: Collection[str]) -> None:
-        """These alone are sites of the run. Why the others are not is kept, for the results."""
+        """Remove all other sites from the run, and keep the reason for the results."""
         for site in self.members:
             late = Notice("site-late", "warning", site, details={"greeting": True})
             if site not in sites:
@@ -177,7 +181,7 @@ class Coordinator(SecureSumming):
         self.write_federation()
 
     def without(self, error: SiteError, ready: Mapping[str, Message]) -> dict[str, Message]:
-        """Who disagrees with most of the others leaves, where the quorum allows it; otherwise the run stops here."""
+        """Remove the site that disagrees with the majority, if the quorum allows it; otherwise the run stops."""
         if error.notice.site not in self.present or len(self.present) <= self.quorum:
             raise error
         self.leave(error.notice)
@@ -232,7 +236,7 @@ class Coordinator(SecureSumming):
     def gather(
         self, number: int, trials: list[Trial], state: WaveState, prepare: Message, site_tasks: dict[str, Task]
     ) -> Generator[Step, None, tuple[Arrivals, list[str]]]:
-        """What sites answer in a round, and who of those asked did not."""
+        """The answers of a round, and the sites that did not answer."""
         spool = Spool(self.folder.path / "state", number, state.round)
         sums, sum_of, failed = None, None, ""
         if is_secure(trials) and any(task.work for task in site_tasks.values()):
@@ -264,7 +268,7 @@ class Coordinator(SecureSumming):
         self.log.add("round closed", wave=number, round=round_number, updates=updates, missing=missing, **failed)
 
     def _entries(self, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
-        """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
+        """The answers that count. A vector that is part of a sum counts even if its site has left since."""
         settled = [] if sums is None else sums.decisions.settled.get("survivors", [])
         return spool.entries(
             [site for site in self.members if site in site_tasks and (site in self.present or site in settled)]
@@ -306,11 +310,11 @@ class Coordinator(SecureSumming):
         yield from self.collect(messages, take, f"round {state.round + 1}", closing=True, there=known)
 
     def _catch_up(self, site: str, prepare: Message) -> dict[str, Any]:
-        """A site that was away when the others were told what was agreed is told with its first message."""
+        """A site that was away when `prepare` was sent receives it with its first message."""
         return {} if site in self.prepared else {"prepare": prepare.body}
 
     def _noise(self, round_number: int, trial: Trial) -> Stream | None:
-        """For whole sites, from a secret that the coordinator drew for this run: a repeated round repeats it."""
+        """Noise for whole sites, from the coordinator's secret of this run: a repeated round has the same noise."""
         if trial.privacy.site is None:
             return None
         secret = RunSecret(self.folder.path / "state").draw(used=True)
@@ -325,9 +329,9 @@ class Coordinator(SecureSumming):
         prepare: Message,
         extra: Mapping[str, Tree] | None = None,
     ) -> dict[str, Sealed]:
-        """Sealed messages with the models in them. Where all sites are sent the same, it is packed and hashed once.
+        """Sealed messages with their models. What is the same for all sites is packed and hashed once.
 
-        `beside` has what else a site is sent; sites that are sent the same have one and the same tree.
+        `extra` are further tensors for a site; sites that receive the same have the very same tree.
         """
         packed: dict[tuple[Any, ...], Sealed] = {}
         sealed = {}
@@ -348,20 +352,25 @@ class Coordinator(SecureSumming):
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
-        answers = yield from self.summaries(number, trials, state, score, prepare)
+        own = self._own_models(trials, state, score)
+        answers = yield from self.summaries(number, trials, state, score, prepare, own)
         for record in scored_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
             records.add(record)
-        self._keep_final(number, trials, state, answers)
+        save_summaries(self.folder, number, trials, self._by_hospital(answers))
+        for trial, run in zip(trials, state.runs, strict=True):
+            if self.study.arm(trial.arm).held_out is None:
+                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
         heads = {site: message.body["head"] for site, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)
 
-    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Message]) -> None:
-        """`answers` have what each hospital told of its test rows."""
-        save_summaries(self.folder, number, trials, answers)
-        for trial, run in zip(trials, state.runs, strict=True):
-            if self.study.arm(trial.arm).held_out is None:
-                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+    def _own_models(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Tree]:
+        """Those of regions, where sites form some."""
+        return {}
+
+    def _by_hospital(self, answers: Mapping[str, Message]) -> Mapping[str, Message]:
+        """The summaries of each hospital."""
+        return answers
 
     def summaries(
         self,
@@ -372,7 +381,7 @@ class Coordinator(SecureSumming):
         prepare: Message,
         own: Mapping[str, Tree] | None = None,
     ) -> Generator[Step, None, dict[str, Message]]:
-        """Final models to all; summaries come back. Where sites form regions, `own` are the regions' own models."""
+        """Send the final models and collect summaries. Where sites form regions, `own` are the regions' own models."""
         requests = {
             site: (evaluate_message(number, state, site, score, self.run_name), list(range(len(trials))))
             for site in self.present
@@ -390,7 +399,7 @@ class Coordinator(SecureSumming):
     def check_summary(
         self, site: str, message: Message, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
     ) -> None:
-        """`regional` are the trials of which it was sent its region's own model too."""
+        """`regional` are the trials for which the site also has its region's own model."""
         check_summaries(site, message.body["summaries"], trials, self.agreed_plan, regional)
         check_figures(site, message.body["figures"], score, trials, self.agreed_plan)
 
@@ -401,7 +410,7 @@ class Coordinator(SecureSumming):
         return self.plan
 
     def _say_goodbye(self, results: str, why: str = "") -> Generator[Step]:
-        """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
+        """A site that is not connected forgets its state when the next run begins."""
         message = Message("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
         messages = {site: self.sealed(message, site) for site in self.members if self.transport.connected().get(site)}
         began = time.monotonic()
@@ -414,7 +423,7 @@ class Coordinator(SecureSumming):
 
 
 def _takes_part(site: str, round_number: int, sums: Sum | None) -> bool:
-    """Whose keys or shares did not come has no place in the round's sum; who only scores needs none."""
+    """A site without keys or shares is not part of the round's sum; one that only scores needs none."""
     return sums is None or site in sums.sharers or site not in expected_sites(sums.trials, round_number)
 
 

@@ -1,8 +1,8 @@
-"""A site's secret of one run: 32 bytes from its operating system, as a file that nobody but its owner may read.
+"""The secret of one run at a site: 32 bytes from the operating system, in a file that only its owner may read.
 
-Sampling, noise and masks come from it, so that a site that died repeats itself bit by bit. It is drawn once in a run.
-When the run is over it is destroyed, and the run can never have another: the same round under two secrets would be two
-answers where one was paid for.
+Sampling, noise and masks are derived from it, so that a restarted site repeats itself bit by bit. It is drawn once in a
+run and destroyed at the end, and a run can never have another: the same round under two secrets would be two answers
+where one was paid for.
 """
 
 import os
@@ -23,7 +23,7 @@ class RunSecret:
         self.folder, self.path, self.destroyed = folder, folder / "secret", folder / "secret-destroyed"
 
     def draw(self, used: bool) -> bytes:
-        """The run's secret; a new one before its first use. `used` says whether anything was made with one already."""
+        """The run's secret, drawn before its first use. `used` says whether anything was made with one already."""
         if self.destroyed.exists():
             raise DeployError("secret", "that of this run was destroyed when the run was over", REMEDY)
         try:
@@ -38,7 +38,7 @@ class RunSecret:
         return secret
 
     def _new(self) -> bytes:
-        """On disk as a whole before it is used, and never in place of another."""
+        """Complete on disk before it is used, and never in place of another."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         secret, begun = os.urandom(KEY_BYTES), self.folder / f".secret-{os.getpid()}"
         begun.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ class RunSecret:
         return secret
 
     def destroy(self) -> None:
-        """Overwritten and removed; said first, so that no crash in between lets another be drawn."""
+        """Overwrite and remove it. The marker comes first, so that no crash in between lets another be drawn."""
         for left in self.folder.glob(".secret-*"):
             left.unlink()
         if not self.path.exists():

@@ -1,7 +1,7 @@
-"""A bundle at a hospital that took part in a deployed run, from what the run left there. Nothing is sent or asked.
+"""A bundle at a hospital that took part in a deployed run, made from what the run left there, without the network.
 
-The card holds what the hospital knows: its own rows and figures, who took part, and what its ledger says. How many
-rows others have, and figures over all hospitals, are in the coordinator's report.
+The card holds what the hospital knows: its own rows and figures, who took part, and its ledger. Other hospitals'
+numbers of rows, and figures over all hospitals, are in the coordinator's report.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,16 @@ from wardround.bundles.build.assemble import (
     Origin,
     OtherRows,
     OtherScores,
+    bundle_name,
     model_of,
-    plain_name,
-    unrecorded,
     write_bundle,
 )
-from wardround.bundles.build.make import FOLDER, saved_scores, side_of
-from wardround.bundles.build.run_inputs import Beside, beside_of
+from wardround.bundles.build.make import FOLDER, saved_scores
+from wardround.bundles.build.run_inputs import RunInputs, labelled_rows, run_inputs
 from wardround.bundles.bundle import build_model
-from wardround.bundles.card.card import FIGURES, Told, findings_told
+from wardround.bundles.card.card import FIGURES, CardFacts, finding_figures
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
-from wardround.core.notices import line_of
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.site import Site
@@ -94,14 +92,14 @@ def bundle_of(
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
 ) -> Path:
-    """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
+    """`clahe` says whether CLAHE was applied when this hospital's images were read."""
     study = session.study
     names = [known.name for known in study.arms]
     if arm not in names:
         raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, names, "Arms"))
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
-    target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
+    target = FOLDER / bundle_name(study.name, arm, session.site) if out is None else Path(out)
     refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
@@ -118,8 +116,8 @@ def _changed(session: Session) -> RunError:
 
 
 def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
-    """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
-    protected, the fingerprint of all rows that the ledger has charged."""
+    """Compare with what the run left here: the outcome of every tested row, and, where patients are protected, the
+    fingerprint of all rows that the ledger has charged."""
     rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
     label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
     charged = {entry.patients for entry in _ledger_entries(session)}
@@ -131,7 +129,6 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
 
 
 def _ledger_entries(session: Session) -> list[Entry]:
-    """What this run has charged this site's patients."""
     return [entry for entry in session.ledger.entries() if (entry.run, entry.site) == (session.run, session.site)]
 
 
@@ -145,58 +142,51 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
     _refuse_changed(session, predictions)
-    beside = _run_inputs(session, arm, site, clahe)
-    test = np.searchsorted(cohort.row_numbers, site.test_rows)
+    data = _run_inputs(session, arm, site, clahe)
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
-    params, buffers = _weights(session, arm, seed, beside, models)
+    params, buffers = _weights(session, arm, seed, data, models)
     return Origin(
         study=session.study,
         run=session.run,
         arm=arm,
-        asked=arm.name,
+        requested_arm=arm.name,
         seed=seed,
         site=session.site,
-        recipe=beside.recipe,
+        data=data,
         classes=session.plan.classes,
         params=params,
         buffers=buffers,
         vocabulary=dict(session.records.vocabulary.get(session.site, {})),
-        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
-        train=side_of(site.train, trial.dtype),
-        validation=side_of(site.validation, trial.dtype),
-        table=beside.table,
-        test=test,
+        train=labelled_rows(site.train, trial.dtype),
+        validation=labelled_rows(site.validation, trial.dtype),
+        test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_label=label,
         saved=score,
-        told=_card_facts(session, arm, seed, site, predictions),
+        card_facts=_card_facts(session, arm, seed, site, predictions),
         models=models,
         has_findings=session.plan.has_findings,
-        inputs=beside.inputs,
-        images=beside.images,
-        trained_on=beside.trained_on,
-        trained=beside.trained,
     )
 
 
-def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
-    """What rows have beside columns. Thresholds of other hospitals' findings are not known here."""
-    inputs = beside_of(session.plan, arm, site, {"findings": {}})
-    if inputs.inputs.images is None:
-        return inputs
-    return replace(inputs, inputs=replace(inputs.inputs, images=replace(inputs.inputs.images, clahe=clahe)))
+def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> RunInputs:
+    """Thresholds that all hospitals chose for findings are not known here, nor which rows a party lacks."""
+    data = replace(run_inputs(session.plan, arm, site, {"findings": {}}), missing_parties={})
+    if data.inputs.images is None:
+        return data
+    return replace(data, inputs=replace(data.inputs, images=replace(data.inputs.images, clahe=clahe)))
 
 
 def _weights(
-    session: Session, arm: Arm, seed: int, beside: Beside, models: Mapping[str, Factory] | None
+    session: Session, arm: Arm, seed: int, data: RunInputs, models: Mapping[str, Factory] | None
 ) -> tuple[Tree, Tree]:
-    """The model with which this site predicts, as the end of the run left it here."""
+    """The model with which this site predicts after the run."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
     if not path.is_file():
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    model = model_of(arm, beside.recipe, session.plan.classes, session.plan.has_findings, beside.inputs)
-    params, buffers = build_model(model, f"arm {arm.name}", models).init(0)
+    description = model_of(arm, data.recipe, session.plan.classes, session.plan.has_findings, data.inputs)
+    params, buffers = build_model(description, f"arm {arm.name}", models).init(0)
     if set(leaves) != {*params, *buffers}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
     return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
@@ -209,17 +199,17 @@ def _predictions(session: Session) -> pd.DataFrame:
     return predictions
 
 
-def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
+def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> CardFacts:
     study = session.study
     members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
     of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
     scores = Scores.of(of_arm, thresholds=load_thresholds(session.folder))
     resampling = Resampling.of(study.evaluation_of(arm))
     seeds = tuple(study.evaluation.seeds)
-    return Told(
+    return CardFacts(
         study=study,
         arm=arm,
-        asked=arm.name,
+        requested_arm=arm.name,
         seed=seed,
         site=session.site,
         trained={name: len(site.train) if name == session.site else None for name in members},
@@ -233,17 +223,17 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         else None,
         privacy=_privacy(session, arm, seed),
         subgroups={},
-        warnings=(*session.records.notes, *map(line_of, session.plan.own_notices())),
+        notices=(*session.records.notices, *session.plan.own_notices()),
         findings=_findings(scores, arm.name, session.site, resampling),
     )
 
 
 def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> dict[str, Any]:
-    """Of each finding what this site knows: its own AUC."""
+    """For each finding, this site's own AUC."""
     if not scores.findings:
         return {}
-    findings = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)
-    return {name: {**finding, "all_sites": None} for name, finding in findings.items()}
+    figures = finding_figures({"findings": describe_findings(scores, arm, resampling)}, site)
+    return {name: {**figure, "all_sites": None} for name, figure in figures.items()}
 
 
 def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:

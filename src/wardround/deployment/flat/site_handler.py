@@ -1,19 +1,19 @@
 """How a site answers messages. It knows nothing of the network: a sealed message in, a sealed message out.
 
-hello      which study, which run, which sites          ready     columns and classes, or refused
-facts      the columns that all use                     facts     of its training rows
-lend       what some site lacks                         lent      one value a column
-moments    for a common scale                           moments   sums
-prepare    what was agreed                              prepared
-keys       who is in a secure sum                       advert    its keys of this round
-shares     everybody's keys                             shared    shares of its secrets, sealed for each of the others
-train      models, whether its last update counted      update    updates (masked, in a secure sum) and figures
-confirm    who has sent a masked vector                 confirmed its signature
-unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
-evaluate   final models                                 summary   counts; predictions stay
-goodbye    the run is over                              goodbye
+hello        which study, which run, which sites          ready        columns and classes, or refused
+facts        the columns that all use                     facts        of its training rows
+fill_values  columns that some site lacks                 fill_values  one value a column
+moments      for a common scale                           moments      sums
+prepare      what was agreed                              prepared
+keys         who is in a secure sum                       advert       its keys of this round
+shares       everybody's keys                             shared       shares of its secrets, sealed for each other site
+train        models, whether its last update counted      update       updates (masked, in a secure sum) and figures
+confirm      who has sent a masked vector                 confirmed    its signature
+unmask       those signatures                             revealed     its shares of what undoes the masks of the sum
+evaluate     final models                                 summary      counts; predictions stay
+goodbye      the run is over                              goodbye
 
-What parties with different features of the same patients are asked is in vertical_session.py.
+What parties with different features of the same patients are asked is in vertical/party_session.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,6 @@ from wardround.protocol.requests import TO_SITES, Kinds, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
-from wardround.training.local import Memory
 
 MOST_SHOWN = 1000  # characters of one line on this site's screen
 UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
@@ -70,7 +69,7 @@ class SiteWork:
         notice: Callable[[str], None] = lambda line: None,
         peers: Mapping[str, Verifier] | None = None,
     ) -> None:
-        """`peers` are the public keys of all sites, which a secure sum needs."""
+        """`peers` are the public keys of all sites, for secure sums."""
         self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
         self.load, self.notice, self.coordinator = load, notice, coordinator
         self.peers: Mapping[str, Verifier] = peers or {}
@@ -82,7 +81,8 @@ class SiteWork:
         self.log, self.past_sums = AuditLog(state / "audit.jsonl"), Commitments(state / "sums.jsonl")
 
     def answer(self, sealed: Sealed) -> Sealed:
-        """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
+        """Never raises. Other sites learn about an error in one line without values; this site's screen shows it in
+        full."""
         try:
             message = open_sealed(sealed, self.coordinator, "coordinator")
         except DeployError as error:
@@ -128,7 +128,7 @@ class SiteWork:
         return answer
 
     def _decline(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
-        """An answer that says no, logged where a log can be written."""
+        """A negative answer, logged if the log can be written."""
         self.notice(f"{kind}: {plain_text(shown, MOST_SHOWN)}")
         try:
             head = self.log.add(event, **detail)
@@ -160,14 +160,14 @@ class SiteWork:
             return self._in_a_sum(kind, session, body)
         handlers = {
             "facts": session.facts,
-            "lend": session.lend,
+            "fill_values": session.fill_values,
             "moments": session.moments,
             "prepare": session.prepare,
         }
         return handlers[kind](body)
 
     def _goodbye(self, body: Body) -> dict[str, Any]:
-        """Heard outside opening hours too, and of a study whose approval was withdrawn: it only forgets."""
+        """Accepted outside opening hours too, and after an approval was withdrawn: it only removes state."""
         run = check_run_name(body["run"])
         session = self.session
         (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
@@ -190,15 +190,18 @@ class SiteWork:
                 Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
                 forget_matching(other.parent)
                 RunSecret(other.parent).destroy()
-        study = self.gate.study(str(body["study"]), [str(name) for name in body["sites"]])
-        if is_vertical(study):
-            return self._hello_of_party(run, body)
+        sites = [str(name) for name in body["sites"]]
+        study = self.gate.study(str(body["study"]), sites)
+        session = self._greeted_party(run, body) if is_vertical(study) else self._greeted_session(run, body)
+        self.log.add("joined", site=self.site, run=run, study=study.hash, sites=sites)
+        self.notice(f"takes part in {study.name}, run {run}")
+        return session.ready()
+
+    def _greeted_session(self, run: str, body: Body) -> Session:
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
         self._refuse_unknown_keys(self.session)
         self.session.greeted()
-        self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
-        self.notice(f"takes part in {self.session.study.name}, run {run}")
-        return self.session.ready()
+        return self.session
 
     def _session(self, body: Body) -> Session:
         run = check_run_name(body["run"])
@@ -210,20 +213,17 @@ class SiteWork:
             self.session.prepare(body["prepare"])
         return self.session
 
-    def _hello_of_party(self, run: str, body: Body) -> dict[str, Any]:
-        """Greeted again in the same run, it goes on with what it has in memory."""
+    def _greeted_party(self, run: str, body: Body) -> PartySession:
+        """Greeted again in the same run, it goes on with its session in memory."""
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
             session = PartySession(self.site, self.state / run, self.gate, self.families, self.rows(), body, *keys)
             session.greeted()
             self.party = PartyWork(session)
-        session = self.party.session
-        self.log.add("joined", site=self.site, run=run, study=session.study.hash, sites=session.sites)
-        self.notice(f"takes part in {session.study.name}, run {run}")
-        return session.ready()
+        return self.party.session
 
     def _as_party(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """As `_train`: what was answered once is answered with the same bytes."""
+        """As in `_train`, a repeated request is answered with the same bytes."""
         body, run = message.body, check_run_name(message.body["run"])
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
@@ -252,7 +252,7 @@ class SiteWork:
         return self.records
 
     def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
+        """A repeated request is answered with the same bytes, whether the answer was lost or the coordinator died."""
         body, session = message.body, self._session(message.body)
         wave, number = int(body["wave"]), int(body["round"])
         request = request_hash(message.body, tensors)
@@ -273,7 +273,8 @@ class SiteWork:
         report, updates, memories = train(session, body, message.tensors)
         leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
         sealed = self._seal(ANSWERS[message.kind], {**report, **place_of(body)}, head, leaving)
-        session.store.keep(wave, number, _settled(memories), request, sealed)
+        settled = {n: memory.settled() for n, memory in memories.items()}
+        session.store.keep(wave, number, settled, request, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
         for n, entry in report["trials"].items():
             if not entry["finite"]:
@@ -283,14 +284,14 @@ class SiteWork:
         return sealed
 
     def _refuse_unknown_keys(self, session: Session) -> None:
-        """Without the others' keys the coordinator could take part in their names."""
+        """Without the others' keys the coordinator could impersonate them."""
         unknown = [site for site in session.companions if site not in self.peers]
         if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
             reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
             raise Refused(Refusal(reason))
 
     def _seat(self, session: Session, body: Body) -> SumParticipant:
-        """This site's place in the sum that a message is about, with all that it was told of it."""
+        """This site's participant in the sum that a message is about."""
         wave, number, proposed = int(body["wave"]), int(body["round"]), body["sum"]
         trials = trials_of(session, wave)
         place = Place(session.study.hash, session.run, wave, number)
@@ -332,7 +333,7 @@ class SiteWork:
         return answer
 
     def _disclosable(self, error: WardroundError) -> str:
-        """With the name of the peer whom it is about."""
+        """With the name of the peer that the error is about."""
         about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
         return f"{about}{disclosable(error)}"
 
@@ -341,17 +342,13 @@ class SiteWork:
 
 
 def request_hash(body: Body, tensors: bytes) -> str:
-    """What is asked, without what changes when it is asked again (the head of the coordinator's log)."""
+    """Identifies a request, without what changes when it is repeated (the head of the coordinator's log)."""
     same = {key: value for key, value in body.items() if key != "head"}
     return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
 
 
-def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
-    return {number: memory.settled() for number, memory in memories.items()}
-
-
 def disclosable(error: WardroundError) -> str:
-    """What others may know of an error: nothing of what is in a cell, and no count of rows."""
+    """What others may know about an error: no content of a cell, and no number of rows."""
     if isinstance(error, DataError):
         return UNREADABLE
     if isinstance(error, CheckError):

@@ -1,22 +1,28 @@
 """One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
 
-A session is made from two messages (hello and prepare; what comes between is how sites agree) and kept as a file, so
-that a process that died goes on in the middle of a round without being greeted again.
+A session is made from two messages (`hello` and `prepare`) and stored in a file, so that a restarted process goes on in
+the middle of a round without another greeting.
+
+What patients pay for a round is looked up before training and charged before anything leaves. The ledger is the site's
+own and outlives every run. A repeated request is charged once and answered with the same bytes.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State
-from wardround.data.agreement import LEAST, lend, moments, own_fill
+from wardround.data.agreement import LEAST, compute_fill_values, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
-from wardround.data.records import SIDES, Records, class_hash
+from wardround.data.records import SPLIT_PARTS, Records, class_hash
 from wardround.data.serialization import read_column, read_layout, write_column
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
@@ -32,13 +38,16 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
+from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
-from wardround.deployment.flat.site_account import LEDGER, PrivateRequest, private_requests
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
-from wardround.runs.ledger import Ledger
+from wardround.runs.ledger import Entry, Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families
 from wardround.study.schema import Study
 from wardround.training.local import Memory
@@ -48,7 +57,7 @@ Body = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """What a site asks itself before it answers. Each raises `Refused`."""
+    """A site's decisions before it answers. Each method raises `Refused`."""
 
     def study(self, study_hash: str, sites: list[str]) -> Study: ...
     def still_approved(self, study_hash: str) -> None: ...
@@ -56,6 +65,27 @@ class Gate(Protocol):
     def budget(self) -> float | None: ...
     def least_sites(self) -> int: ...
     def opening_hours(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class PrivateRequest:
+    """The requested work of one private trial in one round."""
+
+    trial: Trial
+    number: int  # of this site among the trial's
+    epochs: int
+    entry: Entry  # what it would cost
+    known: Entry | None  # what it has cost, where it was answered before
+
+    @property
+    def again(self) -> int | None:
+        """The epochs that were trained and charged, if the request was answered before. Exactly these are repeated,
+        however long that takes."""
+        return None if self.known is None else self.known.steps // self.trial.sampling(self.number).steps
+
+    def cost(self, epochs: int) -> Entry:
+        """Of this many epochs, which may be fewer than requested."""
+        return replace(self.entry, steps=self.trial.sampling(self.number).steps * epochs)
 
 
 class Session:
@@ -83,7 +113,7 @@ class Session:
         return session
 
     def greeted(self) -> None:
-        """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
+        """Store the session. What the same sites agreed on earlier in this run stands until a new `prepare`."""
         known = known_messages(self.folder) or {}
         if known.get("hello", {}).get("sites") == self.sites:
             self._recall(known)
@@ -100,7 +130,7 @@ class Session:
         write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
 
     def ready(self) -> dict[str, Any]:
-        """What the others must know to check that all mean the same."""
+        """What other sites need in order to check that all mean the same."""
         records = self.records
         shares_columns = records.is_table and not self.keeps_columns
         return {
@@ -113,7 +143,7 @@ class Session:
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether no arm needs to know which columns this site records."""
+        """Whether no arm needs to know this site's columns."""
         return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
 
     @property
@@ -127,7 +157,7 @@ class Session:
         return self.secret.draw(used)
 
     def streams(self, trial: Trial, number: int) -> Streams:
-        """Where sampling and noise of a private trial come from in a round."""
+        """Sampling and noise of a private trial in a round."""
         key = site_key(self.own_secret(), self.run, trial.arm, trial.seed, number)
         return lambda purpose: SecretStream(key, purpose)
 
@@ -139,14 +169,44 @@ class Session:
         shared: Mapping[int, State],
         memories: Mapping[int, Memory],
     ) -> dict[int, PrivateRequest]:
-        """What this site's patients would pay in a round, by trial. Refused where it is asked for twice or too much."""
+        """The private work of a round, by trial. Refused if it would take the spending of this site's patients, over
+        all studies, beyond the budget; a repeated request with another model is refused too, because the same noise on
+        two gradients would show their difference."""
         if not any(trials[n].privacy.example for n in epochs_by_trial):
             return {}
-        patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
-        place = {"run": self.run, "study": self.study.hash, "study_name": self.study.name}
-        place |= {"site": self.site, "patients": patients}
-        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in epochs_by_trial.items()}
-        return private_requests(self.ledger, self.gate.budget(), place, number, work, shared, memories)
+        entries = self.ledger.entries()
+        known = {entry.place: entry for entry in entries}
+        requests: dict[int, PrivateRequest] = {}
+        for n, epochs in epochs_by_trial.items():
+            trial, site_number = trials[n], _number(trials[n], self.site)
+            example, charge = trial.privacy.example, trial.charge(site_number, epochs, number)
+            if example is None or charge is None:
+                continue
+            entry = Entry(
+                run=self.run,
+                study=self.study.hash,
+                study_name=self.study.name,
+                site=self.site,
+                patients=self.plan.cohort_of(self.study.arms[0]).fingerprint,
+                arm=trial.arm,
+                seed=trial.seed,
+                round=number + 1,
+                rate=charge.rate,
+                noise=charge.noise,
+                steps=charge.steps,
+                delta=example.delta,
+                question=work_hash(shared.get(n, {}), memories[n], number, epochs),
+                guarantee=True,
+            )
+            before = known.get(entry.place)
+            if before is not None and before.question != entry.question:
+                problem = "asks again for a round that was answered, with another model"
+                remedy = "Begin a new run: two answers would cost what was charged for one."
+                raise DeployError("coordinator", problem, remedy)
+            requests[n] = PrivateRequest(trial, site_number, epochs, entry, before)
+        new = [request.entry for request in requests.values() if request.known is None]
+        _refuse_beyond(self.gate.budget(), entries, new)
+        return requests
 
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])
@@ -155,7 +215,7 @@ class Session:
         for key in self.plan.row_sets:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
             split = self.plan.own_split(key)
-            sizes = {side: len(getattr(split, side)) for side in SIDES}
+            sizes = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
             row_sets.append({**sizes, "facts": None if facts is None else write_facts(facts)})
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
@@ -165,7 +225,7 @@ class Session:
         return {"sets": row_sets, "described": described, "directions": self._directions(first)}
 
     def _directions(self, key: Key) -> dict[str, Any]:
-        """Which way columns point, so that an inverted label shows. Nothing where patients are promised more."""
+        """Shows inverted labels. Empty where patients have differential privacy."""
         if is_private(self.study) or not self.study.deployment.compare_labels:
             return {}
         split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
@@ -173,26 +233,25 @@ class Session:
         return direction_payload(directions, self.keeps_columns)
 
     def _use(self, columns: list[Any] | None) -> None:
-        """The columns that all use."""
         if "columns" in self.messages and self.messages["columns"] == columns:
             return
         agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
         self.messages["columns"] = columns
 
-    def lend(self, body: Body) -> dict[str, Any]:
-        """Only what the coordinator asks for: columns that some site never recorded."""
+    def fill_values(self, body: Body) -> dict[str, Any]:
+        """Only for the requested columns, which some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
         fill_values: list[dict[str, Any]] = []
-        for kind, place, request in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+        for kind, place, request in zip(self.plan.kinds, body["of"], body["missing"], strict=True):
             if place is None:
                 fill_values.append({"fill": [], "counts": [], "levels": {}})
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
-            own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
+            own = compute_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
             fill_values.append(write_fill_values(own, request["numbers"], request["categories"]))
-        return {"lent": fill_values}
+        return {"fill_values": fill_values}
 
     def moments(self, body: Body) -> dict[str, Any]:
         """Sums over training rows, for a common scale."""
@@ -204,7 +263,7 @@ class Session:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
-            own = lend(table, train, layouts[place], arm.preparation)
+            own = compute_fill_values(table, train, layouts[place], arm.preparation)
             summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
         return {"moments": summed}
 
@@ -214,7 +273,7 @@ class Session:
         return {"waves": len(self.waves)}
 
     def _agree(self, body: Body) -> None:
-        """What cannot be agreed on leaves everything as it was."""
+        """On failure everything stays as it was."""
         before = dict(self.messages), self.plan, self.plan.agreed, self.waves
         try:
             self._use(body["columns"])
@@ -233,8 +292,8 @@ def _number(trial: Trial, site: str) -> int:
 
 
 def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
-    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too. Findings
-    are those that the site file lists, whether or not a row has them."""
+    """The name of a class of few rows may be a typing error and is withheld; others only see whether they have it
+    too. Findings are those that the site file lists, whether or not a row has them."""
     few = np.zeros(len(records.classes), dtype=bool)
     if not records.has_findings:
         counts = np.bincount(records.target, minlength=len(records.classes))
@@ -254,7 +313,24 @@ def known_messages(folder: Path) -> dict[str, Any] | None:
 
 
 def check_run_name(run: Any) -> str:
-    """It becomes a folder's name, and comes from outside."""
+    """It comes from outside and becomes the name of a folder."""
     if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
         raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
     return run
+
+
+def _refuse_beyond(budget: float | None, entries: list[Entry], new: list[Entry]) -> None:
+    if budget is None or not new:
+        return
+    together = [*charges_of(entries), *(Charge(entry.rate, entry.noise, entry.steps) for entry in new)]
+    if epsilon(together, min(entry.delta for entry in [*entries, *new])) > budget:
+        limit = f"an epsilon of {budget:g} over all studies (most_total_epsilon)"
+        raise Refused(Refusal(f"its patients' privacy budget is spent: another round would exceed {limit}"))
+
+
+def work_hash(shared: State, memory: Memory, round_number: int, epochs: int) -> str:
+    """Hash of everything that a site's gradients depend on, except its rows and its secret."""
+    digest = sha256(f"{round_number} {epochs}".encode())
+    for part in (tree.flatten(shared), memory.leaves()):
+        digest.update(leaves_hash(part))
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""A site's share of a round: its model scored on its own rows, its local work done, and what may leave."""
+"""A site's work in a round: score the model on its own rows, train locally, and select what may leave."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
-from wardround.deployment.common.deployed_plan import Side, reported_sides
+from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.secure_wave import in_round, is_secure
 from wardround.deployment.common.spool import is_finite
@@ -28,7 +28,7 @@ from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.privacy.dp.protection import Streams
-from wardround.runs.folder import write_atomically
+from wardround.runs.folder import RunFolder
 from wardround.runs.ledger import Entry
 from wardround.runs.prediction_tables import group_table
 from wardround.training.local import Memory, Outcome
@@ -37,7 +37,7 @@ from wardround.training.trial import Trial, assign
 
 
 class WholeEpochs:
-    """The batches of a round, epoch by epoch, until time is over. Its length is what was really done."""
+    """The batches of a round, epoch by epoch, until the time is over. Its length is the number of batches used."""
 
     def __init__(self, order: Sequence[Tensor], epochs: int, over: Callable[[], bool]) -> None:
         self.order, self.per_epoch, self.over = order, max(1, len(order) // epochs), over
@@ -59,7 +59,7 @@ class WholeEpochs:
 
 
 def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
-    """What is told, the updates, and what stays. `work` says how many epochs each trial trains here.
+    """The answer's body, the updates, and the new memories. `work` has the epochs for each trial.
 
     What patients pay for is in the ledger when this returns.
     """
@@ -105,14 +105,14 @@ def work_order(
     again: int | None,
     streams: Streams | None,
 ) -> WholeEpochs:
-    """`again` are the epochs of an answer that is repeated, whose time is not looked at."""
+    """`again` are the epochs of a repeated answer, for which no time limit holds."""
     done = epochs if again is None else again
     order = order_of(trial, own_site(session, trial.sites), number, done, streams)
     return WholeEpochs(order, done, _over(trial, None if again is not None else until))
 
 
 def update_report(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
-    """What is told beside an update: no figure of patients who are protected, or of a site that is."""
+    """What accompanies an update: no figure of protected patients, or of a protected site."""
     privacy = trial.privacy
     hidden = privacy.secure_sum is not None or privacy.site is not None
     return {
@@ -130,8 +130,8 @@ def _is_finite(update: State, report: Mapping[str, Any]) -> bool:
 
 
 def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
-    """Numbers that are not finite would make everybody's model useless. Where sites are added up under masks, nothing
-    can be left out of the vector of a single site: then it is not part of the sum."""
+    """Such an update would make the shared model useless. Under masks nothing can be left out of a single site's
+    vector, so the site is not part of the sum."""
     if trial.privacy.secure_sum is not None:
         problem = f"its update of {trial.arm} has numbers that are not finite"
         raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
@@ -139,7 +139,7 @@ def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
 
 
 def flat(updates: Mapping[int, State]) -> Tree:
-    """Updates as they travel where nothing masks them."""
+    """Updates as they travel without masks."""
     return {f"{n}/{name}": leaf for n, update in updates.items() for name, leaf in tree.flatten(update).items()}
 
 
@@ -161,7 +161,7 @@ def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> 
 
 
 def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
-    """All that the study asks of this site in a round."""
+    """All work of this site in a round, by the study."""
     return {
         n: assignment.epochs
         for n, trial in in_round(trials, number).items()
@@ -177,23 +177,22 @@ def figures(
     shared: Mapping[int, State],
     memories: Mapping[int, Memory],
 ) -> dict[str, Any]:
-    """Sums for the curves: of the model that was sent, which is the last round's."""
+    """Sums for the curves, of the received model, which is that of the last round."""
     figures_by_trial: dict[str, Any] = {}
     for number in map(int, body["score"]):
-        sides: dict[str, Any] = {}
-        for side in ("test", "validation"):
-            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+        subsets: dict[str, Any] = {}
+        for subset in ("test", "validation"):
+            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], subset)
             curve = {} if prediction is None else curve_figures(prediction, session.study.deployment.smallest_cell)
             if curve:
-                sides[side] = curve
-        if sides:
-            figures_by_trial[str(number)] = sides
+                subsets[subset] = curve
+        if subsets:
+            figures_by_trial[str(number)] = subsets
     return figures_by_trial
 
 
 def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
-    """The final models: predictions are written here and stay; summaries leave. Where sites form regions, those of the
-    region's own model too."""
+    """Score the final models, and the region's own if there is one: predictions are stored here, summaries leave."""
     wave = int(body["wave"])
     trials = trials_of(session, wave)
     shared = approved_models(session, trials, tensors, trials)
@@ -202,15 +201,15 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     summaries: dict[str, Any] = {}
     names, predictions, thresholds = [], [], []
     for number, trial in trials.items():
-        sides: dict[str, Any] = {}
+        subsets: dict[str, Any] = {}
         cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
-        for side in reported_sides(session.study):
-            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+        for subset in reported_subsets(session.study):
+            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], subset)
             if prediction is None or not len(prediction.rows):
                 continue
             groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), prediction)
-            sides[side] = site_summary(prediction, classes, groups, smallest, cut if side == "test" else None)
-            if side == "test":
+            subsets[subset] = site_summary(prediction, classes, groups, smallest, cut if subset == "test" else None)
+            if subset == "test":
                 names.append((trial.arm, trial.seed))
                 predictions.append(prediction)
                 thresholds.append(cut)
@@ -218,15 +217,17 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
             prediction = own_prediction(session, trial, of_region, memories[number], "test")
             if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
-                sides[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
-        summaries[str(number)] = sides
-        save_model(session, trial, shared.get(number, {}), memories[number])
+                subsets[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
+        summaries[str(number)] = subsets
+        memory = memories[number]
+        params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
+        RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
 
 def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
-    """The model of this site's region; refused where the study that was approved here has none."""
+    """The model of this site's region; refused if the approved study has none."""
     arm, own, known = session.study.arm(trial.arm), shared[REGION_MODEL], shared.get("params", {})
     trains = session.site in [site.name for site in trial.sites] and arm.held_out is None
     alike = {name: leaf.shape for name, leaf in own.items()} == {name: leaf.shape for name, leaf in known.items()}
@@ -237,7 +238,8 @@ def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
 
 
 def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -> np.ndarray | None:
-    """Of the positive class or of findings; None where rows that decide on an arm are scored, as in a simulation."""
+    """Of the positive class or of findings; None where held-out rows are scored to select an arm, as in a
+    simulation."""
     study = session.study
     if study.arm(trial.arm).held_out is not None:
         return None
@@ -248,29 +250,20 @@ def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -
     return own_thresholds(prediction, study.deployment.smallest_cell)
 
 
-def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
-    """None where this arm is not scored here."""
+def own_prediction(
+    session: Session, trial: Trial, shared: State, memory: Memory, subset: Subset
+) -> SitePrediction | None:
+    """None if this arm is not scored here."""
     if session.site not in [site.name for site in trial.scored]:
         return None
     site = own_site(session, trial.scored)
-    rows: Rows = getattr(site, side)
+    rows: Rows = getattr(site, subset)
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
         scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
     label, score, loss, right = scores
-    numbers = getattr(site, f"{side}_rows")
+    numbers = getattr(site, f"{subset}_rows")
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
-
-
-def save_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
-    """The model with which this site predicts, for the site's own use."""
-    from safetensors.torch import save
-
-    leaves = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private, **memory.buffers}
-    folder = session.folder / "models" / trial.arm
-    folder.mkdir(parents=True, exist_ok=True)
-    content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
-    write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
 
 
 def groups_in(cohort: Cohort, prediction: SitePrediction) -> dict[str, np.ndarray]:
@@ -307,7 +300,7 @@ def by_trial(tensors: Tree) -> dict[int, State]:
 def approved_models(
     session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int]
 ) -> dict[int, State]:
-    """As they were sent, if the approved study has such models. A region's own model is checked where it is used."""
+    """The received models, if the approved study has such models. A region's own model is checked where it is used."""
     shared = by_trial(tensors)
     expected = {}
     for number, trial in trials.items():
@@ -321,7 +314,7 @@ def approved_models(
 
 
 def own_or_first(session: Session, trial: Trial) -> Site:
-    """Where this site does not train in an arm, its memory is never used and only has to be there."""
+    """Where this site does not train in an arm, its memory is never used but must exist."""
     return next((site for site in trial.sites if site.name == session.site), trial.sites[0])
 
 
@@ -334,13 +327,13 @@ def threads_for(trial: Trial) -> int:
 
 
 def _over(trial: Trial, until: float | None) -> Callable[[], bool]:
-    """Only an arm that keeps partial work may stop early; the others' late work is dropped by the coordinator."""
+    """Only an arm that keeps partial work may stop early; the coordinator drops late work of the others."""
     keeps = trial.training.stragglers is not None and trial.training.stragglers.policy == "keep"
     return lambda: keeps and until is not None and time.monotonic() > until
 
 
 def _is_update(outcome: Outcome) -> bool:
-    """Whether the update's `params` is how far the model moved, so that the coordinator need not be sent it again."""
+    """Whether the update's `params` is how far the model moved, so that it need not be sent twice."""
     update, moved = outcome.update.get("params"), outcome.moved
     if update is None or moved is None or set(update) != set(moved):
         return False

@@ -103,7 +103,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)  # its progress is not ours
 
 
 def retrying() -> RetryInvoker:
-    """Repeats a call while the network fails. Flower's own ends this process when it is refused; ours says so."""
+    """Repeats a call while the network fails. Flower's own invoker ends this process when it is refused."""
     retry = make_simple_http_retry_invoker()
     retry.max_time = RETRY_FOR
     retry.should_giveup = lambda error: (
@@ -113,14 +113,14 @@ def retrying() -> RetryInvoker:
 
 
 def on_loopback(client: Any) -> Any:
-    """A client that goes straight to this machine: a proxy in the environment would be shown our secret."""
+    """A client that ignores proxies of the environment, which would see our secret."""
     client._client.close()
     client._client = httpx.Client(timeout=30.0, trust_env=False)
     return client
 
 
 class Secret:
-    """An interceptor that shows the SuperLink's loopback door our secret."""
+    """An interceptor that shows our secret to the SuperLink's loopback listener."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -131,7 +131,7 @@ class Secret:
 
 
 class CoordinatorConnection:
-    """The coordinator's connection: registers sites, starts Flower's run, and gives the Grid that carries messages."""
+    """Registers sites, starts Flower's run, and gives the Grid that carries messages."""
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
         door = Secret(secret.hex())
@@ -185,7 +185,7 @@ class CoordinatorConnection:
         self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
 
     def _beat(self) -> bool:
-        """Flower's own ends this process where the SuperLink has given us up, as after a machine was suspended."""
+        """Flower's own heartbeat ends this process if the SuperLink has dropped us, as after a suspend."""
         try:
             known = self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
         except httpx.TransportError:
@@ -205,7 +205,6 @@ class CoordinatorConnection:
         }
 
     def expel(self, site: str) -> None:
-        """Its key opens nothing any more."""
         for node, name in list(self.site_of.items()):
             if name == site:
                 with suppress(*LOST):  # where it fails it is tried again at the next look
@@ -219,7 +218,7 @@ class CoordinatorConnection:
 
 
 class ReconnectingGrid(Grid):
-    """A Grid that outlives its SuperLink: `office` gives the present one."""
+    """A Grid that outlives its SuperLink: `connection` gives the present one."""
 
     def __init__(self, connection: Callable[[], CoordinatorConnection]) -> None:
         self.connection = connection
@@ -257,14 +256,14 @@ class ReconnectingGrid(Grid):
 
 @dataclass
 class Arriving:
-    """An answer, and those of its parts that are there."""
+    """An answer, and the parts of it that have arrived."""
 
     metadata: Metadata
     parts: Sequence[str]
     there: dict[str, bytes] = field(default_factory=dict)
 
     def fetch(self, pull: Callable[[str], bytes]) -> Message | None:
-        """None as long as parts are missing; an error where they will not come any more."""
+        """None while parts are missing; an error message if they will not come any more."""
         missing = False
 
         def pull_and_keep(part: str) -> bytes:
@@ -299,7 +298,7 @@ class Inbox:
         self.arriving: dict[str, Arriving] = {}  # by the number of the question: the SuperLink names each only once
 
     def pull(self, numbers: Sequence[str]) -> list[Message]:
-        """Answers to these messages that are there as a whole. Never waits."""
+        """The complete answers to these messages. Never waits."""
         self._look([number for number in numbers if number not in self.arriving])
         whole = []
         for number in [number for number in numbers if number in self.arriving]:
@@ -336,7 +335,7 @@ class SiteConnection:
     """A site's connection. Everything goes out from here; nobody connects to a site."""
 
     def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:
-        """`before` is the number of a connection that may still stand, from a process that died."""
+        """`before` is the number of a connection that a dead process may have left open."""
         self.retry = retrying()
         public = key.public_key()
         self.client = FleetHttpClient.from_server_address(
@@ -375,7 +374,7 @@ class SiteConnection:
                 return
 
     def receive(self) -> Message | None:
-        """The newest message of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
+        """The newest message of a Flower run, if any: older ones are of rounds that closed without us."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
@@ -400,13 +399,13 @@ class SiteConnection:
             return whole
 
     def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
-        """Tell the SuperLink to keep it no longer."""
+        """Tell the SuperLink that it need not keep this message."""
         metadata = dropped[0].metadata
         confirm = self._retried(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
-        """`progress` is told how many of how many chunks have gone, where there are many."""
+        """`progress` receives the number of chunks sent and their total."""
         run = reply.metadata.run_id
         with lost_link(), no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -434,7 +433,7 @@ class SiteConnection:
             push_objects(objects, push_counted, object_ids_to_push=needed)
 
     def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A call that is repeated for a while when the network fails: a chunk need not cost the whole message."""
+        """Repeats a call while the network fails: a lost chunk need not cost the whole message."""
         return lambda request: self.retry.invoke(method, request)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""An HTTP server that reads nothing of strangers but the head of one request.
+"""An HTTP server that reads nothing from strangers except the head of one request.
 
-uvicorn reads and parses what it is sent, from whoever connects and however slowly. This door stands before it. It
-counts connections before TLS begins, hands uvicorn one head at a time and of limited size, and lets a body follow only
-when `judge` has accepted the head. It also ends connections that keep it waiting.
+uvicorn reads and parses whatever it receives, from anyone and however slowly. This gateway stands before it. It counts
+connections before TLS begins, passes uvicorn one head at a time and of limited size, and lets a body follow only when
+`judge` has accepted the head. It also ends connections that keep it waiting.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` makes of a head: who calls, or the status with which it is refused."""
+    """The result of `judge`: who calls, or the status with which the request is refused."""
 
     caller: str = ""
     status: int = 0
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _pass_head(self) -> None:
-        """If it is complete, and nothing beyond: uvicorn would begin with every request that it is given."""
+        """Only if it is complete, and nothing beyond it: uvicorn would start every request that it receives."""
         end = self.held.find(b"\r\n\r\n", 0, LARGEST_HEAD) + 4
         if end >= 4:
             head = bytes(self.held[:end])
@@ -132,7 +132,6 @@ class Connection(asyncio.Protocol):
             self.http.data_received(bytes(body))
 
     def accept_body(self, size: int, within: float | None = None) -> None:
-        """The body may follow, by default within `BODY_WITHIN`."""
         self.until = asyncio.get_running_loop().time() + (BODY_WITHIN if within is None else within)
         self.missing = size
         data, self.held = self.held, bytearray()
@@ -148,7 +147,7 @@ class Connection(asyncio.Protocol):
             self._pass_head()
 
     async def refuse(self, size: int, receive: Receive) -> None:
-        """Read no more than a small body, and that only so that an honest caller hears why."""
+        """Read at most a small body, so that an honest caller receives the reason."""
         self.dropping = not 0 < size <= SMALL
         if not self.dropping:
             self.accept_body(size, SMALL_WITHIN)
@@ -157,7 +156,7 @@ class Connection(asyncio.Protocol):
         self.held.clear()
 
     def cut(self) -> None:
-        """Soon, whether the caller has taken the answer or not."""
+        """End the connection soon, whether or not the caller has read the answer."""
         self._pause()
         self._end_after(FLUSHED_WITHIN)
 
@@ -203,7 +202,7 @@ class Gateway(uvicorn.Server):
         tidy: Callable[[], object],
         **config: Any,
     ) -> None:
-        """`config` is uvicorn's, and `tidy` is called when strangers have gone."""
+        """`config` is uvicorn's; `tidy` is called after strangers have gone."""
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "ws": "none", "proxy_headers": False}
         super().__init__(uvicorn.Config(self._guarded, interface="asgi3", timeout_keep_alive=60, **quiet, **config))
         self.app, self.listeners, self.judge, self.limits, self.tidy = app, listeners, judge, limits, tidy
@@ -267,7 +266,7 @@ class Gateway(uvicorn.Server):
                 self.leave(connection)
 
     def _make_room(self, address: str) -> bool:
-        """Where it is full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
+        """If full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
         strange = {place: callers for place, callers in self.unknown.items() if place not in self.homes}
         waiting, strangers = (sum(map(len, group.values())) for group in (self.unknown, strange))
         if len(self.unknown.get(address, ())) >= self.limits.per_address:
@@ -367,7 +366,7 @@ def _most_crowded(groups: Mapping[str, Mapping[Connection, None]]) -> str:
 
 
 def network_of(address: str) -> str:
-    """The address; of IPv6 the network of 64 bits, of which one caller has all addresses."""
+    """The address; for IPv6 its 64-bit network, all addresses of which belong to one caller."""
     with suppress(ValueError):
         parsed = ip_address(address.partition("%")[0])
         if isinstance(parsed, IPv6Address):
@@ -377,7 +376,7 @@ def network_of(address: str) -> str:
 
 
 def length(scope: Scope) -> int:
-    """Of the body, in bytes. One that does not say how long it is may be endless, and counts as -1."""
+    """Of the body, in bytes; -1 if it is not stated, because such a body may be endless."""
     headers = dict(scope.get("headers", ()))
     size = headers.get(b"content-length", b"0")
     plain = b"transfer-encoding" not in headers and size.isdigit() and len(size) < 20
@@ -392,7 +391,7 @@ async def answer(send: Send, status: int, farewell: bool) -> None:
 
 
 async def whole_body(receive: Receive) -> Receive:
-    """The request's body at once. Flower has ten layers, each of which starts tasks for every piece that comes."""
+    """The request's body at once. Flower has ten layers, each of which starts tasks for every part of a body."""
     parts = []
     while True:
         message = await receive()

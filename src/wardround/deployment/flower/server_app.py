@@ -1,21 +1,41 @@
-"""The coordinator's app: a transport that carries messages over Flower's Grid, and whoever writes them."""
+"""The coordinator's Flower app: a transport that carries sealed messages over Flower's Grid, as Flower's records."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flwr.app import Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from wardround.core.errors import DeployError
-from wardround.deployment.flower.wire import from_record, to_record
 from wardround.protocol.messages import Sealed, Transport
 
 SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
-SMALL = 2**20  # bytes: answers to messages below this are fetched all at once, larger ones one by one
+SMALL = 2**20  # bytes of tensors that travel with the head, more go in chunks; larger answers are fetched one by one
+FORM = "wardround.safetensors"
 TICK = 0.25  # seconds after which whoever waits is told that nothing has come
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
+
+
+def to_record(sealed: Sealed) -> RecordDict:
+    message = {"head": sealed.head, "signature": sealed.signature}
+    if len(sealed.tensors) <= SMALL:
+        return RecordDict({"message": ConfigRecord({**message, "tensors": sealed.tensors})})
+    tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
+    return RecordDict({"message": ConfigRecord({**message}), "tensors": ArrayRecord({"tensors": tensors})})
+
+
+def from_record(record: RecordDict) -> Sealed:
+    """Refuses anything that is not a message."""
+    message = record.config_records.get("message", ConfigRecord())
+    head, signature, tensors = (message.get(name) for name in ("head", "signature", "tensors"))
+    if tensors is None and "tensors" in record.array_records:
+        array = record.array_records["tensors"].get("tensors")
+        tensors = None if array is None else array.data
+    if not (isinstance(head, bytes) and isinstance(tensors, bytes) and isinstance(signature, bytes)):
+        raise DeployError("a message", "is not a message", "Install the same version of wardround everywhere.")
+    return Sealed(head, tensors, signature)
 
 
 class LinkLost(Exception):
@@ -24,7 +44,7 @@ class LinkLost(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """A site as the SuperLink sees it. `since` changes when the site connects anew."""
+    """A site as the SuperLink sees it. `since` changes when the site reconnects."""
 
     node: int
     online: bool
@@ -33,11 +53,11 @@ class Standing:
 
 class Presence(Protocol):
     def look(self) -> Mapping[str, Standing]:
-        """Where every site stands. Brings a lost SuperLink back."""
+        """The standing of every site. Restarts a lost SuperLink."""
 
 
 class GridTransport:
-    """Asks again where a site came back, or the SuperLink did: messages may come twice, which sites do not mind."""
+    """Repeats a message when its site or the SuperLink comes back: sites tolerate duplicates."""
 
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
@@ -81,7 +101,7 @@ class GridTransport:
                 yield None
 
     def _fetch_abandoned(self) -> None:
-        """An answer that came too late is fetched and thrown away, or the SuperLink would keep it in memory."""
+        """A late answer is fetched and dropped, or the SuperLink would keep it in memory."""
         if self.abandoned:
             number = self.abandoned.pop(0)
             try:
@@ -94,7 +114,7 @@ class GridTransport:
         return {site: standing.online for site, standing in self.standing.items()}
 
     def _is_new(self, site: str, pending: Mapping[str, tuple[str, Standing]]) -> bool:
-        """Never sent, or sent to a connection that is no more."""
+        """Never sent, or sent to a connection that no longer exists."""
         standing = self.standing.get(site)
         if standing is None or not standing.online:
             return False
@@ -105,7 +125,7 @@ class GridTransport:
         return next(iter(self.grid.push_messages([message])))
 
     def _pull(self, pending: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
-        """The next answer. Large ones are fetched one at a time, the longest not looked for first."""
+        """The next answer. Large ones are fetched one at a time, in turn."""
         site_of = {number: site for site, (number, _) in pending.items()}
         for number in list(self.fetched):
             if number in site_of:

@@ -1,4 +1,4 @@
-"""A site's end of the wire: connect, answer, and connect again after whatever went wrong. Runs for days."""
+"""A site's connection to the coordinator: connect, answer, and reconnect after any failure. Runs for days."""
 
 import ssl
 import time
@@ -13,8 +13,7 @@ from flwr.clientapp import ClientApp
 
 from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, SiteConnection
-from wardround.deployment.flower.server_app import LinkLost
-from wardround.deployment.flower.wire import from_record, to_record
+from wardround.deployment.flower.server_app import LinkLost, from_record, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
@@ -38,7 +37,7 @@ class SiteLoop:
     stop: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
-        """Until `stop` says so, or a KeyboardInterrupt comes."""
+        """Until `stop` returns true, or a KeyboardInterrupt."""
         wait = FIRST_WAIT
         while not self.stop():
             try:
@@ -94,7 +93,7 @@ class SiteLoop:
 
 
 def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
-    """The site's Flower app: every Flower message carries one sealed message, which `answer` answers."""
+    """The site's Flower app: every Flower message carries one sealed message."""
     app = ClientApp()
 
     def reply(message: Message, context: Context) -> Message:
@@ -114,7 +113,7 @@ def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int
 
 
 def why(error: BaseException | None) -> str:
-    """A failed connection in plain words."""
+    """The reason for a failed connection, in plain language."""
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
             return "the coordinator does not accept this site's key, or this clock is wrong (5 s ahead, 5 min behind)"

@@ -1,4 +1,4 @@
-"""The coordinator's end of the wire: a SuperLink that is started, watched, and started again when it dies."""
+"""The coordinator's SuperLink: started, watched, and restarted when it dies."""
 
 import json
 import os
@@ -29,7 +29,7 @@ MOST_FAILURES = 5
 
 @dataclass
 class SuperLink:
-    """`revoked` names the sites that may not take part any more; it is asked again and again."""
+    """`revoked` gives the sites that may no longer take part; it is called again and again."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class SuperLink:
     failures: int = 0  # to start, one after another
 
     def carry(self, coordinate: Callable[[Transport], None]) -> None:
-        """Start the SuperLink and our app, and stop both when it is done."""
+        """Run our app with a SuperLink, which is stopped in the end."""
         try:
             self._start()
             connection = self._connected()
@@ -74,7 +74,7 @@ class SuperLink:
         return self.known
 
     def _start_again(self) -> None:
-        """It may be gone again at once; only when it fails time after time it is given up."""
+        """It may fail again at once; it is given up only after repeated failures."""
         try:
             with lost_link():
                 self._start()

@@ -1,9 +1,9 @@
-"""The SuperLink in a process of its own, behind two doors.
+"""The SuperLink in a process of its own, behind two gateways.
 
-Sites come through the outer door: TLS, and only the fleet interface, in which every call carries the signature of a
-registered key. It is checked from the head of a request, before any of its body is read. The coordinator comes through
-the inner door, on loopback, and shows a secret. Whoever knocks for anything else is refused before Flower sees it. The
-SuperLink keeps nothing: what must last is in our own files, so that one that dies is simply started again.
+Sites connect to the outer one: TLS, and only the fleet interface, in which every call carries the signature of a
+registered key. The signature is checked in the head of a request, before its body is read. The coordinator connects to
+the inner one, on loopback, and shows a secret. All other requests are refused before Flower sees them. The SuperLink
+keeps nothing: what must last is in our own files, so that a dead one is simply restarted.
 """
 
 import asyncio
@@ -43,11 +43,12 @@ PR_SET_PDEATHSIG = 1
 
 
 class SignedHeads:
-    """Whose request it is, by its head alone. Flower asks the same, but only when it has read the whole request.
+    """Identifies the caller from the head of a request alone. Flower does the same, but only after reading the whole
+    request.
 
-    Flower signs the time of a call and nothing else, so a head could be used again for as long as its time is good.
-    Here each is good once. What is remembered is measured by the times that sites signed, not by our own clock, so
-    that a clock that is set back makes no old head new.
+    Flower signs the time of a call and nothing else, so a head could be replayed while its time is valid. Here each is
+    valid once. The memory of used heads follows the times that sites signed, not our own clock, so that setting the
+    clock back makes no old head valid.
     """
 
     def __init__(self, registered: Callable[[bytes], bool]) -> None:
@@ -100,7 +101,7 @@ def secret_shown(secret: str) -> Callable[[Scope], Verdict]:
 
 
 def superlink(settings: dict[str, Any]) -> Any:
-    """Flower's own application, made as its command would make it, but for who serves it."""
+    """Flower's own application, as its command makes it, but served by our gateways."""
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
@@ -140,13 +141,12 @@ async def serve(settings: dict[str, Any]) -> None:
 
 
 def return_memory() -> None:
-    """What is free goes back to the system; glibc would keep it."""
+    """Give free memory back to the system; glibc would keep it."""
     with suppress(AttributeError, OSError):  # another library for memory
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """One for each address of `host`."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets = dict.fromkeys((family, place) for family, _, _, _, place in addresses)
@@ -156,7 +156,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def run(service: Coroutine[Any, Any, None]) -> None:
-    """On the faster loop where there is one: TLS is half of the work."""
+    """On the faster loop if it is installed: TLS is half of the work."""
     try:
         import uvloop
     except ImportError:
@@ -166,7 +166,7 @@ def run(service: Coroutine[Any, Any, None]) -> None:
 
 
 def allow_open_files(number: int) -> None:
-    """As many as the system lets us have of them: a connection is one."""
+    """As many as the system permits: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < number:
         limit = number if hard == resource.RLIM_INFINITY else min(number, hard)
@@ -174,7 +174,7 @@ def allow_open_files(number: int) -> None:
 
 
 def main() -> None:
-    """Settings come on standard input, because they hold a secret and an argument is visible to all users."""
+    """Settings come on standard input, because they hold a secret and arguments are visible to all users."""
     settings = json.loads(sys.stdin.read())
     if sys.platform == "linux":  # it must not outlive a coordinator that is killed: the next one needs its port
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -36,7 +36,7 @@ class Approval:
 
 
 def approve(site: SiteFile, study: Study, name: str) -> None:
-    """Record that `name` read this very study and lets it run here, as far as the policy allows."""
+    """Record that `name` read this very study and allows it here, within the policy."""
     person = _person(name)
     approvals_of(site)  # a log that was changed is not written on
     site.approved.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def withdraw(site: SiteFile, study_hash: str, name: str) -> None:
 
 
 def approvals_of(site: SiteFile) -> dict[str, Approval]:
-    """By hash, what is approved now. DeployError where the log was changed."""
+    """The present approvals by hash. DeployError if the log was changed."""
     path = _log(site).path
     if not path.is_file():
         return {}
@@ -77,7 +77,7 @@ def approvals_of(site: SiteFile) -> dict[str, Approval]:
 
 
 def approved_study(site: SiteFile, study_hash: str, families: Families) -> Study | None:
-    """The study as it was approved, or None where it was not. DeployError where file or log are not as they were."""
+    """The study as it was approved, or None. DeployError if its file or the log was changed."""
     if not HASH.fullmatch(study_hash):  # it came over the network and becomes part of a path
         return None
     approval = approvals_of(site).get(study_hash)

@@ -1,4 +1,4 @@
-"""Where ledgers are: in a run folder, at a hospital, or by themselves."""
+"""Finding ledgers: in a run folder, at a hospital, or by themselves."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +10,7 @@ from wardround.runs.spending import LEDGER, check_ledger
 
 
 def ledgers_of(place: Path) -> list[Path]:
-    """A run folder's, a folder of runs', a site file's, or the file itself."""
+    """Of a run folder, a folder of runs, a site file, or the file itself."""
     if place.is_dir():
         for run in runs_of(place):
             check_ledger(RunFolder(run))
@@ -36,7 +36,7 @@ def runs_of(place: Path) -> list[Path]:
 
 
 def exposure_of(run: Path) -> dict[str, Any] | None:
-    """Whose exposure the run's total covers; None in folders of older versions, or where nobody was charged."""
+    """Whose exposure the run's total covers; None if nobody was charged."""
     exposure: dict[str, Any] | None = (RunFolder(run).read_json("results.json").get("privacy") or {}).get("exposure")
     return exposure
 

@@ -1,4 +1,4 @@
-"""A study in plain words, for whoever must decide whether it may run at a hospital."""
+"""A study in plain language, for those who decide whether it may run at a hospital."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ MOST_ARMS = 20  # named one by one; a longer list would hide what matters
 
 
 def _regions(study: Study, sites: Sequence[str]) -> list[str]:
-    """Nothing where there are none. Where hospitals are not known, a region's are named as the study has them."""
+    """Empty without regions. If the hospitals are not known, a region's are named as in the study."""
     if not is_hierarchical(study):
         return []
     arm = next(arm for arm in study.trained_arms if arm.topology.kind == "hierarchical")
@@ -90,7 +90,7 @@ def _noise(study: Study) -> list[str]:
 
 
 def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
-    """One sentence or two for each thing that matters. `sites` are the hospitals, where they are known."""
+    """One or two sentences for each thing that matters. `sites` are the hospitals, if they are known."""
     if is_vertical(study):
         lines = [*_training(study), *_parties(study)]
     else:

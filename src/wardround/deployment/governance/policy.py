@@ -1,7 +1,7 @@
-"""What a hospital demands of a study. Its own process asks here before anything trains, and so does `approve`.
+"""What a hospital demands of a study. Its own process checks this before anything trains, and so does `approve`.
 
-Everything is a pure function: the policy, the study and the time come in, a refusal or None goes out. A refusal
-travels to the coordinator, so that it names limits and never a count of patients.
+All functions are pure: policy, study and time come in, a refusal or None goes out. A refusal travels to the
+coordinator, so it names limits and never a number of patients.
 """
 
 from collections.abc import Collection, Sequence
@@ -48,7 +48,7 @@ class Refusal:
 
 
 class Refused(Exception):
-    """The site's own decision; it is told to the coordinator and logged at both ends."""
+    """The site's own decision, sent to the coordinator and logged at both ends."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)
@@ -58,7 +58,7 @@ class Refused(Exception):
 def refusal_of_study(
     policy: Policy, study: Study, site: str, sites: Sequence[str], approvals: Collection[str]
 ) -> Refusal | None:
-    """`sites` are all that take part, `approvals` the hashes that this site approved. Approval comes first."""
+    """`sites` are all participants, `approvals` the hashes that this site approved. Approval comes first."""
     if study.hash not in approvals:
         how = "somebody there must read it and run `wardround approve`"
         return Refusal(f"study {study.name} ({study.hash[:12]}) is not approved at {site}; {how}")
@@ -69,7 +69,7 @@ def refusal_of_study(
 
 
 def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | None) -> list[str]:
-    """All that the policy has against the study, approved or not. Without `sites` their number is not judged."""
+    """Everything in the study that the policy forbids, approved or not. Without `sites` their number is not checked."""
     reasons = [
         *_not_listed("model", [arm.model.name for arm in study.trained_arms], policy.models),
         *_not_listed("algorithm", [arm.algorithm.name for arm in study.trained_arms], policy.algorithms),
@@ -98,7 +98,7 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
 
 
 def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
-    """What the policy wants of arms whose work leaves the site."""
+    """What the policy requires of arms whose work leaves the site."""
     reasons = []
     for arm in study.trained_arms:
         privacy = arm.privacy
@@ -177,7 +177,7 @@ def _not_listed(what: str, used: Sequence[str], allowed: Sequence[str]) -> list[
 
 
 def _too_few_sites(policy: Policy, study: Study, site: str, sites: Sequence[str]) -> list[str]:
-    """Where sites form regions, those of its own count: nobody else's work is averaged with it before it is seen."""
+    """In a region, only its own sites count: nobody else's work is averaged with it before it is seen."""
     needed = f"fewer than the {policy.least_sites} that {site} demands"
     near = companions(study, site, sites)
     if len(near or sites) < policy.least_sites:
@@ -195,8 +195,8 @@ def _too_few_sites(policy: Policy, study: Study, site: str, sites: Sequence[str]
 
 
 def _averaged(arm: Arm, site: str, sites: Sequence[str], near: Sequence[str]) -> int | None:
-    """The sites whose work is averaged in a round of the arm; None where none of this site's work leaves it. Of a
-    region, at `near`, so many at least: all who are not drawn may be of it."""
+    """The number of sites averaged in a round of the arm; None if no work of this site leaves it. In a region with
+    sites `near`, the least number: all sites that are not drawn may belong to it."""
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
     if site not in members or not arm.algorithm.facts.federated:
         return None

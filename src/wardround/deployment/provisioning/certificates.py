@@ -38,10 +38,12 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 def new_authority(study: str, days: int) -> tuple[Key, x509.Certificate]:
     """It signs certificates of coordinators and nothing below them (path length 0)."""
     key, name = new_key(), _name(study, "wardround certificate authority")
-    made = _builder(key, name, name, days)
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    made = made.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-    return key, made.sign(key, hashes.SHA384())
+    builder = (
+        _builder(key, name, name, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    )
+    return key, builder.sign(key, hashes.SHA384())
 
 
 def new_certificate(
@@ -49,14 +51,17 @@ def new_certificate(
 ) -> tuple[Key, x509.Certificate]:
     """For the coordinator's TLS. Sites accept it under every name and address in `hosts` and under no other."""
     key = new_key()
-    made = _builder(key, _name(study, "wardround coordinator"), authority.subject, days)
-    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    made = made.add_extension(_usage(digital_signature=True), critical=True)
-    made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    made = made.add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
-    return key, made.add_extension(issuer, critical=False).sign(authority_key, hashes.SHA384())
+    builder = (
+        _builder(key, _name(study, "wardround coordinator"), authority.subject, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(issuer, critical=False)
+    )
+    return key, builder.sign(authority_key, hashes.SHA384())
 
 
 def expires(pem: bytes) -> datetime:

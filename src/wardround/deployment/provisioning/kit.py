@@ -9,31 +9,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tomli_w
 
 from wardround.core.errors import DeployError, suggest
-from wardround.core.settings import Range, parse_settings, settings_of
-from wardround.deployment.provisioning.kit_files import DAYS as DAYS
-from wardround.deployment.provisioning.kit_files import HOSTS as HOSTS
-from wardround.deployment.provisioning.kit_files import PORT as PORT
+from wardround.core.settings import Range, settings_of
+from wardround.data.parties import IMAGE
+from wardround.deployment.governance.policy import Policy
 from wardround.deployment.provisioning.kit_files import (
-    as_deploy_errors,
     need_cryptography,
-    read_table,
+    read_settings,
     require_file,
     require_private,
     write_private,
 )
-from wardround.deployment.provisioning.site_template import site_template
+from wardround.deployment.provisioning.site_file import BY_HOSPITAL, BY_PARTY, TO_FILL_IN
+from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical
 from wardround.runs.folder import write_atomically
+from wardround.study.parser import plain
 from wardround.study.schema import Study
 from wardround.study.sweeps import NAME
 
 FILE = "coordinator.toml"
 WARN_BEFORE = 30  # days
-REMADE = "Make a new kit with `wardround provision new`, or bring the file back."
+IMAGES = "chest-xray"  # the source whose rows are radiographs with findings
+AS_IMAGES = ("size", "findings", "uncertain", "clahe")
+NEW_KIT = "Make a new kit with `wardround provision new`, or bring the file back."
 
 
 @dataclass(frozen=True)
@@ -50,46 +52,34 @@ class Keys:
     connections_per_address: Annotated[int, Range(low=4, high=2**16)] = 32  # of callers that have not authenticated yet
 
 
-@dataclass(frozen=True)
-class CoordinatorKit:
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorKit(Keys):
     path: Path  # the folder
     study: Path
-    hash: str
-    hosts: tuple[str, ...]
-    port: int
-    sites: Mapping[str, bytes]  # public key of each as PEM, in the order of their numbers; revoked ones too
-    revoked: Mapping[str, str]
+    public_keys: Mapping[str, bytes]  # as PEM, of all sites, revoked ones too
     ca: Path
     certificate: Path
     key: Path
     signing_key: Path
-    hospitals: tuple[str, ...] = ()
-    connections: int = Keys.connections
-    connections_per_address: int = Keys.connections_per_address
 
     @classmethod
     def load(cls, path: Path) -> "CoordinatorKit":
         """`path` is the folder, the one around it, or coordinator.toml. A kit that cannot serve is refused."""
         folder = folder_of(path)
         keys = read_keys(folder)
+        public = {name: require_file(folder / "sites" / f"{name}.pub", NEW_KIT) for name in keys.sites}
         kit = cls(
+            **vars(keys),
             path=folder,
-            study=require_file(folder / "study.toml", REMADE),
-            hash=keys.hash,
-            hosts=keys.hosts,
-            port=keys.port,
-            sites={name: require_file(folder / "sites" / f"{name}.pub", REMADE).read_bytes() for name in keys.sites},
-            revoked=keys.revoked,
-            ca=require_file(folder / "ca.pem", REMADE),
-            certificate=require_file(folder / "coordinator.pem", REMADE),
-            key=require_private(folder / "coordinator.key", REMADE),
-            signing_key=require_private(folder / "signing.key", REMADE),
-            hospitals=keys.hospitals,
-            connections=keys.connections,
-            connections_per_address=keys.connections_per_address,
+            study=require_file(folder / "study.toml", NEW_KIT),
+            public_keys={name: path.read_bytes() for name, path in public.items()},
+            ca=require_file(folder / "ca.pem", NEW_KIT),
+            certificate=require_file(folder / "coordinator.pem", NEW_KIT),
+            key=require_private(folder / "coordinator.key", NEW_KIT),
+            signing_key=require_private(folder / "signing.key", NEW_KIT),
         )
         if (folder / "ca.key").exists():  # it may be kept elsewhere: only new certificates need it
-            require_private(folder / "ca.key", REMADE)
+            require_private(folder / "ca.key", NEW_KIT)
         if kit.expires <= datetime.now(UTC):
             problem = f"the certificate expired on {kit.expires:%Y-%m-%d}"
             raise DeployError(str(kit.certificate), problem, "Make a new kit with `wardround provision new`.")
@@ -106,7 +96,7 @@ class CoordinatorKit:
             try:
                 dates.append(expires(path.read_bytes()))
             except ValueError:
-                raise DeployError(str(path), "is not a certificate in PEM", REMADE) from None
+                raise DeployError(str(path), "is not a certificate in PEM", NEW_KIT) from None
         return min(dates)
 
     @property
@@ -116,7 +106,6 @@ class CoordinatorKit:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """Sites that are not revoked."""
         return tuple(name for name in self.sites if name not in self.revoked)
 
 
@@ -129,9 +118,8 @@ def folder_of(path: Path) -> Path:
 
 
 def read_keys(folder: Path) -> Keys:
-    raw = read_table(folder / FILE, "a coordinator's kit, the folder `coordinator` that `provision new` made")
-    with as_deploy_errors():
-        keys = Keys(**parse_settings(settings_of(Keys), raw, FILE, folder))
+    kit = "a coordinator's kit, the folder `coordinator` that `provision new` made"
+    keys = Keys(**read_settings(settings_of(Keys), folder / FILE, kit))
     for name in (*keys.sites, *keys.hospitals):
         if not NAME.fullmatch(name):  # it becomes part of a path
             remedy = "Write it as the kit had it: letters, digits, '.', '_' and '-'."
@@ -176,35 +164,35 @@ def make_coordinator_kit(
 ) -> Trust:
     """`connecting` are the public keys of those who connect to this coordinator; if these are regions, `hospitals` are
     all hospitals of the study."""
-    from wardround.deployment.provisioning import certificates as made
+    from wardround.deployment.provisioning import certificates
 
     folder.mkdir(mode=0o700)
     (folder / "sites").mkdir(mode=0o700)
     study, days = purpose.study, purpose.days
-    authority_key, authority = made.new_authority(study.name, days)
-    key, certificate = made.new_certificate(study.name, address.hosts, days, authority_key, authority)
-    signing = made.new_key()
+    authority_key, authority = certificates.new_authority(study.name, days)
+    key, certificate = certificates.new_certificate(study.name, address.hosts, days, authority_key, authority)
+    signing = certificates.new_key()
     for name, private in (("ca.key", authority_key), ("coordinator.key", key), ("signing.key", signing)):
-        write_private(folder / name, made.private_pem(private))
-    (folder / "ca.pem").write_bytes(made.certificate_pem(authority))
-    (folder / "coordinator.pem").write_bytes(made.certificate_pem(certificate))
+        write_private(folder / name, certificates.private_pem(private))
+    (folder / "ca.pem").write_bytes(certificates.certificate_pem(authority))
+    (folder / "coordinator.pem").write_bytes(certificates.certificate_pem(certificate))
     for name, public in connecting.items():
         (folder / "sites" / f"{name}.pub").write_bytes(public)
     write_keys(folder, Keys(study.hash, address.hosts, address.port, tuple(connecting), hospitals=tuple(hospitals)))
     (folder / "study.toml").write_bytes(purpose.document)
-    return {"ca.pem": made.certificate_pem(authority), "coordinator.pub": made.public_pem(signing)}
+    return {"ca.pem": certificates.certificate_pem(authority), "coordinator.pub": certificates.public_pem(signing)}
 
 
 def make_key(folder: Path, name: str = "site") -> bytes:
     """The public key of whoever gets this kit. The private key is written into the kit and nowhere else."""
-    from wardround.deployment.provisioning import certificates as made
+    from wardround.deployment.provisioning import certificates
 
     for path in (folder.parent, folder):
         path.mkdir(mode=0o700, exist_ok=True)
-    key = made.new_key()
-    write_private(folder / f"{name}.key", made.private_pem(key))
-    (folder / f"{name}.pub").write_bytes(made.public_pem(key))
-    return made.public_pem(key)
+    key = certificates.new_key()
+    write_private(folder / f"{name}.key", certificates.private_pem(key))
+    (folder / f"{name}.pub").write_bytes(certificates.public_pem(key))
+    return certificates.public_pem(key)
 
 
 def fill_site_kit(
@@ -224,3 +212,119 @@ def fill_site_kit(
 def write_keys(folder: Path, keys: Keys) -> None:
     content = {name: value for name, value in asdict(keys).items() if name != "hospitals" or value}
     write_atomically(folder / FILE, (HEADER + tomli_w.dumps(content)).encode())
+
+
+def site_template(study: Study, name: str, sites: Sequence[str], coordinator: str) -> str:
+    """A `site.toml` in which what is known is filled in, and what only the hospital knows is marked."""
+    keys = {
+        "name": name,
+        "coordinator": coordinator,
+        "sites": list(sites),
+        "ca": "ca.pem",
+        "key": "site.key",
+        "coordinator_key": "coordinator.pub",
+        "peers": "peers",
+        "state": "state",
+        "approved": "approved",
+    }
+    return "\n".join(
+        [
+            f"# What {name} brings to the study {study.name}, and what it demands of it.",
+            f"# Hash of the study: {study.hash}",
+            "# This file is yours and is never sent anywhere. Paths begin at its folder.",
+            "",
+            tomli_w.dumps(keys),
+            "# Your rows, which never leave. In place of `csv` any source may stand, with its own settings.",
+            *_named(study),
+            tomli_w.dumps({"data": _data(study, name)}),
+            *_labels(study, name),
+            _policy(Policy()),
+        ]
+    )
+
+
+def _data(study: Study, name: str) -> dict[str, Any]:
+    """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
+    options = study.data.options
+    if study.data.name == IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
+        return _data_of_images(study)
+    if is_vertical(study):
+        return _data_of_party(study, name)
+    agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
+    if study.data.name == "csv":
+        agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *BY_HOSPITAL)}
+        for key, by_site in (("target", options["targets"]), ("patient", options["patients"])):
+            agreed[key] = (by_site or {}).get(name, agreed[key])
+        agreed["labels"] = (options["labels"] or {}).get(name)
+    return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
+def _data_of_images(study: Study) -> dict[str, Any]:
+    """Where its radiographs are is the hospital's own; what they become, and which findings, must be alike at all."""
+    agreed = {key: study.data.options[key] for key in AS_IMAGES}
+    return {
+        "source": IMAGES,
+        "path": f"{TO_FILL_IN}: your folder of images, their table, or an .npz file",
+        **plain(agreed),
+    }
+
+
+def _named(study: Study) -> list[str]:
+    known = ("csv", "csv-parties", "at-sites", IMAGES)
+    return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
+
+
+def _data_of_party(study: Study, name: str) -> dict[str, Any]:
+    """A party's own file: the column that says whose a row is, and at one party what is to be predicted."""
+    options, labelled = study.data.options, name == holder_of(study)
+    agreed: dict[str, Any] = {"patient": f"{TO_FILL_IN}: the column with the number of the patient"}
+    if study.data.name == "csv-parties":
+        agreed = {key: value for key, value in options.items() if key not in ("files", *BY_PARTY)}
+        for key in ("patient", "visit"):
+            agreed[key] = (options[f"{key}s"] or {}).get(name, agreed[key])
+    elif labelled:
+        agreed["target"] = f"{TO_FILL_IN}: the column to predict"
+    if not labelled:
+        agreed = {key: value for key, value in agreed.items() if key not in ("target", "positive", "classes", "labels")}
+    return {"source": "csv-parties", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
+def _labels(study: Study, name: str) -> list[str]:
+    """How a hospital says what its own words mean, where the study does not know."""
+    if study.data.name == IMAGES or (is_vertical(study) and name != holder_of(study)):
+        return []
+    options = study.data.options if study.data.name == "csv" else {}
+    if name in (options.get("labels") or {}):
+        return []
+    classes = options.get("classes") or ("died", "survived")
+    return [
+        "# If your file has words of its own for the classes, say which class of the study each of them means. Every",
+        "# word that occurs must stand here: look twice at 0 and 1, which are not the same everywhere.",
+        "# [data.labels]",
+        *(f"# {_quoted(f'your word for {word}')} = {_quoted(word)}" for word in classes),
+        "",
+    ]
+
+
+def _quoted(text: str) -> str:
+    return tomli_w.dumps({"x": text}).removeprefix("x = ").rstrip()
+
+
+def _policy(default: Policy) -> str:
+    return f"""\
+# What is demanded of a study before anything trains here. A line that begins with '#' demands nothing.
+[policy]
+# models = ["logistic"]              # only these; not given: any
+# algorithms = ["fedavg", "local"]   # only these; not given: any
+most_rounds = {default.most_rounds}
+# most_seeds = 50
+least_sites = {default.least_sites}                      # whose work is averaged in a round in which this site works
+least_rows = {default.least_rows}                      # training rows of this site
+smallest_cell = {default.smallest_cell}                    # what counts fewer patients does not leave
+# secure_aggregation = true          # refuse a study without it
+# most_epsilon = 8.0                 # refuse a study without differential privacy of at most this epsilon
+# most_total_epsilon = 10.0          # over all studies together: work stops before patients have paid more
+# most_delta = 1e-5                  # of any study; well below one in ten times the number of your patients
+# hours = "18:00-06:00"              # local time; may pass midnight
+# days = ["mon", "tue", "wed", "thu", "fri"]
+"""

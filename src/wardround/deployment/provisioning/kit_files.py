@@ -2,13 +2,14 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.extras import load
+from wardround.core.settings import Setting, parse_settings
 from wardround.core.toml_files import read_toml, refuse_unplain
 
 DAYS = 825  # how long certificates are valid
@@ -24,9 +25,17 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     return table
 
 
+def read_settings(known: Mapping[str, Setting], path: Path, what: str) -> dict[str, Any]:
+    """Of the file `path`. Paths in it are relative to its folder."""
+    table = read_table(path, what)
+    with as_deploy_errors():
+        values = parse_settings(known, table, path.name, path.parent)
+    return {name: path.parent / value if isinstance(value, Path) else value for name, value in values.items()}
+
+
 @contextmanager
 def as_deploy_errors(prefix: str = "") -> Iterator[None]:
-    """Settings are parsed as those of a study are; what is wrong here is a kit's file and not the study."""
+    """Settings are parsed as those of a study are, but an error here is about a kit's file."""
     try:
         yield
     except StudyError as error:
@@ -56,11 +65,10 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def need_cryptography() -> None:
-    """For keys and certificates."""
     load("cryptography", "deploy", "a study across hospitals")
 
 
 def need_flower() -> None:
-    """For what talks to other hospitals: said before a kit is read. Its package refuses a version it does not know."""
+    """For what talks to other hospitals, before a kit is read. Its package refuses a version it does not know."""
     need_cryptography()
     load("wardround.deployment.flower", "deploy", "a study across hospitals")

@@ -10,65 +10,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.core.errors import DeployError
-from wardround.core.settings import parse_settings, settings_of
-from wardround.deployment.provisioning.hospital_file import refuse_unusable_name
+from wardround.core.settings import Setting, settings_of
 from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.kit_files import as_deploy_errors, read_table, require_file, require_private
-from wardround.deployment.provisioning.site_file import FROM_KIT, check_address
+from wardround.deployment.provisioning.kit_files import read_settings, require_file, require_private
+from wardround.deployment.provisioning.site_file import FROM_KIT, check_address, refuse_unusable_name
 
 NAME = "region.toml"
 
 
 @dataclass(frozen=True)
-class _Keys:
-    """The file as it stands. Paths are relative to it."""
-
-    name: str
-    coordinator: str
-    hospitals: tuple[str, ...]
-    ca: Path = Path("ca.pem")
-    key: Path = Path("region.key")
-    coordinator_key: Path = Path("coordinator.pub")
-    kit: Path = Path("coordinator")
-    state: Path = Path("state")
-
-
-@dataclass(frozen=True)
 class RegionFile:
-    path: Path
+    path: Path  # of the file itself
     name: str
     coordinator: str  # host:port of the coordinator of all
     hospitals: tuple[str, ...]
-    ca: Path
-    key: Path
-    coordinator_key: Path
-    kit: CoordinatorKit  # towards its own hospitals
-    state: Path
+    kit: CoordinatorKit  # towards its own hospitals; in the file its folder
+    ca: Path = Path("ca.pem")
+    key: Path = Path("region.key")
+    coordinator_key: Path = Path("coordinator.pub")
+    state: Path = Path("state")
 
     @classmethod
     def load(cls, path: Path) -> "RegionFile":
         """`path` is the file, or the folder that holds it. A kit that cannot serve is refused."""
         path = (path / NAME if path.is_dir() else path).absolute()
-        raw = read_table(path, f"a region's file ({NAME})")
-        with as_deploy_errors():
-            keys = _Keys(**parse_settings(settings_of(_Keys), raw, path.name, path.parent))
-        for name in (keys.name, *keys.hospitals):
+        known = {name: setting for name, setting in settings_of(cls).items() if name != "path"}
+        known["kit"] = Setting("kit", Path, Path("coordinator"))
+        values = read_settings(known, path, f"a region's file ({NAME})")
+        for name in (values["name"], *values["hospitals"]):
             refuse_unusable_name(name, path.name)
-        check_address(keys.coordinator, path.name)
-        folder = path.parent
-        kit = CoordinatorKit.load(folder / keys.kit)
-        foreign = [site for site in kit.sites if site not in keys.hospitals]
+        check_address(values["coordinator"], path.name)
+        region = cls(path, **{**values, "kit": CoordinatorKit.load(values["kit"])})
+        foreign = [site for site in region.kit.sites if site not in region.hospitals]
         if foreign:
             problem = f"does not name {', '.join(foreign)}, whom this region coordinates"
             raise DeployError(f"{path.name}: hospitals", problem, "Write it as the kit had it.")
-        return cls(
-            path=path,
-            name=keys.name,
-            coordinator=keys.coordinator,
-            hospitals=keys.hospitals,
-            ca=require_file(folder / keys.ca, FROM_KIT),
-            key=require_private(folder / keys.key, FROM_KIT),
-            coordinator_key=require_file(folder / keys.coordinator_key, FROM_KIT),
-            kit=kit,
-            state=folder / keys.state,
-        )
+        require_file(region.ca, FROM_KIT)
+        require_private(region.key, FROM_KIT)
+        require_file(region.coordinator_key, FROM_KIT)
+        return region

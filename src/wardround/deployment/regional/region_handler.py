@@ -1,14 +1,14 @@
 """How a region answers the coordinator of all: as a site does, one sealed message in, one out. Between the
 two its own sites are asked, trained and waited for.
 
-hello      which study, run and hospitals      ready     which of its hospitals are there; their columns together
-facts      the columns that all use            facts     of its training rows together; rows of each hospital
-lend       what some site lacks                lent      of its hospitals together
-moments    for a common scale                  moments   of its hospitals together
-prepare    what was agreed                     prepared
-train      models of all                       update    the region's models, and what each has in weight
-evaluate   final models                        summary   of each hospital: counts; predictions stay there
-goodbye    the run is over                     goodbye
+hello        which study, run and hospitals   ready        which of its hospitals are there; their columns together
+facts        the columns that all use         facts        of its training rows together; rows of each hospital
+fill_values  columns that some site lacks     fill_values  of its hospitals together
+moments      for a common scale               moments      of its hospitals together
+prepare      what was agreed                  prepared
+train        models of all                    update       the region's models, and what each has in weight
+evaluate     final models                     summary      of each hospital: counts; predictions stay there
+goodbye      the run is over                  goodbye
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,7 @@ from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.site_handler import SiteWork, disclosable, request_hash
 from wardround.deployment.flat.site_session import check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
-from wardround.deployment.regional.region_sites import RegionalCoordinator
+from wardround.deployment.regional.region_session import FILE, Body, RegionalCoordinator, RegionSession, forget
 from wardround.protocol.answers import ANSWERS, place_of
 from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier
 from wardround.protocol.requests import TO_REGIONS, Kinds
@@ -61,7 +60,7 @@ class RegionGate:
 
 @dataclass(frozen=True)
 class OwnSites:
-    """A region's side towards its hospitals: who they are, and how it speaks to them."""
+    """A region's hospitals: who they are, and how it speaks to them."""
 
     sites: tuple[str, ...]
     transport: Transport
@@ -100,7 +99,7 @@ class RegionWork(SiteWork):
             return {**region.evaluate(body, tensors), "left": region.left}
         handlers = {
             "facts": region.facts,
-            "lend": region.lend,
+            "fill_values": region.fill_values,
             "moments": region.moments,
             "prepare": region.prepare,
         }
@@ -109,17 +108,17 @@ class RegionWork(SiteWork):
         return {**handlers[kind](body), "left": region.left}
 
     def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """The same question gets the same bytes, whether its answer was lost or the coordinator of all died."""
+        """The same request gets the same bytes, whether its answer was lost or the coordinator of all died."""
         body, region = message.body, self._of_run(message.body)
         wave, number = int(body["wave"]), int(body["round"])
-        asked = request_hash({name: value for name, value in body.items() if name != "prepare"}, tensors)
-        known = region.store.answer(wave, number, asked)
+        request = request_hash({name: value for name, value in body.items() if name != "prepare"}, tensors)
+        known = region.store.answer(wave, number, request)
         if known is not None:
             return known
         region.store.refuse_old(wave, number)
-        told, models = region.train(body, message.tensors, asked)
-        sealed = self._seal(ANSWERS[message.kind], {**told, "left": region.left, **place_of(body)}, head, models)
-        region.store.keep_answer(wave, number, asked, sealed)
+        answer, models = region.train(body, message.tensors, request)
+        sealed = self._seal(ANSWERS[message.kind], {**answer, "left": region.left, **place_of(body)}, head, models)
+        region.store.keep_answer(wave, number, request, sealed)
         self.notice(f"wave {wave + 1}, rounds from {number + 1} on: answered")
         return sealed
 
@@ -131,10 +130,10 @@ class RegionWork(SiteWork):
                 forget(other.parent)  # of a run that never said goodbye
         if self.region is None or self.region.run != run:
             self.region = self._session_of(run)
-        made = {**self.region.hello(body), "left": self.region.left}
-        self.log.add("joined", site=self.site, run=run, study=self.study.hash, sites=made["sites"])
-        self.notice(f"takes part in {self.study.name} with {', '.join(made['sites'])}, run {run}")
-        return made
+        answer = {**self.region.hello(body), "left": self.region.left}
+        self.log.add("joined", site=self.site, run=run, study=self.study.hash, sites=answer["sites"])
+        self.notice(f"takes part in {self.study.name} with {', '.join(answer['sites'])}, run {run}")
+        return answer
 
     def _goodbye(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
@@ -153,7 +152,7 @@ class RegionWork(SiteWork):
             session.restore()
             self.region = session
             self.log.add("goes on", run=run, study=self.study.hash)
-        if "prepare" in body:  # we were away when the others were told
+        if "prepare" in body:  # the region was away when the others agreed
             self.region.remember(body["prepare"])
         return self.region
 

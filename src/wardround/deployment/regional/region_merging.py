@@ -1,19 +1,19 @@
-"""What the sites of a region told, as one answer: the coordinator of all learns no column, gap, category, mean or sum
-of a single site.
+"""The answers of a region's sites as one: the coordinator of all learns no column, gap, category, mean or sum of a
+single site.
 
-By the name of each site go up what the report shows of it in any deployment: numbers of its rows, which way its columns
-go with the label (where the study compares labels), and in the end its figures on test rows.
+Under each site's name it learns what the report shows of a site in any deployment: numbers of its rows, which way its
+columns go with the label (where the study compares labels), and in the end its figures on test rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wardround.core.notices import lines_of
-from wardround.data.agreement import Facts, Lent, Moments
+from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
-from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
@@ -22,17 +22,18 @@ from wardround.deployment.common.schema_agreement import (
     read_facts,
     read_fill_values,
     read_moments,
-    rows_by_side,
+    split_sizes,
     with_findings,
     write_facts,
     write_moments,
 )
 from wardround.deployment.common.waves import pooled_figures
+from wardround.deployment.regional.regions import trainers
 from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 
 Answers = Mapping[str, Message]
-SIDES = ("test", "validation")
+SUBSETS = ("test", "validation")
 
 
 def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
@@ -46,9 +47,8 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
         )
         for column in columns
     }
-    written = [{**write_column(column), "place": places[column.name]} for column in columns]
     return {
-        "columns": written or None,
+        "columns": [{**write_column(column), "place": places[column.name]} for column in columns] or None,
         "inputs": _same_inputs(ready),
         "classes": _merged_classes(ready),
         "findings": with_findings(dict(ready)),
@@ -62,23 +62,18 @@ def lacking_columns(ready: Answers) -> list[str]:
 
 def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in answers.items()}
-    kinds = []
-    for kind in plan.kinds:
-        rows = plan.rows_of(kind)
-        kinds.append(
-            _facts_of_kind(plan.study.arm(kind[0]), {site: facts[rows]["facts"] for site, facts in sets.items()})
-        )
     return {
-        "kinds": kinds,
-        "sets": {site: [rows_by_side(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
+        "kinds": [_facts_of_kind(plan, kind, sets) for kind in plan.kinds],
+        "sets": {site: [split_sizes(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
         "described": {site: message.body["described"] for site, message in answers.items()},
         "directions": {site: message.body["directions"] for site, message in answers.items()},
     }
 
 
-def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of_kind(plan: DeployedPlan, kind: Key, sets: Mapping[str, Mapping[Key, Any]]) -> dict[str, Any]:
     """For one kind of arm: facts of the sites that train in it, and whether all sites have a value in each column."""
-    members = _trainers(arm, facts_by_site)
+    arm, facts_by_site = plan.study.arm(kind[0]), {site: own[plan.rows_of(kind)]["facts"] for site, own in sets.items()}
+    members = trainers(arm, facts_by_site)
     if any(facts is None for facts in facts_by_site.values()):
         return {"facts": None, "present": [], "trains": bool(members)}
     known = {site: read_facts(facts) for site, facts in facts_by_site.items()}
@@ -89,60 +84,55 @@ def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def merged_lent(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+def merged_fill_values(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     """Means weighted by the values behind them, and counts of categories added up."""
-    lent: list[dict[str, Any]] = []
-    for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), told)
-        parts = [read_fill_values(told[site].body["lent"][number]) for site in members]
-        lent.append(_added_up(parts))
-    return {"lent": lent}
+    by_kind = _payloads(plan, answers, "fill_values")
+    return {"fill_values": [_added_up([read_fill_values(payload) for payload in payloads]) for payloads in by_kind]}
 
 
-def merged_moments(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
-    summed: list[dict[str, Any] | None] = []
-    for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), told)
-        given = [told[site].body["moments"][number] for site in members]
-        parts = [read_moments(one) for one in given if one is not None]
-        summed.append(write_moments(_sum_of(parts)) if parts else None)
-    return {"moments": summed}
+def merged_moments(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
+    by_kind = _payloads(plan, answers, "moments")
+    parts = [[read_moments(payload) for payload in payloads if payload is not None] for payloads in by_kind]
+    return {"moments": [write_moments(_sum_of(moments)) if moments else None for moments in parts]}
+
+
+def _payloads(plan: DeployedPlan, answers: Answers, name: str) -> list[list[Any]]:
+    """For each kind of arm, those of the sites that train in it."""
+    return [
+        [answers[site].body[name][number] for site in trainers(plan.study.arm(kind[0]), answers)]
+        for number, kind in enumerate(plan.kinds)
+    ]
 
 
 def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
-        sides = {side: pooled_figures(number, side, bodies) for side in SIDES}
-        found[number] = {side: figures for side, figures in sides.items() if figures is not None}
-    return found
-
-
-def _trainers(arm: Arm, sites: Iterable[str]) -> list[str]:
-    """The region's sites that train in an arm, in the order given."""
-    return [site for site in sites if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
+        by_subset = {subset: pooled_figures(number, subset, bodies) for subset in SUBSETS}
+        merged[number] = {subset: figures for subset, figures in by_subset.items() if figures is not None}
+    return merged
 
 
 def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
     enough = all if arm.preparation.schema == "common" else any
     return Facts(
-        tuple(enough(column) for column in zip(*(one.present for one in facts), strict=True)),
-        tuple(any(column) for column in zip(*(one.gaps for one in facts), strict=True)),
+        tuple(enough(column) for column in zip(*(site.present for site in facts), strict=True)),
+        tuple(any(column) for column in zip(*(site.gaps for site in facts), strict=True)),
         tuple(
             tuple(sorted({level for levels in column for level in levels}))
-            for column in zip(*(one.levels for one in facts), strict=True)
+            for column in zip(*(site.levels for site in facts), strict=True)
         ),
     )
 
 
-def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
+def _added_up(parts: Sequence[FillValues]) -> dict[str, Any]:
     if not parts:
         return {"fill": [], "counts": [], "levels": {}}
-    counts = np.asarray(sum(one.counts for one in parts))
-    fill = np.asarray(sum(one.fill * one.counts for one in parts)) / np.maximum(counts, 1)
+    counts = np.asarray(sum(part.counts for part in parts))
+    fill = np.asarray(sum(part.fill * part.counts for part in parts)) / np.maximum(counts, 1)
     levels: dict[str, dict[str, int]] = {}
-    for one in parts:
-        for name, counted in one.levels.items():
+    for part in parts:
+        for name, counted in part.levels.items():
             for level, count in counted.items():
                 levels.setdefault(name, {})[level] = levels.get(name, {}).get(level, 0) + int(count)
     return {"fill": fill.tolist(), "counts": counts.tolist(), "levels": levels}
@@ -150,11 +140,10 @@ def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
 
 def _sum_of(parts: Sequence[Moments]) -> Moments:
     names = ("count", "total", "squares")
-    return Moments(*(np.asarray(sum(getattr(one, name) for one in parts)) for name in names))
+    return Moments(*(np.asarray(sum(getattr(part, name) for part in parts)) for name in names))
 
 
 def _same_inputs(ready: Answers) -> Any:
-    """The shape of images, where rows are images."""
     first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body["inputs"] != ready[first].body["inputs"]:
@@ -166,10 +155,8 @@ def _same_inputs(ready: Answers) -> Any:
 
 def _merged_classes(ready: Answers) -> list[dict[str, Any]]:
     """The same at every site. A name that all of them withhold may be known in another region."""
-    told = [message.body["classes"] for message in ready.values()]
-    if any([one["hash"] for one in classes] != [one["hash"] for one in told[0]] for classes in told):
+    names = [{entry["hash"]: entry["name"] for entry in message.body["classes"]} for message in ready.values()]
+    if any(list(site) != list(names[0]) for site in names):
         common_classes(dict(ready))  # which says what differs
-    known: dict[str, str | None] = {one["hash"]: None for one in told[0]}
-    for one in (one for classes in told for one in classes):
-        known[one["hash"]] = known[one["hash"]] or one["name"]
+    known = {digest: next((site[digest] for site in names if site[digest]), None) for digest in names[0]}
     return [{"name": name, "hash": digest} for digest, name in known.items()]

@@ -1,4 +1,4 @@
-"""Rounds that a region had by itself: what it tells of them, how that is checked, and the average over regions.
+"""Rounds that a region had by itself: its report of them, how that is checked, and the average over regions.
 
 The arithmetic is that of a simulation (`algorithms/hierarchical.py`): a region answers with its model and with the sum
 of the weights of the updates that made it since the last average.
@@ -17,12 +17,12 @@ from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES, REMEDY
-from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState, curve
+from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
 from wardround.protocol.messages import Message
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
 
-TOLD = (
+REPORTED = (
     "trial",
     "round",
     "loss",
@@ -47,8 +47,8 @@ def with_models(state: WaveState, trials: Sequence[Trial], models: Mapping[int, 
     runs = []
     for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True)):
         if trial.algorithm.federated and number in models:
-            sent = _as_known(models[number].get("params", {}), run.server["params"])
-            run = replace(run, server={**run.server, "params": sent})
+            params = _as_known(models[number].get("params", {}), run.server["params"])
+            run = replace(run, server={**run.server, "params": params})
         runs.append(run)
     return replace(state, runs=tuple(runs))
 
@@ -56,59 +56,59 @@ def with_models(state: WaveState, trials: Sequence[Trial], models: Mapping[int, 
 def own_for_sites(
     state: WaveState, trials: Sequence[Trial], models: Mapping[int, State], sites: Sequence[str]
 ) -> dict[str, Tree]:
-    """What each site is sent of the region's own models, as the coordinator of all has kept them: those of the arms in
-    which it trains. Sites that are sent the same have one and the same tree."""
-    made: dict[tuple[int, ...], Tree] = {}
-    found = {}
+    """The region's own models for each site, as the coordinator of all has kept them: those of the arms in which it
+    trains. Sites that receive the same share one tree."""
+    trees: dict[tuple[int, ...], Tree] = {}
+    by_site = {}
     for site in sites:
-        scores = [
+        scores = tuple(
             n
             for n, trial in enumerate(trials)
-            if REGION_MODEL in models.get(n, {}) and site in [one.name for one in trial.sites]
-        ]
-        if tuple(scores) not in made:
+            if REGION_MODEL in models.get(n, {}) and site in [member.name for member in trial.sites]
+        )
+        if scores not in trees:
             known = {n: _as_known(models[n][REGION_MODEL], state.runs[n].server["params"]) for n in scores}
-            made[tuple(scores)] = {
-                f"{n}/{REGION_MODEL}/{name}": leaf for n, one in known.items() for name, leaf in one.items()
+            trees[scores] = {
+                f"{n}/{REGION_MODEL}/{name}": leaf for n, model in known.items() for name, leaf in model.items()
             }
-        found[site] = made[tuple(scores)]
-    return found
+        by_site[site] = trees[scores]
+    return by_site
 
 
-def _as_known(sent: Tree, known: Tree) -> Tree:
-    if {name: leaf.shape for name, leaf in sent.items()} != {name: leaf.shape for name, leaf in known.items()}:
+def _as_known(params: Tree, known: Tree) -> Tree:
+    if {name: leaf.shape for name, leaf in params.items()} != {name: leaf.shape for name, leaf in known.items()}:
         raise DeployError("coordinator", "sends a model that the study does not have", REMEDY)
-    return {name: sent[name] for name in known}
+    return {name: params[name] for name in known}
 
 
-def told_records(
+def region_records(
     trials: Sequence[Trial], fresh: Sequence[Mapping[str, Any]], arrivals: Arrivals
 ) -> list[dict[str, Any]]:
-    """Records of a region's round as the coordinator of all is told of them, each with the weight of its updates."""
-    found = []
+    """Records of a region's round for the coordinator of all, each with the weight of its updates."""
+    records = []
     for record in fresh:
         trial = trials[record["trial"]]
         came = [site for site in trial.sites if site.name in record["sites"]]
         weight = sum(weight_of(trial, site) for site in came)
         if trial.privacy.secure_sum is not None and came:
             weight = (arrivals.sums or {})[record["trial"]][1]  # as the sum itself says
-        found.append({**{name: record[name] for name in TOLD}, "weight": float(weight)})
-    return found
+        records.append({**{name: record[name] for name in REPORTED}, "weight": float(weight)})
+    return records
 
 
 def span_answer(trials: Sequence[Trial], state: WaveState) -> tuple[dict[str, Any], Tree]:
-    """What a region answers when its rounds are over. A model to which nothing was added need not travel."""
+    """A region's answer when its rounds are over. A model to which nothing was added need not travel."""
     weights: dict[int, float] = {}
     for record in state.pending:
         weights[record["trial"]] = weights.get(record["trial"], 0.0) + record["weight"]
-    told = {str(n): {"weight": w} for n, w in weights.items() if _trains_here(trials[n])}
+    reported = {str(n): {"weight": w} for n, w in weights.items() if _trains_here(trials[n])}
     tensors = {
         f"{n}/params/{name}": leaf
-        for n in map(int, told)
+        for n in map(int, reported)
         if weights[n] > 0
         for name, leaf in state.runs[n].server["params"].items()
     }
-    return {"trials": told, "rounds": list(state.pending), "figures": state.span["figures"]}, tensors
+    return {"trials": reported, "rounds": list(state.pending), "figures": state.span["figures"]}, tensors
 
 
 def _trains_here(trial: Trial) -> bool:
@@ -132,50 +132,48 @@ def check_span(
     region: str, message: Message, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]
 ) -> None:
     """It comes from outside and goes into everybody's model and records."""
-    told, weights = message.body, dict.fromkeys(range(len(trials)), 0.0)
-    for number in told["trials"]:
+    body, weights = message.body, dict.fromkeys(range(len(trials)), 0.0)
+    for number in body["trials"]:
         require(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
         regions = trials[int(number)].algorithm.regions
         require(regions is not None and region in regions.names, "a model that it has no part in")
-    places = [(one["trial"], one["round"]) for one in told["rounds"]]
+    places = [(record["trial"], record["round"]) for record in body["rounds"]]
     require(len(set(places)) == len(places), "a round twice")
-    for one in told["rounds"]:
-        require(one["trial"] < len(trials) and one["round"] - 1 in rounds, "rounds that it was not asked for")
-        _check_round(one, trials[one["trial"]], set(hospitals))
-        weights[one["trial"]] += one["weight"]
-    for number, one in told["trials"].items():
-        require(is_close(one["weight"], weights[int(number)]), "a weight that its rounds do not have")
+    for record in body["rounds"]:
+        require(record["trial"] < len(trials) and record["round"] - 1 in rounds, "rounds that it was not asked for")
+        _check_record(record, trials[record["trial"]], set(hospitals))
+        weights[record["trial"]] += record["weight"]
+    for number, trial in body["trials"].items():
+        require(is_close(trial["weight"], weights[int(number)]), "a weight that its rounds do not have")
 
 
-def _check_round(one: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
+def _check_record(record: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
     """Who worked in it, with the weight that was agreed for their rows."""
-    named = {*one["sites"], *one["dropped"], *one["stopped"], *one["charges"], *one["epochs"], *one["not_finite"]}
+    sites, epochs = record["sites"], record["epochs"]
+    named = {*sites, *record["dropped"], *record["stopped"], *record["charges"], *epochs, *record["not_finite"]}
     require(named <= set(hospitals), "hospitals of another region")
-    require(len(set(one["sites"])) == len(one["sites"]), "a hospital twice in a round")
-    work = {a.site.name: a for a in assign(trial, one["round"] - 1) if a.counts}
-    require(
-        set(one["sites"]) <= set(work) and set(one["sites"]) <= set(one["epochs"]), "work that nobody was asked for"
-    )
-    require(all(one["epochs"][site] <= work[site].epochs for site in one["sites"]), "more epochs than were asked for")
-    weight = sum(weight_of(trial, work[site].site) for site in one["sites"])
-    require(is_close(one["weight"], weight), "a weight that its hospitals do not have")
+    require(len(set(sites)) == len(sites), "a hospital twice in a round")
+    work = {a.site.name: a for a in assign(trial, record["round"] - 1) if a.counts}
+    require(set(sites) <= set(work) and set(sites) <= set(epochs), "work that nobody was asked for")
+    require(all(epochs[site] <= work[site].epochs for site in sites), "more epochs than were asked for")
+    weight = sum(weight_of(trial, work[site].site) for site in sites)
+    require(is_close(record["weight"], weight), "a weight that its hospitals do not have")
 
 
-def heard_of(body: Mapping[str, Any]) -> list[int]:
-    """Trials of which a region sends its model."""
-    return [int(number) for number, one in body["trials"].items() if one["weight"] > 0]
+def trials_with_model(body: Mapping[str, Any]) -> list[int]:
+    return [int(number) for number, trial in body["trials"].items() if trial["weight"] > 0]
 
 
 def close_span(
     trials: Sequence[Trial],
     state: WaveState,
     entries: Mapping[str, Entry],
-    asked: Collection[str],
+    recipients: Collection[str],
     last: int,
     seconds: float,
 ) -> WaveState:
-    """Every trial's average over regions, from what has arrived. `asked` are the regions that were sent models; `last`
-    is the first round that is still to come."""
+    """Every trial's average over regions, from what has arrived. `recipients` are the regions that received models;
+    `last` is the first round that is still to come."""
     runs, fresh = list(state.runs), []
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
@@ -183,49 +181,38 @@ def close_span(
         server = _averaged(number, trial, run.server, entries)
         until = min(last, trial.training.rounds)
         for round_number in range(state.round, until):
-            told = {
-                region: one
+            reports = {
+                region: report
                 for region, entry in entries.items()
-                for one in entry.body["rounds"]
-                if (one["trial"], one["round"]) == (number, round_number + 1)
+                for report in entry.body["rounds"]
+                if (report["trial"], report["round"]) == (number, round_number + 1)
             }
-            record = _record(trial, run, server, told, asked, round_number, round_number == until - 1)
-            shown = {"trial": number, "arm": trial.arm, "seed": trial.seed, **vars(record)}
-            epochs = {site: count for one in told.values() for site, count in one["epochs"].items()}
-            each = seconds / len(active) / (until - state.round)
-            more = {"epochs": {site: epochs[site] for site in record.sites}, "seconds": each}
-            more["not_finite"] = [site for one in told.values() for site in one["not_finite"]]
-            fresh.append({**shown, **more})
+            record = _record(trial, run, server, reports, recipients, round_number, round_number == until - 1)
+            epochs = {site: count for report in reports.values() for site, count in report["epochs"].items()}
+            fresh.append(
+                {
+                    "trial": number,
+                    "arm": trial.arm,
+                    "seed": trial.seed,
+                    **vars(record),
+                    "epochs": {site: epochs[site] for site in record.sites},
+                    "seconds": seconds / len(active) / (until - state.round),
+                    "not_finite": [site for report in reports.values() for site in report["not_finite"]],
+                }
+            )
         runs[number] = Run(until, server, {})
     counted = {**state.counted, **dict.fromkeys(entries, state.round)}
     return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
 
 
-def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, quiet: Collection[int]) -> Tree:
-    """The region's own models, as they were before the last average and are kept; `quiet` are trials of which none is
-    scored."""
+def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, score: Collection[int]) -> Tree:
+    """The region's own models of the trials `score`, as they were before the last average."""
     return {
         f"{number}/{REGION_MODEL}/{name}": leaf
         for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True))
-        if number not in quiet and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
+        if number in score and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
         for name, leaf in run.server[part_of(region)].items()
     }
-
-
-def span_records(
-    state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """As `scored_records`: but only the last record before an average has a model that sites could score."""
-    ready, waiting = [], []
-    for record in state.pending:
-        number = record["trial"]
-        ended = record["round"] == trials[number].training.rounds
-        if ended and not final:
-            waiting.append(record)
-            continue
-        shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
-    return ready, waiting
 
 
 def _averaged(number: int, trial: Trial, server: State, entries: Mapping[str, Entry]) -> State:
@@ -238,8 +225,8 @@ def _averaged(number: int, trial: Trial, server: State, entries: Mapping[str, En
         weight = 0.0 if entry is None else float(entry.body["trials"].get(str(number), {"weight": 0.0})["weight"])
         models[region] = before
         if entry is not None and weight > 0:
-            sent = entry.update(number)["params"]
-            models[region] = {name: sent[name] for name in before}
+            params = entry.update(number)["params"]
+            models[region] = {name: params[name] for name in before}
         weights[region] = torch.full_like(server[WEIGHT][region], weight)
     merged = {
         **server,
@@ -256,7 +243,7 @@ def _record(
     before: Run,
     after: State,
     reports: Mapping[str, Mapping[str, Any]],
-    asked: Collection[str],
+    recipients: Collection[str],
     round_number: int,
     merged: bool,
 ) -> RoundRecord:
@@ -273,7 +260,7 @@ def _record(
         charges={site: tuple(report["charges"][site]) for report in reports.values() for site in report["charges"]},
         failed="; ".join(f"{region}: {report['failed']}" for region, report in reports.items() if report["failed"]),
         **_participation(trial, reports, round_number),
-        **_region_traffic(trial, before, after, asked, round_number, merged),
+        **_region_traffic(trial, before, after, recipients, round_number, merged),
     )
 
 
@@ -290,13 +277,13 @@ def _participation(trial: Trial, reports: Mapping[str, Mapping[str, Any]], round
 
 
 def _region_traffic(
-    trial: Trial, before: Run, after: State, asked: Collection[str], round_number: int, merged: bool
+    trial: Trial, before: Run, after: State, recipients: Collection[str], round_number: int, merged: bool
 ) -> dict[str, Any]:
     """Messages and bytes between the regions and the coordinator, and how far their average moved the model."""
     regions = trial.algorithm.regions
     if regions is None:
         return {"change": None, "region_messages": (0, 0), "region_bytes": (0, 0)}
-    down = sum(name in asked for name in regions.names) if round_number == before.round else 0
+    down = sum(name in recipients for name in regions.names) if round_number == before.round else 0
     up = sum(float(after[WEIGHT][name]) > 0 for name in regions.names) if merged else 0
     size = tree.count_bytes({"params": after["params"]})
     return {

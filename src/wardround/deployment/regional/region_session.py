@@ -1,12 +1,13 @@
 """One run as a region sees it: which hospitals take part, what was agreed, and how far its own rounds have come.
 
-What the coordinator of all told is kept as a file, and every round of the region's is: a process that died goes on in
-the middle of a question that it was answering.
+All that the coordinator of all sent is kept as a file, and so is every round of the region: a process that died goes on
+in the middle of a request that it was answering.
 """
 
 import json
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
@@ -20,19 +21,21 @@ from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_
 from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
 from wardround.deployment.common.schema_agreement import agreed_of
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.common.waves import WaveState, read_state, write_state
+from wardround.deployment.common.spool import Spool
+from wardround.deployment.common.update_checks import shapes_of
+from wardround.deployment.common.waves import Task, WaveState, close_round, read_state, tasks, write_state
+from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_merging import (
     Answers,
     lacking_columns,
     merged_facts,
     merged_figures,
-    merged_lent,
+    merged_fill_values,
     merged_moments,
     merged_ready,
 )
-from wardround.deployment.regional.region_rounds import own_for_sites, span_answer, with_models
-from wardround.deployment.regional.region_sites import RegionalCoordinator
+from wardround.deployment.regional.region_rounds import own_for_sites, region_records, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
 from wardround.protocol.messages import Message
 from wardround.runs.environment import versions
@@ -42,6 +45,83 @@ from wardround.training.trial import Trial
 Body = Mapping[str, Any]
 Result = TypeVar("Result")
 FILE = "region.json"
+
+
+@dataclass
+class RegionalCoordinator(Coordinator):
+    """A region's coordinator towards its own sites: the flat federation of these, round by round as it is asked for."""
+
+    hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
+
+    @property
+    def hospitals_here(self) -> list[str]:
+        return self.hospitals
+
+    @property
+    def quorum(self) -> int:
+        """Where the region is smaller than the study's quorum, all of its sites are needed."""
+        return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
+
+    def form(self, run: str, hospitals: Sequence[str]) -> None:
+        """With those of the run's hospitals that are this region's. Who left before is asked again."""
+        revoked = self.revoked()
+        self.run_name, self.hospitals, self.left = run, list(hospitals), {}
+        self.members = [site for site in hospitals if site in self.sites and site not in revoked]
+        if not self.members:
+            problem = "none of its hospitals takes part in this run"
+            raise DeployError("region", problem, "Settle it with them, then start the coordinator of all again.")
+
+    def greet(self) -> Generator[Step, None, dict[str, Message]]:
+        self.prepared = set()
+        self.title = "waiting for sites"
+        self.write_federation()
+        return (yield from self._greet())
+
+    def rounds(
+        self,
+        wave: int,
+        trials: list[Trial],
+        state: WaveState,
+        path: Path,
+        ends: int,
+        score: Sequence[int],
+        prepare: Message,
+    ) -> Generator[Step, None, WaveState]:
+        """All rounds until `ends`, each on disk when it is closed. `score` are trials whose model, as it came to the
+        region, its sites score in the first of them."""
+        self.shapes = [shapes_of(trial) for trial in trials]
+        self.total = max(trial.training.rounds for trial in trials)
+        self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
+        while state.round < ends:
+            self.done = state.round
+            work = tasks(trials, state, 0, ())
+            if state.round == state.span["first"]:
+                for n in score:
+                    for site in trials[n].scored:
+                        if site.name in self.members:
+                            work.setdefault(site.name, Task()).score.append(n)
+            state = yield from self._regional_round(wave, trials, state, work, prepare)
+            write_state(path, state)
+            Spool(self.folder.path / "state", wave, state.round - 1).clear()
+        self.done = state.round
+        return state
+
+    def _regional_round(
+        self, wave: int, trials: list[Trial], state: WaveState, work: dict[str, Task], prepare: Message
+    ) -> Generator[Step, None, WaveState]:
+        began = time.monotonic()
+        arrivals, missing = yield from self.gather(wave, trials, state, prepare, work)
+        closed = close_round(trials, replace(state, pending=[]), arrivals, time.monotonic() - began)
+        records = region_records(trials, closed.pending, arrivals)
+        span: Mapping[str, Any] = state.span
+        if state.round == span["first"]:
+            span = {**span, "figures": merged_figures([entry.body for entry in arrivals.entries.values()])}
+        self.log_round(wave, state.round, arrivals, missing)
+        return replace(closed, pending=[*state.pending, *records], span=span)
+
+    def say_goodbye(self, results: str, why: str) -> Generator[Step]:
+        self.title = "taking leave"
+        yield from self._say_goodbye(results, why)
 
 
 class RegionSession:
@@ -62,15 +142,14 @@ class RegionSession:
         return self.folder.name
 
     def restore(self) -> None:
-        try:
-            self.known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        self.known = self._read()
+        if not self.known:
             remedy = "Start the coordinator of all again: it greets every region first."
-            raise DeployError("region", "it knows nothing of this run", remedy) from None
+            raise DeployError("region", "it knows nothing of this run", remedy)
         self.coordinator.form(self.run, self.known["hospitals"])
 
     def hello(self, body: Body) -> dict[str, Any]:
-        """What these hospitals agreed on in this run stands until it is told anew."""
+        """What these hospitals agreed on in this run stands until they agree anew."""
         hospitals = [str(name) for name in body["sites"]]
         before = self._read()
         self.known = before if before.get("hospitals") == hospitals else {"hospitals": hospitals}
@@ -81,80 +160,74 @@ class RegionSession:
         while True:
             try:
                 merged = merged_ready(ready, hospitals)
+                break
             except SiteError as error:
                 ready = self.coordinator.without(error, ready)
-            else:
-                break
         for line in lacking_columns(ready):
             self.notice(line)
         return {**merged, "sites": list(ready), "versions": versions()}
 
     def facts(self, body: Body) -> dict[str, Any]:
-        self.known |= {"classes": list(body["classes"]), "findings": bool(body["findings"])}
-        self.known |= {"columns": body["columns"]}
+        self.known |= {name: body[name] for name in ("classes", "findings", "columns")}
         self._forget_plan()
-        message = Message("facts", {"run": self.run, "columns": body["columns"]})
         plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
 
         def check(site: str, answer: Message) -> None:
             check_facts(site, answer.body, plan, columns, self.known["hospitals"])
 
-        told = self._ask_everybody(message, check)
-        if told is None:
-            return self._gone()
-        merged = merged_facts(self.plan, told)
-        self.known |= {"sides": merged["sets"]}
-        self._write()
+        request = Message("facts", {"run": self.run, "columns": body["columns"]})
+        merged = self._merged(request, check, merged_facts)
+        if "sets" in merged:
+            self.known |= {"split_sizes": merged["sets"]}
+            self._write()
         return merged
 
-    def lend(self, body: Body) -> dict[str, Any]:
-        plan, asked = self.plan, (body["asked"], body["of"], body["layouts"])
+    def fill_values(self, body: Body) -> dict[str, Any]:
+        plan, request = self.plan, (body["missing"], body["of"], body["layouts"])
 
         def check(site: str, answer: Message) -> None:
-            check_fill_values(answer.body["lent"], plan, *asked, self._train_rows(site))
+            check_fill_values(answer.body["fill_values"], plan, *request, self._train_rows(site))
 
-        told = self._ask_everybody(Message("lend", _passed_on(body)), check)
-        return self._gone() if told is None else merged_lent(self.plan, told)
+        return self._merged(Message("fill_values", _forwarded(body)), check, merged_fill_values)
 
     def moments(self, body: Body) -> dict[str, Any]:
-        plan, asked = self.plan, (body["of"], body["layouts"])
+        plan, request = self.plan, (body["of"], body["layouts"])
 
         def check(site: str, answer: Message) -> None:
-            check_moments(answer.body["moments"], plan, *asked, self._train_rows(site))
+            check_moments(answer.body["moments"], plan, *request, self._train_rows(site))
 
-        told = self._ask_everybody(Message("moments", _passed_on(body)), check)
-        return self._gone() if told is None else merged_moments(self.plan, told)
+        return self._merged(Message("moments", _forwarded(body)), check, merged_moments)
 
     def prepare(self, body: Body) -> dict[str, Any]:
-        self.remember(_passed_on(body))
+        self.remember(_forwarded(body))
         waves = len(self.plan.waves())
 
         def check(site: str, answer: Message) -> None:
             check_waves(answer.body, waves)
 
-        told = self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check))
-        self.coordinator.prepared = set(told)
+        self.coordinator.prepared = set(self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check)))
         return {"waves": waves}
 
     def remember(self, prepare: Body) -> None:
-        """What was agreed. Sites that were away are told with their next message."""
+        """What was agreed. Sites that were away receive it with their next request."""
         if self.known.get("prepare") != dict(prepare):
             self.known["prepare"] = dict(prepare)
             self._forget_plan()
             self._write()
 
-    def train(self, body: Body, tensors: Tree, asked: str) -> tuple[dict[str, Any], Tree]:
-        """`asked` names the question: the same one is gone on with where it was left."""
+    def train(self, body: Body, tensors: Tree, request: str) -> tuple[dict[str, Any], Tree]:
+        """`request` is its hash: the same request is continued where it was left."""
         wave, first = int(body["wave"]), int(body["round"])
         trials, path = self.trials(wave), self._path(wave)
         state = read_state(path, trials)
-        if state.span.get("asked") != asked:
-            span = {"asked": asked, "first": first, "figures": {}}
+        if state.span.get("request") != request:
+            span = {"request": request, "first": first, "figures": {}}
             runs = [replace(run, round=first) for run in state.runs]
             state = replace(state, round=first, runs=tuple(runs), pending=[], span=span)
             state = with_models(state, trials, by_trial(tensors))
             write_state(path, state)
-        ends = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
+        span_length = span_of(self.study.arm(trials[0].arm))
+        ends = min(first + span_length, max(trial.training.rounds for trial in trials))
         score = [int(number) for number in body["score"]]
         self.coordinator.plan = self.plan
         rounds = self.coordinator.rounds(wave, trials, state, path, ends, score, self.agreed)
@@ -162,8 +235,7 @@ class RegionSession:
 
     def evaluate(self, body: Body, tensors: Tree) -> dict[str, Any]:
         wave = int(body["wave"])
-        trials = self.trials(wave)
-        models = by_trial(tensors)
+        trials, models = self.trials(wave), by_trial(tensors)
         state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
         self.coordinator.title, self.coordinator.plan = "evaluating", self.plan
         score = [int(number) for number in body["score"]]
@@ -177,20 +249,20 @@ class RegionSession:
         }
 
     def goodbye(self, body: Body) -> None:
-        self.drive(self.coordinator.part(str(body.get("results")), str(body.get("why") or "")))
+        self.drive(self.coordinator.say_goodbye(str(body.get("results")), str(body.get("why") or "")))
         forget(self.folder)
 
     @cached_property
     def plan(self) -> DeployedPlan:
-        """KeyError where too little was told so far."""
+        """KeyError where too little is known so far."""
         hospitals, known = self.known["hospitals"], self.known
         near, findings = self.coordinator.members, bool(known.get("findings"))
         plan = coordinator_plan(self.study, self.families, hospitals, known["classes"], near, findings)
-        if "prepare" in known and "sides" in known:
-            agreed = agreed_of(plan, known["prepare"])
-            for kind, one in agreed.items():
+        if "prepare" in known and "split_sizes" in known:
+            for kind, agreed in agreed_of(plan, known["prepare"]).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
-                plan.agreed[kind] = replace(one, sides={site: sides[place] for site, sides in known["sides"].items()})
+                split_sizes = {site: sizes[place] for site, sizes in known["split_sizes"].items()}
+                plan.agreed[kind] = replace(agreed, split_sizes=split_sizes)
         return plan
 
     @property
@@ -205,35 +277,30 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        """Its sites that left, and why."""
         return left_payload(self.coordinator.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
-        """All steps, shown as they come."""
         while True:
             try:
                 self.watch(next(steps))
             except StopIteration as done:
-                found: Result = done.value
-                return found
-
-    def _rounds_of(self, trials: list[Trial]) -> int:
-        return span_of(self.study.arm(trials[0].arm))
+                result: Result = done.value
+                return result
 
     def _train_rows(self, site: str) -> int:
-        """The most that a site has told of in any set of rows."""
-        return max(int(sides["train"]) for sides in self.known["sides"][site])
+        """The most in any set of rows of a site."""
+        return max(int(sizes["train"]) for sizes in self.known["split_sizes"][site])
 
-    def _ask_everybody(self, message: Message, check: Check) -> Answers | None:
-        """None where a site left: then all regions begin anew without it."""
+    def _merged(
+        self, request: Message, check: Check, merge: Callable[[DeployedPlan, Answers], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The answers of all sites as one; only who left, where a site did: then all regions begin anew without it."""
         self.coordinator.title = "agreeing on columns"
         try:
-            return self.drive(self.coordinator.ask_required(message, check))
+            answers = self.drive(self.coordinator.ask_required(request, check))
         except SiteLeft:
-            return None
-
-    def _gone(self) -> dict[str, Any]:
-        return {"gone": list(self.coordinator.left)}
+            return {"gone": list(self.coordinator.left)}
+        return merge(self.plan, answers)
 
     def _path(self, wave: int) -> Path:
         return self.coordinator.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
@@ -243,10 +310,10 @@ class RegionSession:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
+            known: dict[str, Any] = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return known
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -254,11 +321,11 @@ class RegionSession:
 
 
 def forget(folder: Path) -> None:
-    """What a region's run was only needed for while it went on. Its log stays."""
+    """Delete what was only needed while a region's run went on. Its log stays."""
     Store(folder).forget()
     rmtree(folder / "coordinating" / "state", ignore_errors=True)
 
 
-def _passed_on(body: Body) -> dict[str, Any]:
-    """A message of the coordinator of all without what it says of itself and of the region."""
+def _forwarded(body: Body) -> dict[str, Any]:
+    """A request of the coordinator of all without its receiver and the head of its log."""
     return {name: value for name, value in body.items() if name not in ("to", "head")}

@@ -1,6 +1,6 @@
 """The coordinator of all, where sites form regions: to it a region is a site that answers for its hospitals.
 
-A question is about all rounds that a region has by itself before the next average. Everything else is as between a
+A request is about all rounds that a region has by itself before the next average. Everything else is as between a
 coordinator and its sites.
 """
 
@@ -12,33 +12,61 @@ from typing import Any, ClassVar
 
 from wardround.core.errors import SiteError
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice
-from wardround.deployment.common.answer_checks import Check, check_summaries, require, rows_scored
+from wardround.core.tree import Tree
+from wardround.data.agreement import Facts
+from wardround.data.records import Column
+from wardround.data.serialization import write_column
+from wardround.deployment.common.answer_checks import (
+    Check,
+    check_column_facts,
+    check_described,
+    check_directions,
+    check_sizes,
+    check_summaries,
+    dominant_sites,
+    require,
+    rows_scored,
+)
+from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.deployment.common.messaging import SiteLeft, Step, Take
-from wardround.deployment.common.schema_agreement import Federation
+from wardround.deployment.common.schema_agreement import (
+    Answers,
+    Federation,
+    agree_on_layouts,
+    common_classes,
+    common_columns,
+    common_inputs,
+    inverted_labels,
+    most_train_rows,
+    read_facts,
+    split_sizes,
+    with_findings,
+)
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
-from wardround.deployment.common.waves import Arrivals, WaveState
+from wardround.deployment.common.waves import Arrivals, WaveState, scored_records
 from wardround.deployment.flat.coordinator import Coordinator
-from wardround.deployment.regional.region_agreement import agree_on_regions
 from wardround.deployment.regional.region_rounds import (
     check_span,
     close_span,
-    heard_of,
     model_shapes,
     own_of_region,
-    span_records,
+    trials_with_model,
 )
 from wardround.deployment.regional.regions import regions_of, span_of
 from wardround.evaluation.summaries.summary_validation import Impossible, check_curve
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
+from wardround.runs.plan import members_of
+from wardround.study.parser import Families
+from wardround.study.schema import Arm, Study
 from wardround.training.trial import Trial
 
 STAGES = 5  # messages of a round with a secure sum
-TOLD = {  # what a region tells of its hospitals, unless some of them have left
+REQUIRED = {  # what a region's answer has, unless some of its hospitals have left
     "facts": {"kinds", "sets", "described", "directions"},
-    "lent": {"lent"},
+    "fill_values": {"fill_values"},
     "moments": {"moments"},
 }
 
@@ -79,8 +107,8 @@ class CoordinatorOfAll(Coordinator):
     def invited_hospitals(self) -> list[str]:
         return self.all_hospitals
 
-    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
-        """As for any site; whom a region has lost stands beside each of its answers."""
+    def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
+        """As for any site; each answer of a region also says which of its hospitals left."""
 
         def take_and_note(region: str, sealed: Sealed, message: Message) -> None:
             take(region, sealed, message)
@@ -88,7 +116,7 @@ class CoordinatorOfAll(Coordinator):
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
                     self._note(_absence(hospital, notice))
 
-        return super()._judged(site, sealed, take_and_note, asked)
+        return super()._judged(site, sealed, take_and_note, request)
 
     def _note(self, notice: Notice) -> None:
         if self.away.get(notice.site) != notice:
@@ -115,7 +143,7 @@ class CoordinatorOfAll(Coordinator):
                 continue
             self.title = "agreeing on columns"
             try:
-                made: Federation = yield from agree_on_regions(
+                federation: Federation = yield from agree_on_regions(
                     self.study, self.families, dict(ready), self.hospitals, self._ask_regions, self.run_name
                 )
             except SiteLeft:
@@ -123,21 +151,22 @@ class CoordinatorOfAll(Coordinator):
             except SiteError as error:
                 ready = self.without(error, ready)
             else:
-                absent = [notice for site, notice in self.away.items() if site not in self.hospitals]
-                return replace(made, notices=(*made.notices, *absent))
+                missing = [notice for site, notice in self.away.items() if site not in self.hospitals]
+                return replace(federation, notices=(*federation.notices, *missing))
 
     def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
-        told = answer.body["sites"]
+        hospitals = answer.body["sites"]
         known = regions_of(self.study, self.hospitals).get(site, ())
-        require(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
-        require(bool(told), "no hospital that takes part")
+        unique = len(set(hospitals)) == len(hospitals)
+        require(unique and set(hospitals) <= set(known), "hospitals of another region")
+        require(bool(hospitals), "no hospital that takes part")
 
     def _there(self, ready: Mapping[str, Message]) -> list[str]:
         """The hospitals that regions say are there, each of them by its own region."""
         known = regions_of(self.study, self.hospitals)
-        told = {site for region, message in ready.items() for site in message.body["sites"] if site in known[region]}
-        return [site for site in self.hospitals if site in told]
+        there = {site for region, message in ready.items() for site in message.body["sites"] if site in known[region]}
+        return [site for site in self.hospitals if site in there]
 
     def _ask_regions(self, message: Message, check: Check) -> Generator[Step, None, dict[str, Message]]:
         """Hospitals that left their region meanwhile are no hospitals of this run: all begin anew without them."""
@@ -147,16 +176,16 @@ class CoordinatorOfAll(Coordinator):
             gone = answer.body.get("gone")
             require(set(gone or ()) <= set(members[region]), "hospitals of another region")
             if not gone:
-                require(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
+                require(REQUIRED.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
                 check(region, answer)
 
-        found = yield from self.ask_required(message, check_unless_gone)
-        gone = {site for one in found.values() for site in one.body.get("gone") or ()}
+        answers = yield from self.ask_required(message, check_unless_gone)
+        gone = {site for answer in answers.values() for site in answer.body.get("gone") or ()}
         if gone:
             self.hospitals = [site for site in self.hospitals if site not in gone]
             self.write_federation()
             raise SiteLeft
-        return found
+        return answers
 
     def _shapes(self, trial: Trial) -> dict[str, Shape]:
         return model_shapes(trial)
@@ -164,21 +193,20 @@ class CoordinatorOfAll(Coordinator):
     def _round(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
-        """All rounds until the next average over regions."""
         began, first = time.monotonic(), state.round
         last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
         spool = Spool(self.folder.path / "state", number, last - 1)
-        asked = list(self.present)
+        recipients = list(self.present)
         self.patience = 1 + (last - first) * (STAGES if is_secure(trials) else 1)
         yield from self._ask_for_models(number, trials, state, spool, last, prepare)
         self.patience = 2
         entries = spool.entries(self.present)
-        ready, waiting = span_records(state, trials, [entry.body for entry in entries.values()], final=False)
+        ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
         for record in ready:
             records.add(record)
         scored = replace(state, pending=waiting, records=records.flush())
-        closed = close_span(trials, scored, entries, asked, last, time.monotonic() - began)
-        missing = [region for region in asked if region not in entries]
+        closed = close_span(trials, scored, entries, recipients, last, time.monotonic() - began)
+        missing = [region for region in recipients if region not in entries]
         self.log_round(number, first, Arrivals(entries), missing)
         return closed
 
@@ -189,19 +217,21 @@ class CoordinatorOfAll(Coordinator):
         chosen = [n for n, trial in enumerate(trials) if trial.training.rounds > state.round]
         scored = self._scored(trials, state, chosen)
         body = {"run": self.run_name, "wave": number, "round": state.round, "score": scored}
-        wanted = {region: (Message("train", body), chosen) for region in self.present if region not in known}
+        requests = {region: (Message("train", body), chosen) for region in self.present if region not in known}
         members = regions_of(self.study, self.hospitals)
 
         def take(region: str, sealed: Sealed, message: Message) -> None:
             self._check_figures(region, message.body["figures"], scored, trials)
             check_span(region, message, trials, range(state.round, last), members[region])
-            expected = {f"{n}/{name}": shape for n in heard_of(message.body) for name, shape in self.shapes[n].items()}
+            expected = {
+                f"{n}/{name}": shape for n in trials_with_model(message.body) for name, shape in self.shapes[n].items()
+            }
             spool.add(region, sealed, message, expected)
             self.prepared.add(region)
 
         what = f"round {last}" if last == state.round + 1 else f"rounds {state.round + 1} to {last}"
         yield from self.collect(
-            self._with_models(trials, state, wanted, prepare), take, what, closing=True, there=known
+            self._with_models(trials, state, requests, prepare), take, what, closing=True, there=known
         )
 
     def check_summary(
@@ -215,52 +245,137 @@ class CoordinatorOfAll(Coordinator):
         self._check_figures(site, message.body["figures"], score, trials)
 
     def _check_figures(
-        self, region: str, figures: Mapping[str, Any], asked: Sequence[int], trials: Sequence[Trial]
+        self, region: str, figures: Mapping[str, Any], score: Sequence[int], trials: Sequence[Trial]
     ) -> None:
-        """Of all hospitals of a region together, or of those that may tell any."""
+        """Of all hospitals of a region together, or of those whose figures may leave."""
         members = regions_of(self.study, self.hospitals)[region]
-        for key, sides in figures.items():
-            require(key == str(int(key)) and int(key) in asked, "figures of a model that was not to be scored")
-            for side, curve in sides.items():
-                most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
+        for key, by_subset in figures.items():
+            require(key == str(int(key)) and int(key) in score, "figures of a model that was not to be scored")
+            for subset, curve in by_subset.items():
+                most = sum(rows_scored(hospital, subset, trials[int(key)], self.agreed_plan)[0] for hospital in members)
                 check_curve(curve, most, False, self.agreed_plan.has_findings)
                 require(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
     def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
         """Trials whose model is scored: at the first average after a round in which the study asks for it."""
-        every, first = self.study.evaluation.every, state.round
-        due = first and every and first // every > (first - self._rounds_of(trials)) // every
+        interval, first = self.study.evaluation.every, state.round
+        due = first and interval and first // interval > (first - self._rounds_of(trials)) // interval
         return [n for n in chosen if due and self.study.arm(trials[n].arm).held_out is None]
 
     def _rounds_of(self, trials: Sequence[Trial]) -> int:
         return span_of(self.study.arm(trials[0].arm))
 
-    def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
-    ) -> Generator[Step, None, WaveState]:
-        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
-        score = [n for n in range(len(trials)) if n not in quiet]
-        own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
-        answers = yield from self.summaries(number, trials, state, score, prepare, own)
-        for record in span_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
-            records.add(record)
+    def _own_models(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Tree]:
+        return {region: own_of_region(trials, state, region, score) for region in self.present}
+
+    def _by_hospital(self, answers: Mapping[str, Message]) -> dict[str, Message]:
         members = regions_of(self.study, self.hospitals)
-        told: dict[str, Message] = {}
-        for region, message in answers.items():
-            for site, summaries in message.body["summaries"].items():
-                if site in members[region]:
-                    told[site] = Message("summary", {"summaries": summaries})
-        self._keep_final(number, trials, state, {site: told[site] for site in self.hospitals if site in told})
-        heads: dict[str, Any] = {region: message.body["head"] for region, message in answers.items()}
-        self.log.add("wave finished", wave=number, heads=heads)
-        return replace(state, pending=[], records=records.flush(), done=True)
+        by_site = {
+            site: Message("summary", {"summaries": summaries})
+            for region, message in answers.items()
+            for site, summaries in message.body["summaries"].items()
+            if site in members[region]
+        }
+        return {site: by_site[site] for site in self.hospitals if site in by_site}
 
 
 def _absence(hospital: str, payload: object) -> Notice:
-    """What a region says of a hospital that left: about nobody else."""
+    """A region's notice of a hospital that left: about nobody else."""
     try:
         notice = read_notice(payload)
     except ValueError as error:
         raise Impossible(str(error)) from None
     require(notice.code in ABSENCES and notice.site == hospital, "a remark that is not about a hospital that left")
     return replace(notice, other_sites=())
+
+
+@dataclass(frozen=True)
+class FactsOfRegions:
+    plan: DeployedPlan
+    known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+    hospitals: Mapping[str, Sequence[str]]  # of each region
+
+    def contributors(self, arm: Arm) -> list[str]:
+        kind = next(kind for kind in self.plan.kinds if kind[0] == self.plan.alike[arm.name])
+        return [region for region, facts in self.known.items() if facts[kind]["trains"]]
+
+    def facts(self, name: str, kind: Key) -> Facts:
+        return read_facts(self.known[name][kind]["facts"])
+
+    def present(self, kind: Key) -> list[Sequence[bool]]:
+        return [facts[kind]["present"] for facts in self.known.values()]
+
+    def train_rows(self, name: str) -> int:
+        return most_train_rows(self.plan, self.hospitals[name])
+
+    def trains(self, name: str, kind: Key) -> bool:
+        return bool(self.known[name][kind]["trains"])
+
+
+def agree_on_regions(
+    study: Study, families: Families, ready: Answers, hospitals: Sequence[str], ask: Any, run: str
+) -> Generator[Any, None, Federation]:
+    """`ready` are the regions' first answers; `hospitals` are those of all of them, in the order that numbers them."""
+    classes, findings = common_classes(ready), with_findings(ready)
+    columns, notices = _columns(ready)
+    inputs = None if columns else common_inputs(study, ready)
+    plan = coordinator_plan(study, families, hospitals, classes, with_findings=findings)
+    payload = [write_column(column) for column in columns] or None
+    body = {"run": run, "columns": payload, "classes": classes, "findings": findings}
+    members = regions_of(study, hospitals)
+
+    def check(region: str, answer: Message) -> None:
+        check_region_facts(answer.body, plan, columns, hospitals, members[region])
+
+    answers = yield from ask(Message("facts", body), check)
+    sets = _by_hospital(answers, "sets", hospitals)
+    described = _by_hospital(answers, "described", hospitals)
+    notices += inverted_labels(study, classes, _by_hospital(answers, "directions", hospitals))
+    for kind in plan.kinds:
+        members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
+        place = plan.row_sets.index(plan.rows_of(kind))
+        by_site = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=by_site)
+    by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in answers.items()}
+    prepare = yield from agree_on_layouts(plan, columns, inputs, FactsOfRegions(plan, by_kind, members), ask, run)
+    return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
+
+
+def check_region_facts(
+    body: Mapping[str, Any],
+    plan: DeployedPlan,
+    columns: Sequence[Column],
+    hospitals: Sequence[str],
+    members: Sequence[str],
+) -> None:
+    """A region's facts of its own hospitals, all of them."""
+    for name in ("sets", "described", "directions"):
+        require(set(body[name]) == set(members), f"{name} of other hospitals than its own")
+    require(len(body["kinds"]) == len(plan.kinds), "facts of another number of arms")
+    for kind in body["kinds"]:
+        require(kind["facts"] is not None or not (columns and kind["trains"]), "no facts of rows that train")
+        check_column_facts(kind["facts"], columns)
+        require(len(kind["present"]) == len(columns), "another number of columns")
+    for site in members:
+        require(len(body["sets"][site]) == len(plan.row_sets), "other sets of rows than the study has")
+        for key, sizes in zip(plan.row_sets, body["sets"][site], strict=True):
+            check_sizes(site, sizes, plan, key, hospitals)
+        check_described(body["described"][site], body["sets"][site][0], plan)
+        check_directions(body["directions"][site], columns)
+
+
+def _columns(ready: Answers) -> tuple[list[Column], list[Notice]]:
+    """In the order of one list of all hospitals, whoever of them is in which region."""
+    by_region = {region: message.body["columns"] for region, message in ready.items()}
+    columns, notices = common_columns(by_region)
+    places: dict[str, list[int]] = {}
+    for column in (column for listed in by_region.values() for column in listed or ()):
+        place = [int(number) for number in column["place"]]
+        places[column["name"]] = min(places.get(column["name"], place), place)
+    return sorted(columns, key=lambda column: places[column.name]), notices
+
+
+def _by_hospital(answers: Answers, name: str, hospitals: Sequence[str]) -> dict[str, Any]:
+    """KeyError where a hospital is missing."""
+    entries = {site: entry for message in answers.values() for site, entry in message.body[name].items()}
+    return {site: entries[site] for site in hospitals}

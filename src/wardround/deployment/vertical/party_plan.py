@@ -1,8 +1,8 @@
 """A vertical study's plan where nobody holds all columns: each party has its own numbers of a row, zeros for others'.
 
-All ends make the same trials from the study and from what was told: how many rows train, and how many numbers each
-party gives. So order, dropout and changes of images are drawn alike everywhere, as in a simulation, and none of them
-has to travel.
+All ends make the same trials from the study and from two public things: how many rows train, and how many numbers each
+party gives. So order, dropout and augmentation are drawn alike everywhere, as in a simulation, and none of them has to
+travel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from wardround.data.checks.duplicates import FEWEST_COLUMNS
 from wardround.data.cohort import Cohort, image_site, load_cohort
 from wardround.data.parties import IMAGE, Holdings, columns_held, table_of
 from wardround.data.prepare import Encoded, Recipe
-from wardround.data.records import Records
+from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.site import Block, Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
@@ -33,7 +33,6 @@ from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
 from wardround.training.trial import Trial
 
-SIDES = ("train", "validation", "test")
 EQUAL_ROWS = ("leak", "copies", "shared-rows", "equal-rows")  # checks that look for equal rows
 Shapes = Mapping[str, tuple[int, ...]]  # what each party gives of a row: so many numbers, or an image of this shape
 # in one message; a party also writes the parts of its models once in a step
@@ -41,10 +40,10 @@ WAVE_EMBEDDINGS, WAVE_MODELS = 16 * 2**20, 32 * 2**20
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """The rows of one kind of arm at one end. At a party they are its own rows, in the order that it was told."""
+class AssignedRows:
+    """The rows of one kind of arm at one end. At a party they are its own rows, in the order of the holder."""
 
-    rows: Mapping[str, np.ndarray]  # by side
+    rows: Mapping[str, np.ndarray]  # that train, validate and test
     present: Mapping[str, np.ndarray] = field(default_factory=dict)  # at the holder: whether a party has each row
 
 
@@ -52,7 +51,7 @@ class Dealt:
 class VerticalPlan(DeployedPlan):
     """`sites` is the party with the labels alone: results are about its rows."""
 
-    dealt: dict[Key, Dealt] = field(default_factory=dict)
+    assigned: dict[Key, AssignedRows] = field(default_factory=dict)
     shapes: dict[Key, Shapes] = field(default_factory=dict)
     counts: dict[Key, int] = field(default_factory=dict)  # rows that train, at the coordinator
 
@@ -88,7 +87,7 @@ class VerticalPlan(DeployedPlan):
         notices = super().own_notices()
         columns = min(len(cohort.records.columns) for cohort in self.cohorts.values())
         tables = all(cohort.records.is_table for cohort in self.cohorts.values())
-        return [one for one in notices if one.code not in EQUAL_ROWS or not tables or columns >= FEWEST_COLUMNS]
+        return [n for n in notices if n.code not in EQUAL_ROWS or not tables or columns >= FEWEST_COLUMNS]
 
     def own_columns(self, arm: Arm) -> tuple[str, ...]:
         """What this party gives in an arm, checked against its file."""
@@ -100,17 +99,17 @@ class VerticalPlan(DeployedPlan):
                 raise StudyError(f"topology: parties: {name}", "its rows have no images", "Name its columns.")
             return named
         held = {name: tuple(column.name for column in records.columns)}
-        found = columns_held(name, named, replace(records, held=held))
+        columns = columns_held(name, named, replace(records, held=held))
         outcome = arm.data.options.get("target")
-        if name != self.holder and outcome in found:
+        if name != self.holder and outcome in columns:
             problem = f"its file has {outcome!r}, which is the outcome at {self.holder}"
             remedy = "Delete it there, or rename it if it is something else."
             raise StudyError(f"topology: parties: {name}", problem, remedy)
-        for column in found:
+        for column in columns:
             if column not in held[name]:
                 remedy = suggest(column, held[name], "Columns of its file")
                 raise StudyError(f"topology: parties: {name}", f"its file has no column {column!r}", remedy)
-        return found
+        return columns
 
     def prepared(self, arm: Arm, seed: int) -> tuple[Encoded, Recipe] | None:
         """How this party's own columns become numbers; None where it gives none."""
@@ -121,7 +120,7 @@ class VerticalPlan(DeployedPlan):
         table = table_of(self.cohort_of(arm).records, own)
         if table is None:
             return None
-        train = self.dealt[self.alike[arm.name], seed].rows["train"]
+        train = self.assigned[self.alike[arm.name], seed].rows["train"]
         return table, recipes(table, {"all": train}, arm.preparation, ["all"])["all"]
 
     def own_shape(self, kind: Key) -> tuple[int, ...]:
@@ -130,16 +129,16 @@ class VerticalPlan(DeployedPlan):
         if IMAGE in self.own_columns(arm):
             features = self.cohort_of(arm).records.features
             return tuple(int(size) for size in features.shape[1:])
-        found = self.prepared(arm, kind[1])
-        return () if found is None else (len(found[1].names),)
+        prepared = self.prepared(arm, kind[1])
+        return () if prepared is None else (len(prepared[1].names),)
 
     def agree(self, shapes: Mapping[Key, Shapes]) -> None:
-        """Once all parties have told how much they give."""
+        """Once it is known how much every party gives."""
         self.shapes = dict(shapes)
         self.agreed = {kind: Agreed((1,)) for kind in shapes}
 
     def expect(self, outputs: int, findings: bool) -> None:
-        """At a party without labels: how many scores a row has. What they are of is nothing to this party."""
+        """At a party without labels: how many scores a row has. Their names stay with the holder."""
         self.class_names, self.with_findings = tuple(f"class {place}" for place in range(outputs)), findings
 
     def steps_of(self, trial: Trial) -> tuple[int, int]:
@@ -151,7 +150,7 @@ class VerticalPlan(DeployedPlan):
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
         """All arms with all seeds, cut where a message, or what a party writes in each step, would grow too large."""
         cut: list[list[tuple[str, int]]] = []
-        sent = kept = 0
+        embeddings = models = 0  # bytes in the last wave
         for arm in self.study.trained_arms:
             for seed in self.study.evaluation.seeds:
                 trial = self.trial(arm, seed)
@@ -159,62 +158,61 @@ class VerticalPlan(DeployedPlan):
                 size = 8 if arm.training.precision == "float64" else 4
                 block = size * width * trial.training.batch_size * trial.topology.block * len(arm.topology.parties)
                 model = 3 * size * trial.model.size
-                if not cut or sent + block > WAVE_EMBEDDINGS or kept + model > WAVE_MODELS:
+                if not cut or embeddings + block > WAVE_EMBEDDINGS or models + model > WAVE_MODELS:
                     cut.append([])
-                    sent = kept = 0
+                    embeddings = models = 0
                 cut[-1].append((arm.name, seed))
-                sent, kept = sent + block, kept + model
+                embeddings, models = embeddings + block, models + model
         return [tuple(wave) for wave in cut]
 
-    def deal(self, numbers: Mapping[str, np.ndarray]) -> dict[Key, dict[str, dict[str, np.ndarray]]]:
-        """At the holder: who is on which side. `numbers` are of each of its rows the number that another party knows
-        it by, -1 where that has it not. What each party is to be told of its rows, by kind and party and side."""
-        present = {party: found >= 0 for party, found in numbers.items()}
+    def assign_rows(self, numbers: Mapping[str, np.ndarray]) -> dict[Key, dict[str, dict[str, np.ndarray]]]:
+        """At the holder: which rows train, validate and test. `numbers` has for each of its rows the number by which
+        another party knows it, or -1. Returns each party's own numbers, by kind, party and part of the split."""
+        present = {party: known >= 0 for party, known in numbers.items()}
         everywhere = np.logical_and.reduce(list(present.values()))
-        told: dict[Key, dict[str, dict[str, np.ndarray]]] = {}
+        by_kind: dict[Key, dict[str, dict[str, np.ndarray]]] = {}
         for kind in self.kinds:
             arm = self.study.arm(kind[0])
             split = self.for_selection(arm, self.splits(arm, kind[1]))[0]
-            rows = {side: getattr(split, side) for side in SIDES}
+            rows = {part: getattr(split, part) for part in SPLIT_PARTS}
             rows["train"] = rows["train"][everywhere[rows["train"]]]
             if not len(rows["train"]):
                 raise DataError(self.holder, "no training patient is at all parties", "Look at their patients.")
-            self.dealt[kind] = Dealt(rows, present)
-            told[kind] = {
-                party: {side: found[rows[side]][found[rows[side]] >= 0] for side in SIDES}
-                for party, found in numbers.items()
+            self.assigned[kind] = AssignedRows(rows, present)
+            by_kind[kind] = {
+                party: {part: known[rows[part]][known[rows[part]] >= 0] for part in SPLIT_PARTS}
+                for party, known in numbers.items()
             }
-        return told
+        return by_kind
 
-    def own_split_dealt(self, kind: Key) -> Split:
-        rows = self.dealt[kind].rows
-        return Split(self.holder, rows["train"], rows["validation"], rows["test"])
+    def assigned_split(self, kind: Key) -> Split:
+        return Split(self.holder, *(self.assigned[kind].rows[part] for part in SPLIT_PARTS))
 
 
 def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], width: int) -> Site:
     """This end's rows as lines of numbers, as long as where all parties' numbers are at one place."""
-    cohort, dealt = plan.cohort_of(arm), plan.dealt[plan.alike[arm.name], seed]
-    found = plan.prepared(arm, seed)
+    kind = plan.alike[arm.name], seed
+    cohort, assigned, prepared = plan.cohort_of(arm), plan.assigned[kind], plan.prepared(arm, seed)
     own = next((block for block in blocks if block.party == plan.own), None)
     pixels = next((block.shape for block in blocks if len(block.shape) == 3), ())
     skipped, dtype = prod(pixels) if pixels else 0, dtype_of(arm)
-    images = _images(plan, arm, cohort, dealt) if own is not None and len(own.shape) == 3 else None
+    images = _images(plan, arm, cohort, kind) if own is not None and len(own.shape) == 3 else None
 
-    def side(name: str) -> Rows:
-        chosen = dealt.rows[name]
+    def rows_of(part: str) -> Rows:
+        chosen = assigned.rows[part]
         line = np.zeros((len(chosen), width - skipped))
-        if found is not None and own is not None:
-            table, recipe = found
+        if prepared is not None and own is not None:
+            table, recipe = prepared
             line[:, own.start - skipped : own.stop - skipped] = recipe.apply(table, chosen)
         for block in blocks:
             if block.present is not None:
-                has = dealt.present.get(block.party)
+                has = assigned.present.get(block.party)
                 line[:, block.present - skipped] = 1.0 if has is None else has[chosen]
         numbers = torch.from_numpy(line).to(dtype)
         people, labels = torch.from_numpy(cohort.patient[chosen]), cohort.labels[chosen]
         if images is not None:
-            shown: Rows = getattr(images, name)
-            return replace(shown, tabular=numbers)
+            rows: Rows = getattr(images, part)
+            return replace(rows, tabular=numbers)
         if pixels:
             empty = torch.zeros((1, *pixels), dtype=dtype).expand(len(chosen), *pixels)
             # by number, as where the images are: rows that are joined then keep what stands beside an image
@@ -223,22 +221,22 @@ def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], w
 
     return Site(
         plan.holder,
-        side("train"),
-        side("validation"),
-        side("test"),
-        cohort.row_numbers[dealt.rows["validation"]],
-        cohort.row_numbers[dealt.rows["test"]],
-        None if found is None else found[1],
+        rows_of("train"),
+        rows_of("validation"),
+        rows_of("test"),
+        cohort.row_numbers[assigned.rows["validation"]],
+        cohort.row_numbers[assigned.rows["test"]],
+        None if prepared is None else prepared[1],
         tuple(blocks),
     )
 
 
-def _images(plan: VerticalPlan, arm: Arm, cohort: Cohort, dealt: Dealt) -> Site:
-    scale = None
+def _images(plan: VerticalPlan, arm: Arm, cohort: Cohort, kind: Key) -> Site:
+    split, scale = plan.assigned_split(kind), None
     if arm.preparation.scales_pixels:
-        found = levels(cohort.brightness, {plan.holder: dealt.rows["train"]}, [plan.holder], arm.preparation)
-        scale = None if found is None else found[plan.holder]
-    return image_site(cohort, Split(plan.holder, *(dealt.rows[side] for side in SIDES)), scale)
+        scales = levels(cohort.brightness, {plan.holder: split.train}, [plan.holder], arm.preparation)
+        scale = None if scales is None else scales[plan.holder]
+    return image_site(cohort, split, scale)
 
 
 def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
@@ -257,7 +255,6 @@ def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
 
 
 def own_vertical_plan(study: Study, families: Families, name: str, records: Records) -> VerticalPlan:
-    """At a party."""
     holder = holder_of(study)
     if name == holder and len(records.classes) < 2 and not records.has_findings:
         problem = "has the labels of this study, and its rows have none"
@@ -281,14 +278,15 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
 def coordinator_vertical_plan(
     study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
 ) -> VerticalPlan:
-    """At the coordinator."""
     holder = holder_of(study)
     return VerticalPlan(study, families, {}, sites=(holder,), class_names=tuple(classes), with_findings=with_findings)
 
 
-def shapes_told(study: Study, kinds: Sequence[Key], told: Mapping[str, Sequence[Sequence[int]]]) -> dict[Key, Shapes]:
-    """By kind, in the order of the study's parties, from what each party tells for all kinds."""
-    found: dict[Key, Shapes] = {}
-    for place, kind in enumerate(kinds):
-        found[kind] = {party: tuple(int(size) for size in told[party][place]) for party in parties_of(study)}
-    return found
+def shapes_by_kind(
+    study: Study, kinds: Sequence[Key], shapes: Mapping[str, Sequence[Sequence[int]]]
+) -> dict[Key, Shapes]:
+    """`shapes` are each party's for all kinds; here in the order of the study's parties."""
+    return {
+        kind: {party: tuple(int(size) for size in shapes[party][place]) for party in parties_of(study)}
+        for place, kind in enumerate(kinds)
+    }

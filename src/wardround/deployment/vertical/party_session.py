@@ -1,14 +1,14 @@
 """One run as a party sees it whose columns are its own and whose patients are others' too.
 
-hello      which study, which run, which parties       ready     its key of the run; the classes, where it has labels
-match      what others say in the matching             matched   what it says; the protocol is that of privacy/psi.py
-deal       to the holder of the labels                 dealt     who is on which side, sealed for each other party
-shape      what the holder sealed for it               shaped    how many numbers it gives of a row
-agree      what all give                               agreed
-embed      gradients of the block before, sealed       embedded  embeddings of the next block, sealed for the holder
-learn      to the holder: all embeddings               learned   gradients, sealed for each; a round's loss
-show       gradients of the last block                 shown     embeddings of validation and test rows, sealed
-judge      to the holder: those embeddings             judged    counts; predictions stay
+hello       which study, which run, which parties    ready          its key of the run; the classes, if it has labels
+match       messages of the matching                 matched        its own; the protocol is that of privacy/psi
+assign      to the holder of the labels              assigned       who trains, validates and tests, sealed for each
+shape       what the holder sealed for it            shaped         how many numbers it gives of a row
+agree       what all give                            agreed
+embed       gradients of the block before, sealed    embedded       embeddings of the next block, sealed for the holder
+learn       to the holder: all embeddings            learned        gradients, sealed for each; a round's loss
+embed_last  gradients of the last block              last_embedded  embeddings of validation and test rows, sealed
+assess      to the holder: those embeddings          assessed       counts; predictions stay
 
 A session is kept as files, so that a process that died goes on in the middle of a round without being greeted again.
 """
@@ -27,14 +27,14 @@ from safetensors.torch import load
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.checks.before_training import refuse_errors
-from wardround.data.records import Records
+from wardround.data.records import SPLIT_PARTS, Records
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_session import Body, Gate, class_payload, known_messages
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told
+from wardround.deployment.vertical.party_plan import AssignedRows, own_vertical_plan, shapes_by_kind
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
     STAGES,
@@ -59,7 +59,7 @@ from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.study.parser import Families
 
-DEAL = "rows"  # what the holder's word on rows is sealed as
+ROWS = "rows"  # the place for which the assignment of rows is sealed
 MATCHING = "matching"  # folder with what came while patients were matched
 
 
@@ -123,7 +123,7 @@ class PartySession:
         return tuple(party for party in self.parties if party != self.holder)
 
     @property
-    def tells_visits(self) -> bool:
+    def has_visits(self) -> bool:
         """Whether this party without labels has rows for visits of its patients."""
         return self.records.visits is not None and not self.is_holder
 
@@ -138,7 +138,7 @@ class PartySession:
             "inputs": None,
             "classes": class_payload(self.records, self.run) if self.is_holder else [],
             "findings": self.records.has_findings and self.is_holder,
-            "visits": self.tells_visits,
+            "visits": self.has_visits,
             "voucher": self.channel.voucher(),
             "versions": versions(),
         }
@@ -152,31 +152,32 @@ class PartySession:
             self.messages["rosters"] = self._rosters(body["rosters"])
             self._write()
         stage, step = str(body["stage"]), int(body["round"])
-        said = self._matching(stage).answer(step, messages_in(tensors))
+        answers = self._matching(stage).answer(step, messages_in(tensors))
         common = self._matching(stage).common
-        return {"common": None if common is None else len(common)}, as_tensors(said)
+        return {"common": None if common is None else len(common)}, as_tensors(answers)
 
-    def deal(self, body: Body) -> tuple[dict[str, Any], Tree]:
+    def assign(self, body: Body) -> tuple[dict[str, Any], Tree]:
         """Who trains, and who is validated and tested on. Every other party learns it of the patients that it has."""
         if not self.is_holder:
             raise DeployError("coordinator", "asks for labels where there are none", "Start the coordinator again.")
         numbers = {party: self._numbers(party) for party in self.others}
-        told = self.plan.deal(numbers)
-        self.gate.enough(min(len(self.plan.dealt[kind].rows["train"]) for kind in told))
+        by_kind = self.plan.assign_rows(numbers)
+        self._require_enough_rows()
         sealed: Tree = {}
         for party in self.others:
             content = {
-                f"{place}/{side}": torch.from_numpy(told[kind][party][side])
+                f"{place}/{part}": torch.from_numpy(by_kind[kind][party][part])
                 for place, kind in enumerate(self.plan.kinds)
-                for side in SIDES
+                for part in SPLIT_PARTS
             }
-            sealed[party] = as_tensor(self.channel.seal(party, DEAL, tensor_bytes(content)))
+            sealed[party] = as_tensor(self.channel.seal(party, ROWS, tensor_bytes(content)))
         self.messages["assign"] = dict(body)
         self._write()
         first = self.plan.kinds[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
-        described = own_counts(self.plan.own_split_dealt(first), cohort, self.study.deployment.smallest_cell)
-        sizes = [{side: len(self.plan.dealt[kind].rows[side]) for side in SIDES} for kind in self.plan.kinds]
+        described = own_counts(self.plan.assigned_split(first), cohort, self.study.deployment.smallest_cell)
+        rows = [self.plan.assigned[kind].rows for kind in self.plan.kinds]
+        sizes = [{part: len(own[part]) for part in SPLIT_PARTS} for own in rows]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
         left = drawn - sizes[0]["train"]
         few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
@@ -184,13 +185,16 @@ class PartySession:
 
     def shape(self, tensors: Tree) -> dict[str, Any]:
         if not self.is_holder:
-            content = self.channel.open(self.holder, DEAL, as_bytes(tensors[DEAL]))
-            self.stand_by(DEAL, "", sha256(content).digest())
+            content = self.channel.open(self.holder, ROWS, as_bytes(tensors[ROWS]))
+            self.stand_by(ROWS, "", sha256(content).digest())
             rows = load(content)
             self._take_rows(rows)
             write_leaves(self.folder / "rows.safetensors", rows, {})
-        self.gate.enough(min(len(self.plan.dealt[kind].rows["train"]) for kind in self.plan.kinds))
+        self._require_enough_rows()
         return {"shapes": [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]}
+
+    def _require_enough_rows(self) -> None:
+        self.gate.enough(min(len(self.plan.assigned[kind].rows["train"]) for kind in self.plan.kinds))
 
     def agree(self, body: Body) -> dict[str, Any]:
         before = self.messages.get("agree", body)
@@ -203,39 +207,39 @@ class PartySession:
         return {"waves": len(self.waves)}
 
     def _agree(self) -> None:
-        told: Mapping[str, Any] = self.messages["agree"]["shapes"]
+        shapes: Mapping[str, Any] = self.messages["agree"]["shapes"]
         own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
-        if [list(shape) for shape in told[self.site]] != own:
+        if [list(shape) for shape in shapes[self.site]] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
         outputs = self.messages["agree"]["outputs"]
         if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
             self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
         elif (outputs["count"], outputs["findings"]) != (len(self.plan.classes), self.plan.has_findings):
             raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
-        self.plan.agree(shapes_told(self.study, self.plan.kinds, told))
+        self.plan.agree(shapes_by_kind(self.study, self.plan.kinds, shapes))
         self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()
 
     def stand_by(self, kind: str, place: str, digest: bytes) -> None:
-        """What was said once of this place stands, on disk before anything follows from it. Another word is refused."""
+        """Bind this party to the first content for a place, on disk before anything follows. Another is refused."""
         if self.commitments.commit(kind, place.encode(), digest) != digest:
             problem = f"sends other numbers for a {kind} than before, and two answers would show more than one"
-            if kind == DEAL:
-                problem = "shares out rows otherwise than before, and two answers would show more than one"
+            if kind == ROWS:
+                problem = "assigns rows otherwise than before, and two answers would show more than one"
             raise DeployError("coordinator", problem, "Ask the coordinator and the others why, and begin a new run.")
 
     def _numbers(self, party: str) -> np.ndarray:
-        """Of each row of the holder the number by which another party knows it, or -1."""
+        """For each row of the holder, the number by which another party knows it, or -1."""
         return number_of_each_row(self._common(self._stage_of(party)), len(self.records))
 
     def _stage_of(self, party: str) -> str:
         return VISITS if party in self.messages["rosters"].get(VISITS, ()) else PATIENTS
 
     def _common(self, stage: str) -> Patients:
-        found = self._matching(stage).common
-        if found is None:
+        common = self._matching(stage).common
+        if common is None:
             raise DeployError("coordinator", "goes on before patients are matched", "Start the coordinator again.")
-        return found
+        return common
 
     def _matching(self, stage: str) -> Matching:
         if stage not in self.matchings:
@@ -247,29 +251,29 @@ class PartySession:
                 ids, rows = visit_ids(self.site, self.records, self._common(PATIENTS))
             else:
                 ids, rows = self.ids, np.arange(len(self.ids), dtype=np.int64)
-            place = self.folder / MATCHING / stage
-            kept = (self.secret, self._signer, self._peers, self.commitments, place)
-            self.matchings[stage] = Matching(self.site, terms, ids, rows, *kept)
+            folder, keys = self.folder / MATCHING / stage, (self.secret, self._signer, self._peers)
+            self.matchings[stage] = Matching(self.site, terms, ids, rows, *keys, self.commitments, folder)
         return self.matchings[stage]
 
-    def _rosters(self, told: Mapping[str, Any]) -> dict[str, list[str]]:
+    def _rosters(self, proposed: Mapping[str, Any]) -> dict[str, list[str]]:
         """Who is matched with whom. All parties, and of visits those that have them, with the holder."""
-        found = {str(stage): [str(party) for party in roster] for stage, roster in told.items()}
-        visits = found.get(VISITS, [self.holder])
-        wrong = set(found.get(PATIENTS, ())) != set(self.parties) or not set(visits) <= set(self.parties)
-        if wrong or self.holder not in visits or (self.tells_visits and self.site not in visits):
+        rosters = {str(stage): [str(party) for party in roster] for stage, roster in proposed.items()}
+        visits = rosters.get(VISITS, [self.holder])
+        wrong = set(rosters.get(PATIENTS, ())) != set(self.parties) or not set(visits) <= set(self.parties)
+        if wrong or self.holder not in visits or (self.has_visits and self.site not in visits):
             problem = "wants patients to be matched between other parties than the study has"
-            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
-        return found
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was disclosed.")
+        return rosters
 
     def _take_rows(self, rows: Tree) -> None:
         own = row_of_each_number(self.site, self._common(self._stage_of(self.site)))
         for place, kind in enumerate(self.plan.kinds):
-            numbers = {side: rows[f"{place}/{side}"].numpy() for side in SIDES}
-            self.plan.dealt[kind] = Dealt({side: own[found] for side, found in numbers.items()})
+            self.plan.assigned[kind] = AssignedRows(
+                {part: own[rows[f"{place}/{part}"].numpy()] for part in SPLIT_PARTS}
+            )
 
     def _recall(self, known: Body) -> None:
-        """What the files of a run say; nothing where it has just begun."""
+        """Restore the session from the files of a run; they are empty where it has just begun."""
         if known.get("rows", self.messages["rows"]) != self.messages["rows"]:
             problem = "its rows are not those with which the run began"
             raise DeployError(self.site, problem, "Bring the file back, or let the coordinator begin a new run.")
@@ -279,7 +283,7 @@ class PartySession:
         if "vouchers" in known:
             self.channel.meet(known["vouchers"])
         if "assign" in known:
-            self.plan.deal({party: self._numbers(party) for party in self.others})
+            self.plan.assign_rows({party: self._numbers(party) for party in self.others})
         if (self.folder / "rows.safetensors").is_file():
             self._take_rows(read_leaves(self.folder / "rows.safetensors")[0])
         if "agree" in known:
@@ -299,6 +303,5 @@ class PartySession:
 
 
 def forget_matching(folder: Path) -> None:
-    """What came while patients were matched is of no use when the run is over."""
     rmtree(folder / MATCHING, ignore_errors=True)
     (folder / "rows.safetensors").unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """A party's share of split training in one wave: block after block, kept as files after each of them.
 
 A step is one block of batches of every trial of the wave. What a party holds after a step is on disk before its answer
-leaves, and the answer is too. So whoever dies goes on with the same numbers, and the same question gets the same bytes.
+leaves, and the answer is too. So a process that died goes on with the same numbers, and the same request gets the same
+bytes.
 """
 
 import math
@@ -25,8 +26,8 @@ from wardround.deployment.flat.site_session import Body
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.engines.serial import order_of
-from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, parts_of, protection
-from wardround.engines.split.split import blocks, cut_of, threads_for
+from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
+from wardround.engines.split.split import blocks, threads_for
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -36,21 +37,23 @@ from wardround.training.trial import Trial
 
 AGAIN = "Start the coordinator again."
 BEGINNING = -1  # before the first step
+OPTIMISER = "optimiser "  # how names of its state begin in a file
 Block = list[tuple[dict[str, Own], Labelled]]
 
 
-class Working:
+class SplitTrial:
     """One trial at one end, between two steps."""
+
+    engine: Any = None  # while a round goes on
 
     def __init__(self, session: PartySession, trial: Trial) -> None:
         self.session, self.trial, self.site = session, trial, trial.sites[0]
         self.each, self.steps = session.plan.steps_of(trial)
         self.cut = cut_of(trial.model)
-        begun = start(trial)
-        apart, held = parts_of(self.cut, begun.server["params"])
-        kept, own_kept = parts_of(self.cut, begun.memories[self.site.name].buffers)
-        own = session.site
-        self.params, self.buffers = (held, own_kept) if session.is_holder else (apart[own], kept[own])
+        run, own = start(trial), session.site
+        trees = (run.server["params"], run.memories[self.site.name].buffers)
+        of_parties, of_holder = zip(*(parts_of(self.cut, leaves) for leaves in trees), strict=True)
+        self.params, self.buffers = of_holder if session.is_holder else (leaves[own] for leaves in of_parties)
         self._coming: tuple[int, Iterator[Block]] | None = None  # the step of the next block, and the round's blocks
         self._drawn: tuple[int, Block] | None = None  # the last block
 
@@ -65,32 +68,49 @@ class Working:
             for _ in range(place):
                 next(drawn)
             self._coming = (step, drawn)
-        found = next(self._coming[1])
+        block = next(self._coming[1])
         self._coming = (step + 1, self._coming[1])
-        self._drawn = (step, found)
-        return found
+        self._drawn = (step, block)
+        return block
 
     def lr(self, step: int) -> float:
         return self.trial.training.lr_in(step // self.each)
 
-    def begun(self) -> Tree:
+    def first_params(self) -> Tree:
         return tree.for_convolutions({"params": self.params})["params"]
 
+    def snapshot(self) -> tuple[State, dict[str, Any]]:
+        optimiser = {} if self.engine is None else self.engine.state
+        apart = {f"{OPTIMISER}{name}": leaves for name, leaves in optimiser.items()}
+        return {"params": self.params, "buffers": self.buffers, **apart}, {}
 
-class AtParty(Working):
+    def restore(self, step: int, parts: State, place: Mapping[str, Any]) -> None:
+        self.params, self.buffers = parts.get("params", {}), parts.get("buffers", {})
+        if self.is_in_round(step, place):
+            self.engine = self.new_engine(step)
+            optimiser = {n.removeprefix(OPTIMISER): leaves for n, leaves in parts.items() if n.startswith(OPTIMISER)}
+            self.engine.state = optimiser or self.engine.state
+
+    def is_in_round(self, step: int, place: Mapping[str, Any]) -> bool:
+        raise NotImplementedError
+
+    def new_engine(self, step: int) -> Any:
+        raise NotImplementedError
+
+
+class PartyTrial(SplitTrial):
     """At a party without labels."""
 
-    engine: Party | None = None
+    engine: Party | None
 
     def embed(self, step: int) -> list[Tensor]:
         if step % self.each == 0:
-            self.engine = self._engine(step)
+            self.engine = self.new_engine(step)
         engine = self._running()
         engine.protect = protection(self.trial.topology.embeddings, self.stream(step, "noise on embeddings"))
         return engine.embed(self._own(step))
 
     def learn(self, step: int, gradients: Sequence[Tensor]) -> None:
-        """What came back for the block of this step."""
         engine = self._running()
         engine.learn(gradients)
         self.params, self.buffers = engine.params, engine.buffers
@@ -106,20 +126,17 @@ class AtParty(Working):
         key = site_key(self.session.secret, self.session.run, self.trial.arm, self.trial.seed, step)
         return SecretStream(key, purpose)
 
-    def kept(self) -> tuple[State, dict[str, Any]]:
-        state = {} if self.engine is None else self.engine.state
-        return {"params": self.params, "buffers": self.buffers, **_apart(state)}, {}
-
-    def recall(self, step: int, parts: State, place: Mapping[str, Any]) -> None:
-        self.params, self.buffers = parts.get("params", {}), parts.get("buffers", {})
-        if step < self.steps:
-            self.engine = self._engine(step)
-            self.engine.state = _together(parts) or self.engine.state
+    def restore(self, step: int, parts: State, place: Mapping[str, Any]) -> None:
+        super().restore(step, parts, place)
+        if self.engine is not None:
             self.engine.waiting = self._own(step)
 
-    def _engine(self, step: int) -> Party:
+    def is_in_round(self, step: int, place: Mapping[str, Any]) -> bool:
+        return step < self.steps
+
+    def new_engine(self, step: int) -> Party:
         bottom = self.cut.bottoms[self.session.site]
-        return Party(bottom, optimiser_for(self.trial.training), self.begun(), self.buffers, self.lr(step))
+        return Party(bottom, optimiser_for(self.trial.training), self.first_params(), self.buffers, self.lr(step))
 
     def _own(self, step: int) -> list[Own]:
         return [own[self.session.site] for own, _ in self.block(step)]
@@ -130,51 +147,50 @@ class AtParty(Working):
         return self.engine
 
 
-class AtHolder(Working):
+class HolderTrial(SplitTrial):
     """At the party with the labels."""
 
-    engine: LabelHolder | None = None
+    engine: LabelHolder | None
 
     def learn(self, step: int, embeddings: Mapping[str, list[Tensor]]) -> tuple[dict[str, list[Tensor]], float | None]:
-        """What goes back to each party; the mean loss, where a round ends."""
+        """The gradients for each party; the mean loss, where a round ends."""
         if step % self.each == 0:
-            self.engine = self._engine(step)
+            self.engine = self.new_engine(step)
         if self.engine is None:
             raise DeployError("coordinator", "asks for a block that is not due", AGAIN)
         block = [labelled for _, labelled in self.block(step)]
-        back = self.engine.learn(block, embeddings)
+        gradients = self.engine.learn(block, embeddings)
         self.params, self.buffers = self.engine.params, self.engine.buffers
         if (step + 1) % self.each:
-            return back, None
+            return gradients, None
         loss = self.engine.loss / self.engine.steps
         if not math.isfinite(loss):
             raise not_finite(self.session.site, f"the loss of {self.trial.arm}")
         self.params, self.engine = tree.settle({"params": self.params})["params"], None
-        return back, loss
+        return gradients, loss
 
-    def check_embeddings(self, step: int, party: str, made: Sequence[Tensor]) -> None:
+    def check_embeddings(self, step: int, party: str, embeddings: Sequence[Tensor]) -> None:
         expected = [(len(labelled.y), self.cut.width) for _, labelled in self.block(step)]
-        check_shapes(party, made, expected, self.trial.dtype)
+        check_shapes(party, embeddings, expected, self.trial.dtype)
 
-    def kept(self) -> tuple[State, dict[str, Any]]:
-        parts: State = {"params": self.params, "buffers": self.buffers}
-        if self.engine is None:
-            return parts, {}
-        return {**parts, **_apart(self.engine.state)}, {"loss": self.engine.loss, "steps": self.engine.steps}
+    def snapshot(self) -> tuple[State, dict[str, Any]]:
+        place = {} if self.engine is None else {"loss": self.engine.loss, "steps": self.engine.steps}
+        return super().snapshot()[0], place
 
-    def recall(self, step: int, parts: State, place: Mapping[str, Any]) -> None:
-        self.params, self.buffers = parts.get("params", {}), parts.get("buffers", {})
-        if "steps" in place:
-            self.engine = self._engine(step)
-            self.engine.state = _together(parts) or self.engine.state
+    def restore(self, step: int, parts: State, place: Mapping[str, Any]) -> None:
+        super().restore(step, parts, place)
+        if self.engine is not None:
             self.engine.loss, self.engine.steps = float(place["loss"]), int(place["steps"])
 
-    def _engine(self, step: int) -> LabelHolder:
+    def is_in_round(self, step: int, place: Mapping[str, Any]) -> bool:
+        return "steps" in place
+
+    def new_engine(self, step: int) -> LabelHolder:
         trial, training = self.trial, self.trial.training
         weights = class_weights(self.site.train.labels, trial.model.classes, trial.model.findings).to(trial.dtype)
         balanced = weights if training.class_weights == "balanced" else None
         optimiser, lr = optimiser_for(training), self.lr(step)
-        return LabelHolder(trial.model, self.cut, optimiser, self.begun(), self.buffers, lr, balanced)
+        return LabelHolder(trial.model, self.cut, optimiser, self.first_params(), self.buffers, lr, balanced)
 
 
 class Wave:
@@ -184,11 +200,12 @@ class Wave:
         if not 0 <= number < len(session.waves):
             raise DeployError("coordinator", "asks for models that this study does not have", AGAIN)
         self.session, self.number, self.step = session, number, BEGINNING
-        made = AtHolder if session.is_holder else AtParty
-        self.trials: dict[int, Any] = {}
-        for place, (arm, seed) in enumerate(session.waves[number]):
-            self.trials[place] = made(session, session.plan.trial(session.study.arm(arm), seed))
-        self.last = max(one.steps for one in self.trials.values())
+        trial_type = HolderTrial if session.is_holder else PartyTrial
+        self.trials: dict[int, Any] = {
+            place: trial_type(session, session.plan.trial(session.study.arm(arm), seed))
+            for place, (arm, seed) in enumerate(session.waves[number])
+        }
+        self.last = max(local.steps for local in self.trials.values())
 
     @classmethod
     def after(cls, session: PartySession, number: int, step: int, known: "Wave | None") -> "Wave":
@@ -206,12 +223,12 @@ class Wave:
         """At a party: gradients of the step before, embeddings of this one."""
         self._learn_last(step, tensors)
         leaving: Tree = {}
-        for place, one in self.trials.items():
-            if step < one.steps:
-                with torch_threads(threads_for(one.trial)):
-                    made = one.embed(step)
-                leaving[str(place)] = self._sealed(self.session.holder, "embeddings", step, place, made)
-        self._keep(step)
+        for place, local in self.trials.items():
+            if step < local.steps:
+                with torch_threads(threads_for(local.trial)):
+                    embeddings = local.embed(step)
+                leaving[str(place)] = self._sealed(self.session.holder, "embeddings", step, place, embeddings)
+        self._write(step)
         return leaving
 
     def finish(self, step: int, tensors: Tree) -> None:
@@ -219,74 +236,72 @@ class Wave:
         if step != self.last:
             raise DeployError("coordinator", "ends a wave before its last block", AGAIN)
         self._learn_last(step, tensors)
-        self._keep(step)
+        self._write(step)
 
     def _learn_last(self, step: int, tensors: Tree) -> None:
-        learning = [place for place, one in self.trials.items() if 0 < step <= one.steps]
-        got = {
-            place: self._opened(self.session.holder, "gradients", step - 1, place, tensors, str(place))
-            for place in learning
+        contents = {
+            place: self._open(self.session.holder, "gradients", step - 1, place, tensors, str(place))
+            for place, local in self.trials.items()
+            if 0 < step <= local.steps
         }
-        read = {place: read_tensors(self.session.holder, content) for place, content in got.items()}
+        read = {place: read_tensors(self.session.holder, content) for place, content in contents.items()}
         for place, gradients in read.items():
             self.trials[place].check_gradients(gradients)
-        self._stand_by(step, got.values())
+        self._stand_by(step, contents.values())
         for place, gradients in read.items():
-            one = self.trials[place]
-            with torch_threads(threads_for(one.trial)):
-                one.learn(step - 1, gradients)
+            local = self.trials[place]
+            with torch_threads(threads_for(local.trial)):
+                local.learn(step - 1, gradients)
 
     def learn(self, step: int, tensors: Tree) -> tuple[dict[str, float], Tree]:
         """At the holder: a step for each batch of the block; the losses of rounds that end with it."""
         losses: dict[str, float] = {}
         leaving: Tree = {}
-        learning = [place for place, one in self.trials.items() if step < one.steps]
-        got = {
-            (place, party): self._opened(party, "embeddings", step, place, tensors, f"{place}/{party}")
+        learning = [place for place, local in self.trials.items() if step < local.steps]
+        contents = {
+            (place, party): self._open(party, "embeddings", step, place, tensors, f"{place}/{party}")
             for place in learning
             for party in self.session.others
         }
-        read = {(place, party): read_tensors(party, content) for (place, party), content in got.items()}
-        for (place, party), made in read.items():
-            self.trials[place].check_embeddings(step, party, made)
-        self._stand_by(step, got.values())  # only now: what cannot be used binds nobody
+        read = {(place, party): read_tensors(party, content) for (place, party), content in contents.items()}
+        for (place, party), embeddings in read.items():
+            self.trials[place].check_embeddings(step, party, embeddings)
+        self._stand_by(step, contents.values())  # only now: what cannot be used binds nobody
         for place in learning:
-            one = self.trials[place]
-            given = {party: read[place, party] for party in self.session.others}
-            with torch_threads(threads_for(one.trial)):
-                back, loss = one.learn(step, given)
-            for party, gradients in back.items():
-                leaving[f"{place}/{party}"] = self._sealed(party, "gradients", step, place, gradients)
+            local = self.trials[place]
+            with torch_threads(threads_for(local.trial)):
+                gradients, loss = local.learn(step, {party: read[place, party] for party in self.session.others})
+            for party, own in gradients.items():
+                leaving[f"{place}/{party}"] = self._sealed(party, "gradients", step, place, own)
             if loss is not None:
                 losses[str(place)] = loss
-        self._keep(step)
+        self._write(step)
         return losses, leaving
 
-    def _sealed(self, receiver: str, what: str, step: int, place: int, made: Sequence[Tensor]) -> Tensor:
-        if not all(map(is_finite, made)):
+    def _sealed(self, receiver: str, what: str, step: int, place: int, tensors: Sequence[Tensor]) -> Tensor:
+        if not all(map(is_finite, tensors)):
             raise not_finite(self.session.site, f"its {what} of {self.trials[place].trial.arm}")
-        content = tensor_bytes({f"{number:06}": one.cpu() for number, one in enumerate(made)})
+        content = tensor_bytes({f"{number:06}": tensor.cpu() for number, tensor in enumerate(tensors)})
         return as_tensor(self.session.channel.seal(receiver, route(what, self.number, step, place), content))
 
-    def _opened(self, sender: str, what: str, step: int, place: int, tensors: Tree, name: str) -> bytes:
+    def _open(self, sender: str, what: str, step: int, place: int, tensors: Tree, name: str) -> bytes:
         if name not in tensors:
             raise DeployError("coordinator", f"leaves out what {sender} sent", AGAIN)
         return self.session.channel.open(sender, route(what, self.number, step, place), as_bytes(tensors[name]))
 
     def _stand_by(self, step: int, contents: Iterable[bytes]) -> None:
-        """A step is taken with what came for it first, and with nothing else: the noise of a step is always the same,
-        and the difference of two answers would be without it."""
-        said = sha256(b"".join(sha256(content).digest() for content in contents)).digest()
-        self.session.stand_by("step", f"{self.number} {step}", said)
+        """A step is made with the contents that came for it first, and no others: its noise is always the same, and the
+        difference of two answers would be without it."""
+        digest = sha256(b"".join(sha256(content).digest() for content in contents)).digest()
+        self.session.stand_by("step", f"{self.number} {step}", digest)
 
-    def _keep(self, step: int) -> None:
+    def _write(self, step: int) -> None:
         """The step before stays too, until the answer to this one is written."""
         leaves: Tree = {}
         places: dict[str, Any] = {}
-        for place, one in self.trials.items():
-            parts, said = one.kept()
+        for place, local in self.trials.items():
+            parts, places[str(place)] = local.snapshot()
             leaves |= {f"{place}/{name}": leaf for name, leaf in tree.flatten(parts).items()}
-            places[str(place)] = said
         write_leaves(self._path(step), leaves, {"trials": places})
         for path in self._path(step).parent.glob("state-*.safetensors"):
             if path not in (self._path(step), self._path(step - 1)):
@@ -298,10 +313,10 @@ class Wave:
         if not path.is_file():
             problem = "what it held after the last block is gone, without which it cannot go on to the same model"
             raise DeployError(self.session.site, problem, "Restore the folder `state` from a backup, or begin anew.")
-        leaves, said = read_leaves(path)
-        for place, one in self.trials.items():
+        leaves, metadata = read_leaves(path)
+        for place, local in self.trials.items():
             own = {n.removeprefix(f"{place}/"): leaf for n, leaf in leaves.items() if n.startswith(f"{place}/")}
-            one.recall(step, tree.unflatten(own), said["trials"][str(place)])
+            local.restore(step, tree.unflatten(own), metadata["trials"][str(place)])
         self.step = step
 
     def _path(self, step: int) -> Path:
@@ -315,17 +330,19 @@ def route(what: str, wave: int, step: int, place: int) -> str:
 
 def read_tensors(sender: str, content: bytes) -> list[Tensor]:
     try:
-        found = load(content)
+        tensors = load(content)
     except SafetensorError:
         raise DeployError(sender, "sent numbers that cannot be read", "Install the same version everywhere.") from None
-    return [found[name] for name in sorted(found)]
+    return [tensors[name] for name in sorted(tensors)]
 
 
-def check_shapes(sender: str, given: Sequence[Tensor], expected: Sequence[tuple[int, ...]], dtype: torch.dtype) -> None:
-    if [tuple(one.shape) for one in given] != list(expected) or any(one.dtype != dtype for one in given):
-        problem = "sent other numbers than this block has; it may have been told other rows"
+def check_shapes(
+    sender: str, tensors: Sequence[Tensor], expected: Sequence[tuple[int, ...]], dtype: torch.dtype
+) -> None:
+    if [(tuple(tensor.shape), tensor.dtype) for tensor in tensors] != [(shape, dtype) for shape in expected]:
+        problem = "sent other numbers than this block has; its rows may be others"
         raise DeployError(sender, problem, "Install the same version of wardround everywhere, and begin a new run.")
-    if not all(map(is_finite, given)):
+    if not all(map(is_finite, tensors)):
         raise not_finite(sender, "what it sent")
 
 
@@ -336,11 +353,3 @@ def not_finite(party: str, what: str) -> DeployError:
 
 def place_in(body: Body) -> tuple[int, int]:
     return int(body["wave"]), int(body["round"])
-
-
-def _apart(state: State) -> State:
-    return {f"optimiser {name}": leaves for name, leaves in state.items()}
-
-
-def _together(parts: State) -> State:
-    return {name.removeprefix("optimiser "): leaves for name, leaves in parts.items() if name.startswith("optimiser ")}

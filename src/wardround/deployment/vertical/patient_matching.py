@@ -1,12 +1,13 @@
 """A party's part in finding the patients whom all parties have: the protocol of privacy/psi.py, message by message.
 
-There are two stages. First patients are matched, by all parties. Then, where some party tells visits of one patient
-apart, the visits of those patients are matched, by these parties and the one with the labels.
+There are two stages. First patients are matched, by all parties. Then, where some party distinguishes visits of one
+patient, the visits of those patients are matched, by these parties and the one with the labels.
 
-What came is kept as files, so that a process that died makes the same steps again and goes on.
+All that came is kept as files, so that a process that died repeats the same steps and goes on.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ STAGES = (PATIENTS, VISITS)
 
 
 def terms_of(study: Study, run: str, stage: str, roster: tuple[str, ...]) -> Terms:
-    """The same at every end, without anything that would have to be told. A run has a name of its own."""
+    """The same at every end, from public things. A run has a name of its own."""
     return Terms(f"{run} {stage}".encode(), roster, least_common=max(1, study.deployment.smallest_cell))
 
 
@@ -48,49 +49,45 @@ class Matching:
     ) -> None:
         self._party = Party(party, ids, terms, secret, signer, peers, commitments)
         self._name, self._rows, self._folder = party, rows, folder
-        self._said: list[list[bytes]] = []
+        self._answers: list[list[bytes]] = []
         for path in sorted(folder.glob("*.safetensors")):
-            self._said.append(self._step(len(self._said), messages_in(read_leaves(path)[0])))
+            self._answers.append(self._step(len(self._answers), messages_in(read_leaves(path)[0])))
 
     def answer(self, step: int, messages: list[bytes]) -> list[bytes]:
-        """The same step again gets what was said before, whatever comes with it."""
-        if step < len(self._said):
-            return self._said[step]
-        if step > len(self._said):
+        """The same step again gets the same answer, whatever comes with it."""
+        if step > len(self._answers):
             raise DeployError("coordinator", "leaves out a step of the matching", "Start the coordinator again.")
-        said = self._step(step, messages)
-        write_leaves(self._folder / f"{step:03}.safetensors", as_tensors(messages), {})
-        self._said.append(said)
-        return said
+        if step == len(self._answers):
+            answer = self._step(step, messages)
+            write_leaves(self._folder / f"{step:03}.safetensors", as_tensors(messages), {})
+            self._answers.append(answer)
+        return self._answers[step]
 
     def _step(self, step: int, messages: list[bytes]) -> list[bytes]:
         if step == 0:
             return [message.encode() for message in self._party.start()]
-        made = [one for message in messages for one in self._party.take(PsiMessage.decode(message))]
-        return [message.encode() for message in made]
+        return [answer.encode() for message in messages for answer in self._party.take(PsiMessage.decode(message))]
 
     @property
     def common(self) -> Patients | None:
         """None until every party has confirmed the same. Row numbers are those of this party's own table."""
-        found = self._party.aligned
-        if found is None:
-            return None
-        return Patients(found.ids, self._rows[found.rows], found.starts, found.form)
+        common = self._party.aligned
+        return None if common is None else replace(common, rows=self._rows[common.rows])
 
 
 def ids_of(party: str, records: Records) -> list[str]:
     """As they stand in the party's own file."""
-    found = records.ids if records.ids is not None or records.is_table else records.patient
-    if found is None:
-        problem = "does not tell whose its rows are, as others would know them"
+    ids = records.ids if records.ids is not None or records.is_table else records.patient
+    if ids is None:
+        problem = "its rows have no patient ids that others would know"
         raise DataError(party, problem, 'Use the source "csv-parties", with `patient`.')
-    return [str(name) for name in found.tolist()]
+    return [str(name) for name in ids.tolist()]
 
 
 def visit_ids(party: str, records: Records, matched: Patients) -> tuple[list[str], np.ndarray]:
     """A name for each visit of a patient who is at all parties, and the row that it is about."""
     if records.visits is None:
-        problem = "another party tells visits of one patient apart, and this one does not"
+        problem = "another party distinguishes visits of one patient, and this one does not"
         raise DataError(party, problem, "Name the column of visits at both (`visit`), or at neither.")
     rows, patients = matched.rows, matched.patient_of_each_row()
     names = [matched.ids[patient] for patient in patients.tolist()]
@@ -99,7 +96,7 @@ def visit_ids(party: str, records: Records, matched: Patients) -> tuple[list[str
 
 
 def number_of_each_row(common: Patients, rows: int) -> np.ndarray:
-    """Of each row of a party's table the number of its patient, or visit, among those in common; -1 for others."""
+    """For each row of a party's table, the number of its patient or visit among those in common; -1 for others."""
     numbers = np.full(rows, -1, dtype=np.int64)
     numbers[common.rows] = common.patient_of_each_row()
     return numbers

@@ -16,11 +16,11 @@ from wardround.study.schema import METRICS, Study
 from wardround.training.trial import Trial
 
 
-def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], told: Mapping[str, Any]) -> None:
+def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], without: Mapping[str, Any]) -> None:
     """The holder's figures of test rows as they are without each other party."""
     lines = [
         {"arm": trials[int(place)].arm, "seed": trials[int(place)].seed, "party": party, **summary}
-        for place, by_party in told.items()
+        for place, by_party in without.items()
         for party, summary in by_party.items()
     ]
     path = folder.path / "state" / "without" / f"{wave:05}.json"
@@ -31,11 +31,11 @@ def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], told: Ma
 def topology_facts(
     folder: RunFolder, study: Study, waves: int, matched: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """By arm: what its entry `topology` is to say beside what the study says."""
+    """By arm: what its entry `topology` says in addition to the study."""
     state = folder.path / "state"
     parts = [(state / "without" / f"{wave:05}.json", state / "summaries" / f"{wave:05}.json") for wave in range(waves)]
     without = [line for path, _ in parts for line in json.loads(path.read_bytes())]
-    whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["side"] == "test"]
+    whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["subset"] == "test"]
     return {
         arm.name: {
             "matched": dict(matched),
@@ -51,27 +51,27 @@ def _missing_party(
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
     metrics = compared_metrics(study.evaluation.metric)
-    told: dict[str, Any] = {}
+    by_party: dict[str, Any] = {}
     for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
         lone = _figures(study, arm, [line for line in without if line["party"] == party])
         full = _figures(study, arm, whole)
         if lone is None or full is None:
             continue
-        told[party] = {
+        by_party[party] = {
             "metrics": summarise_metrics(lone, resampling),
             "difference": {
                 metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in metrics
             },
         }
     for metric in metrics:
-        correct([one["difference"][metric] for one in told.values()])
-    return told
+        correct([entry["difference"][metric] for entry in by_party.values()])
+    return by_party
 
 
 def _figures(study: Study, arm: str, lines: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Seeds x metrics, NaN where a figure is withheld; None where nothing is told."""
-    told = {line["seed"]: own_metrics(line) for line in lines if line["arm"] == arm}
-    by_seed = {seed: found for seed, found in told.items() if found is not None}
+    """Seeds x metrics, NaN where a figure is withheld; None where all are."""
+    metrics = {line["seed"]: own_metrics(line) for line in lines if line["arm"] == arm}
+    by_seed = {seed: values for seed, values in metrics.items() if values is not None}
     if not by_seed:
         return None
     rows = [

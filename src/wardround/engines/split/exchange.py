@@ -1,13 +1,13 @@
-"""One round of split learning, as each side sees it. What travels is embeddings one way and their gradients the other.
+"""One round of split learning: parties send embeddings, the label holder sends back their gradients.
 
     party               label holder
     -----               ------------
     embed(block)  --->  learn(block, embeddings): a step for each batch of the block
     learn(gradients) <- the loss's gradient by each embedding
 
-A block of one batch is exactly the training of the whole network. In a longer one the label holder's steps see
-embeddings that were made before the block, and a party steps with gradients that were taken there: fewer messages, and
-a staler view. Both sides step with the same optimiser, whose state begins anew each round.
+A block of one batch is exactly the training of the whole network. In a longer block the label holder's steps use
+embeddings from before the block, and a party's steps use gradients from there: fewer messages, and staler ones. All
+use the same optimiser, whose state starts anew each round.
 """
 
 import math
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wardround.core import seeds, tree
+from wardround.core import seeds
 from wardround.core.tree import State, Tree
 from wardround.models.joined import TOP, below, numbers_of, prefixed, presence
 from wardround.models.model import Cut, Model
@@ -64,31 +64,31 @@ class Party:
         self.params, self.buffers = params, buffers
         self.state: State = optimiser.init(params)
         self.waiting: list[Own] = []
-        self.kept: tuple[Tree, Tensor, Tree] | None = None  # of a block of one batch: it need not be computed twice
+        self.cached: tuple[Tree, Tensor, Tree] | None = None  # of a block of one batch: it need not be computed twice
 
     def embed(self, block: Sequence[Own]) -> list[Tensor]:
         """What leaves for the label holder."""
         self.waiting = list(block)
         if len(block) == 1:
-            self.kept = self._forward(block[0])
-            return [self.protect(self.kept[1].detach())]
+            self.cached = self._forward(block[0])
+            return [self.protect(self.cached[1].detach())]
         with torch.no_grad():
             return [self.protect(self._forward(own)[1].detach()) for own in block]
 
     def learn(self, gradients: Sequence[Tensor]) -> None:
         """One step for each batch of the block."""
         for own, gradient in zip(self.waiting, gradients, strict=True):
-            leaves, given, self.buffers = self._forward(own) if self.kept is None else self.kept
-            self.kept = None
-            grads = torch.autograd.grad(given, list(leaves.values()), gradient, materialize_grads=True)
+            leaves, embedding, self.buffers = self._forward(own) if self.cached is None else self.cached
+            self.cached = None
+            grads = torch.autograd.grad(embedding, list(leaves.values()), gradient, materialize_grads=True)
             grad = dict(zip(leaves, grads, strict=True))
             self.params, self.state = self.optimiser.step(self.params, grad, self.state, self.lr)
         self.waiting = []
 
     def _forward(self, own: Own) -> tuple[Tree, Tensor, Tree]:
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.params.items()}
-        given, buffers = self.bottom.logits(leaves, self.buffers, own.x, own.masks)
-        return leaves, given, {name: leaf.detach() for name, leaf in buffers.items()}
+        embedding, buffers = self.bottom.logits(leaves, self.buffers, own.x, own.masks)
+        return leaves, embedding, {name: leaf.detach() for name, leaf in buffers.items()}
 
 
 class LabelHolder:
@@ -110,17 +110,17 @@ class LabelHolder:
         self.loss, self.steps = 0.0, 0
 
     def learn(self, block: Sequence[Labelled], embeddings: Mapping[str, Sequence[Tensor]]) -> dict[str, list[Tensor]]:
-        """A step for each batch; what goes back to each other party."""
-        back: dict[str, list[Tensor]] = {party: [] for party in embeddings}
+        """A step for each batch; the gradients for each other party."""
+        gradients: dict[str, list[Tensor]] = {party: [] for party in embeddings}
         for number, batch in enumerate(block):
-            given = {party: made[number].detach().requires_grad_() for party, made in embeddings.items()}
-            for party, gradient in self._step(batch, given).items():
-                back[party].append(gradient)
-        return back
+            inputs = {party: batches[number].detach().requires_grad_() for party, batches in embeddings.items()}
+            for party, gradient in self._step(batch, inputs).items():
+                gradients[party].append(gradient)
+        return gradients
 
-    def _step(self, batch: Labelled, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _step(self, batch: Labelled, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.params.items()}
-        seen, party = dict(given), self.cut.labels
+        seen, party = dict(embeddings), self.cut.labels
         if party is not None and batch.own is not None:
             prefix = f"{party}."
             seen[party], after = self.cut.bottoms[party].logits(
@@ -129,18 +129,17 @@ class LabelHolder:
             self.buffers = prefixed({name: leaf.detach() for name, leaf in after.items()}, prefix)
         scores = self.cut.top(leaves, seen, batch.present, batch.masks)
         loss = self.model.row_losses(scores, batch.y, self.weights).mean()
-        wanted = [*leaves.values(), *given.values()]
-        grads = torch.autograd.grad(loss, wanted, materialize_grads=True)
+        grads = torch.autograd.grad(loss, [*leaves.values(), *embeddings.values()], materialize_grads=True)
         grad = dict(zip(leaves, grads, strict=False))
         self.params, self.state = self.optimiser.step(self.params, grad, self.state, self.lr)
         self.loss += float(loss.detach())
         self.steps += 1
-        return dict(zip(given, grads[len(leaves) :], strict=True))
+        return dict(zip(embeddings, grads[len(leaves) :], strict=True))
 
 
 def protection(settings: EmbeddingNoise | None, stream: Stream) -> Callable[[Tensor], Tensor]:
-    """What a party does to an embedding before it leaves. The gradient that comes back is taken as that of the
-    embedding itself: clipping and noise are the channel's, not the network's."""
+    """Clipping and noise of an embedding before it leaves its party. The gradient that comes back is used as if it were
+    that of the unprotected embedding."""
     if settings is None:
         return torch.Tensor.clone
 
@@ -160,14 +159,12 @@ def clipped(embedding: Tensor, clip: float) -> Tensor:
 
 
 def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
-    """The model as it predicts where embeddings are clipped and get noise on their way: in use they travel as well.
+    """The model with embeddings that are clipped and get noise also in prediction.
 
-    The noise of a row comes from the seed, the party, its weights and the row's own numbers, so that what is predicted
-    of it depends on no other row, on no order and on no piece in which rows are taken.
+    A row's noise is a function of the seed, the party, its weights and the row's own numbers, so that its prediction
+    does not depend on other rows or on their order.
     """
-    cut = model.cut
-    if cut is None:
-        raise ValueError("a model without parts has nothing that travels")
+    cut = cut_of(model)
     keys = {part.party: seeds.number(seed, "noise on predictions", site=part.party) for part in cut.parts}
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
@@ -176,14 +173,14 @@ def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
         seen = {}
         for part in cut.parts:
             prefix = f"{part.party}."
-            bottom, own, kept = cut.bottoms[part.party], below(params, prefix), below(buffers, prefix)
-            made, _ = bottom.logits(own, kept, numbers_of(part, x), None)
+            own = below(params, prefix)
+            embedding, _ = cut.bottoms[part.party].logits(own, below(buffers, prefix), numbers_of(part, x), None)
             if part.party != cut.labels:
-                made = clipped(made, settings.clip)
+                embedding = clipped(embedding, settings.clip)
                 if settings.noise:
                     drawn = noise_of_rows(keys[part.party], own, x, cut.width) * (settings.noise * settings.clip)
-                    made = (made + drawn).to(made.dtype)
-            seen[part.party] = made
+                    embedding = (embedding + drawn).to(embedding.dtype)
+            seen[part.party] = embedding
         return cut.top(params, seen, presence(cut.parts, x), None, below(buffers, TOP)), buffers
 
     return replace(model, logits=logits)
@@ -191,8 +188,8 @@ def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
 
 def noise_of_rows(key: int, own: Tree, x: Tensor, width: int) -> Tensor:
     """Standard normal numbers in double precision, `width` for each row of `x`, as a function of the key, a party's
-    weights and the row. Integers on tensors alone: exact everywhere, and `torch.func.vmap` takes it. Nothing is hidden
-    by it from who knows the key: it is for simulations."""
+    weights and the row. Integer tensors only: exact everywhere, and `torch.func.vmap` works. For simulations: it hides
+    nothing from anybody who knows the key."""
     half = -(-width // 2)
     counters = torch.arange(1, 2 * half + 1, device=x.device) * STEP
     drawn = _mixed((hash_of_rows(key, x) + hash_of_weights(key, own))[:, None] + counters)
@@ -226,6 +223,12 @@ def _shifted(whole: Tensor, by: int) -> Tensor:
     return (whole >> by) & ((1 << (64 - by)) - 1)
 
 
+def cut_of(model: Model) -> Cut:
+    if model.cut is None:
+        raise ValueError("a model without parts cannot be split")
+    return model.cut
+
+
 def parts_of(cut: Cut, leaves: Tree) -> tuple[dict[str, Tree], Tree]:
     """A whole model's leaves: those of each party without labels, and those of the label holder."""
     others = [part.party for part in cut.parts if part.party != cut.labels]
@@ -242,5 +245,5 @@ def whole_of(apart: Mapping[str, Tree], held: Tree) -> Tree:
     return leaves
 
 
-def bytes_of(made: Mapping[str, Sequence[Tensor]]) -> int:
-    return sum(tree.count_bytes({"": {str(i): one for i, one in enumerate(batch)}}) for batch in made.values())
+def bytes_of(messages: Mapping[str, Sequence[Tensor]]) -> int:
+    return sum(tensor.nbytes for batches in messages.values() for tensor in batches)

@@ -12,10 +12,20 @@ from wardround.data.augment import augmenter
 from wardround.data.balance import class_weights
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
-from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_one, start_one
-from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, bytes_of, parts_of, protection, whole_of
-from wardround.models.joined import ABSENT, TOP, below, numbers_of, presence
-from wardround.models.model import SMALL_MODEL, Cut, Model
+from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_run, start_run
+from wardround.engines.split.exchange import (
+    LabelHolder,
+    Labelled,
+    Own,
+    Party,
+    bytes_of,
+    cut_of,
+    parts_of,
+    protection,
+    whole_of,
+)
+from wardround.models.joined import MISSING, TOP, below, numbers_of, presence
+from wardround.models.model import SMALL_MODEL
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.training.optimisers import optimiser_for
 from wardround.training.trial import RoundRecord, Run, Trial
@@ -30,8 +40,8 @@ def split_rounds(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[
 
 
 def threads_for(trial: Trial) -> int:
-    """Parties step in turns: a second thread would mostly wait, unless a step is long. Deployed parties ask here too:
-    the last bit of a sum depends on it."""
+    """Parties take turns, so a second thread would mostly wait unless a step is long. Deployed parties use this
+    too: the last bit of a sum depends on it."""
     return 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
 
 
@@ -39,11 +49,11 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     model, site, training = trial.model, trial.sites[0], trial.training
     cut = cut_of(model)
     apart, held = parts_of(cut, tree.for_convolutions(run.server)["params"])
-    kept, own_kept = parts_of(cut, run.memories[site.name].buffers)
+    buffers_of, own_buffers = parts_of(cut, run.memories[site.name].buffers)
     optimiser, lr = optimiser_for(training), training.lr_in(run.round)
     balanced = class_weights(site.train.labels, model.classes, model.findings).to(trial.dtype)
     holder = LabelHolder(
-        model, cut, optimiser, held, own_kept, lr, balanced if training.class_weights == "balanced" else None
+        model, cut, optimiser, held, own_buffers, lr, balanced if training.class_weights == "balanced" else None
     )
     streams = {party: seeded_streams(trial.batch_seed, run.round, party) for party in apart}
     parties = {
@@ -51,7 +61,7 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
             cut.bottoms[party],
             optimiser,
             leaves,
-            kept[party],
+            buffers_of[party],
             lr,
             protection(trial.topology.embeddings, streams[party]("noise on embeddings")),
         )
@@ -59,13 +69,13 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     }
     up = down = exchanges = 0
     for block in blocks(trial, site.train, run.round, order_of(trial, site, run.round, training.local_epochs)):
-        given = {party: one.embed([own[party] for own, _ in block]) for party, one in parties.items()}
-        back = holder.learn([labelled for _, labelled in block], given)
-        for party, one in parties.items():
-            one.learn(back[party])
-        up, down, exchanges = up + bytes_of(given), down + bytes_of(back), exchanges + 1
-    params = whole_of({party: one.params for party, one in parties.items()}, holder.params)
-    buffers = whole_of({party: one.buffers for party, one in parties.items()}, holder.buffers)
+        embeddings = {name: party.embed([own[name] for own, _ in block]) for name, party in parties.items()}
+        gradients = holder.learn([labelled for _, labelled in block], embeddings)
+        for name, party in parties.items():
+            party.learn(gradients[name])
+        up, down, exchanges = up + bytes_of(embeddings), down + bytes_of(gradients), exchanges + 1
+    params = whole_of({name: party.params for name, party in parties.items()}, holder.params)
+    buffers = whole_of({name: party.buffers for name, party in parties.items()}, holder.buffers)
     memories = {**run.memories, site.name: replace(run.memories[site.name], buffers=buffers)}
     server = tree.settle({**run.server, "params": params})
     after = replace(run, round=run.round + 1, server=server, memories=memories)
@@ -87,7 +97,7 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
 def blocks(
     trial: Trial, rows: Rows, round_number: int, order: Sequence[Tensor]
 ) -> Iterator[list[tuple[dict[str, Own], Labelled]]]:
-    """Each side's part of a round's batches. Order, masks and changes of images are drawn as for a whole network."""
+    """Each party's part of a round's batches. Order, masks and augmentation are drawn as for a whole network."""
     model, together = trial.model, trial.topology.block
     cut = cut_of(model)
     mask_rng = seeds.generator(trial.batch_seed, "dropout", round_number, trial.sites[0].name)
@@ -100,16 +110,10 @@ def blocks(
             x, y = rows.take(batch, trial.dtype, change)
             masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), trial.dtype).items()}
             own = {part.party: Own(numbers_of(part, x), below(masks, f"{part.party}.")) for part in cut.parts}
-            top = {name: mask for name, mask in masks.items() if name.startswith((TOP, ABSENT))}
+            top = {name: mask for name, mask in masks.items() if name.startswith((TOP, MISSING))}
             held = None if cut.labels is None else own.pop(cut.labels)
             block.append((own, Labelled(y, held, presence(cut.parts, x), top)))
         yield block
 
 
-def cut_of(model: Model) -> Cut:
-    if model.cut is None:
-        raise ValueError("a model without parts cannot be split")
-    return model.cut
-
-
-SPLIT: Engine[Run] = Engine(start_one, split_rounds, leaves_of_run, restore_run, runs_of_one)
+SPLIT: Engine[Run] = Engine(start_run, split_rounds, leaves_of_run, restore_run, runs_of_run)

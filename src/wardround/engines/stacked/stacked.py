@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.algorithms.algorithm import Arrival, Work
-from wardround.algorithms.hierarchical import as_merged
+from wardround.algorithms.algorithm import Algorithm, Arrival, Work
+from wardround.algorithms.hierarchical import active_regions, as_merged
+from wardround.algorithms.regions import Regions
 from wardround.core import tree
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.engines.engine import Engine
 from wardround.engines.stacked.lanes import Lane, LaneBatch, LaneBatches, LaneOrder, RowPool
-from wardround.engines.stacked.stacked_regions import aggregate_regions, broadcast_regions, with_regions
 from wardround.models.model import Gradient
+from wardround.training.intake import with_traffic
 from wardround.training.local import Memory, Point, descend
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import first_weights, start
@@ -32,7 +33,7 @@ from wardround.training.trial import Roster, RoundRecord, Run, Trial, roster
 class StackState:
     """`server` leaves are (trials, ...), `memory` and `private` leaves (trials, sites, ...).
 
-    The next round writes into `memory` and `private`: whoever wants to keep an older state must copy them.
+    The next round writes into `memory` and `private`: copy them to keep an older state.
     """
 
     round: int
@@ -60,7 +61,7 @@ def start_stack(trials: Sequence[Trial]) -> StackState:
 
 @dataclass(frozen=True)
 class Crew:
-    """Who works in a round, for all trials of a stack. The same from round to round where everyone takes part."""
+    """Which sites work in a round, for all trials of a stack. It stays the same if all sites take part."""
 
     rosters: tuple[Roster, ...]
     lanes: LaneOrder
@@ -97,16 +98,16 @@ def _rosters(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]:
 
 def _crew(trials: Sequence[Trial], all_sizes: list[list[int]], rosters: tuple[Roster, ...]) -> Crew:
     first = trials[0]
-    counted = tuple(tuple(n for n in one.numbers if n not in one.dropped) for one in rosters)
+    counted = tuple(tuple(n for n in drawn.numbers if n not in drawn.dropped) for drawn in rosters)
     lanes, weights, names = [], [], []
-    for trial, known, one, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
+    for trial, known, drawn, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
         sites, sizes = [trial.sites[n] for n in numbers], [known[n] for n in numbers]
         lanes += [
-            Lane(trial.batch_seed, site.name, site.train, size, one.epochs[n])
+            Lane(trial.batch_seed, site.name, site.train, size, drawn.epochs[n])
             for n, site, size in zip(numbers, sites, sizes, strict=True)
         ]
         weights.append([float(size) if first.algorithm.weighting == "samples" else 1.0 for size in sizes])
-        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(one.dropped))))
+        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(drawn.dropped))))
     order = LaneOrder(lanes, first.training.batch_size) if lanes else LaneOrder([], 1)
     sort = torch.from_numpy(order.order)
     trial_of = torch.arange(len(trials)).repeat_interleave(len(counted[0]))
@@ -133,7 +134,7 @@ def _round(
     memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
     begin = algorithm.begin(shared, memory)
     end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round)
-    update, kept = algorithm.finish(end.params, shared, memory, work)
+    update, memory = algorithm.finish(end.params, shared, memory, work)
     moved = tree.sub(end.params, begin)
 
     def by_trial(leaf: Tensor) -> Tensor:
@@ -142,11 +143,11 @@ def _round(
     update = _map(update, by_trial)
     shares = crew.weights / crew.weights.sum(1, keepdim=True)
     server = tree.settle(_aggregate(first, state.server, update, crew, shares, state.round))
-    _keep(state.memory, kept, *lane)
-    _keep({"private": state.private}, {"private": end.private}, *lane)
+    _store(state.memory, memory, *lane)
+    _store({"private": state.private}, {"private": end.private}, *lane)
     new = StackState(state.round + 1, server, state.memory, state.private)
-    sent = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
-    records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
+    sizes = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
+    records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sizes)
     return new, with_regions(records, algorithm.regions, server) if algorithm.regions else records
 
 
@@ -195,22 +196,23 @@ def _local_work(
             point = _cut(point, slice(0, at_work))
         head = slice(0, at_work)
         steps = batches.between(first, last, model, trial.dtype)
-        sent, kept = _pick(shared, head), _pick(memory, head)
-        point = descend(trial.algorithm, optimiser, gradient, point, steps, sent, kept, lr)
-    pieces = [point, *reversed(done)]
-    taken = torch.from_numpy(lanes.steps).to(trial.dtype)
+        point = descend(
+            trial.algorithm, optimiser, gradient, point, steps, _pick(shared, head), _pick(memory, head), lr
+        )
+    points = [point, *reversed(done)]
+    step_counts = torch.from_numpy(lanes.steps).to(trial.dtype)
     weight = {number: optimiser.gradient_weight(number) for number in np.unique(lanes.steps).tolist()}
     work = Work(
-        steps=taken,
-        lr_sum=lr * taken,
+        steps=step_counts,
+        lr_sum=lr * step_counts,
         gradient_weight=torch.tensor([weight[number] for number in lanes.steps.tolist()], dtype=trial.dtype),
         start_loss=start_loss,
     )
     params, private = (
-        {name: torch.cat([getattr(piece, part)[name] for piece in pieces]) for name in getattr(point, part)}
+        {name: torch.cat([getattr(ended, part)[name] for ended in points]) for name in getattr(point, part)}
         for part in ("params", "private")
     )
-    losses = torch.cat([piece.loss for piece in pieces]) / taken
+    losses = torch.cat([ended.loss for ended in points]) / step_counts
     return Point(params, private, {}, {}, losses), losses, work
 
 
@@ -232,18 +234,18 @@ def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: T
         mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
         return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
     weights, updates = crew.weights.tolist(), [_unstack(of_trial) for of_trial in _unstack(update)]
-    made = []
-    for t, (one, numbers) in enumerate(zip(_unstack(server), crew.counted, strict=True)):
+    servers = []
+    for t, (old, numbers) in enumerate(zip(_unstack(server), crew.counted, strict=True)):
         arrivals = [Arrival(n, weights[t][k], updates[t][k]) for k, n in enumerate(numbers)]
-        made.append(algorithm.aggregate_each(one, arrivals))
-    return _stack_states(made)
+        servers.append(algorithm.aggregate_each(old, arrivals))
+    return _stack_states(servers)
 
 
-def _keep(memory: State, kept: State, trial_of: Tensor, site_of: Tensor) -> None:
+def _store(memory: State, new: State, trial_of: Tensor, site_of: Tensor) -> None:
     """Only lanes that counted are here, so that a dropped update leaves its site's old memory in force."""
     for part, leaves in memory.items():
         for name, leaf in leaves.items():
-            leaf[trial_of, site_of] = kept[part][name]
+            leaf[trial_of, site_of] = new[part][name]
 
 
 def _records(
@@ -254,7 +256,7 @@ def _records(
     moved: Tree,
     losses: Tensor,
     shares: Tensor,
-    sent: tuple[int, int],
+    sizes: tuple[int, int],  # of what each site receives and sends, in bytes
 ) -> list[RoundRecord]:
     algorithm = trials[0].algorithm
     mean = tree.apply(lambda leaf: (leaf * tree.align(shares, leaf)).sum(1, keepdim=True), moved)
@@ -265,7 +267,7 @@ def _records(
     if not algorithm.personal:
         change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
     settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
-    down, up = (0, 0) if algorithm.pools else sent  # pooled: the rows were brought together instead
+    down, up = (0, 0) if algorithm.pools else sizes  # pooled: the rows were brought together instead
     return [
         RoundRecord(
             round=new.round,
@@ -293,19 +295,13 @@ def _empty_record(t: int, trial: Trial, state: StackState, crew: Crew) -> RoundR
 
 
 def runs_of_stack(trials: Sequence[Trial], state: StackState) -> list[Run]:
-    """Each trial's run, as the reference engine would hold it: views, good until the next round."""
+    """Each trial's run, as the reference engine would hold it: views, valid until the next round."""
+
+    def memory(t: int, s: int) -> Memory:
+        return Memory(_pick(state.memory, (t, s)), _pick_tree(state.private, (t, s)))
+
     return [
-        Run(
-            state.round,
-            _pick(state.server, t),
-            {
-                site.name: Memory(
-                    _pick(state.memory, (t, s)),
-                    _pick_tree(state.private, (t, s)),
-                )
-                for s, site in enumerate(trial.sites)
-            },
-        )
+        Run(state.round, _pick(state.server, t), {site.name: memory(t, s) for s, site in enumerate(trial.sites)})
         for t, trial in enumerate(trials)
     ]
 
@@ -362,13 +358,12 @@ def _unstack(state: State) -> list[State]:
     """The states along the leading axis, one by one; much quicker than to pick each. None where there are no leaves."""
     names = [(part, name) for part, leaves in state.items() for name in leaves]
     columns = zip(*(state[part][name].unbind(0) for part, name in names), strict=True)
-    made: list[State] = []
+    states: list[State] = []
     for leaves in columns:
-        one: State = {part: {} for part in state}
+        states.append({part: {} for part in state})
         for (part, name), leaf in zip(names, leaves, strict=True):
-            one[part][name] = leaf
-        made.append(one)
-    return made
+            states[-1][part][name] = leaf
+    return states
 
 
 def _pick_tree(leaves: Tree, index: Any) -> Tree:
@@ -376,11 +371,66 @@ def _pick_tree(leaves: Tree, index: Any) -> Tree:
 
 
 def _stack_trees(trees: Sequence[Tree]) -> Tree:
-    return {name: torch.stack([one[name] for one in trees]) for name in trees[0]}
+    return {name: torch.stack([leaves[name] for leaves in trees]) for name in trees[0]}
 
 
 def _stack_states(states: Sequence[State]) -> State:
-    return {part: _stack_trees([one[part] for one in states]) for part in states[0]}
+    return {part: _stack_trees([state[part] for state in states]) for part in states[0]}
 
 
 STACKED: Engine[StackState] = Engine(start_stack, rounds_of_stack, leaves_of_stack, restore_stack, runs_of_stack)
+
+
+def broadcast_regions(
+    algorithm: Algorithm, regions: Regions, server: State, trial_of: Tensor, site_of: Tensor
+) -> State:
+    """What each lane receives, from one broadcast to each region."""
+    shared = [algorithm.broadcast(server, regions.of_site.index(number)) for number in range(len(regions.names))]
+    region_of = torch.tensor(regions.of_site)[site_of]
+    return {
+        part: {name: torch.stack([state[part][name] for state in shared])[region_of, trial_of] for name in leaves}
+        for part, leaves in shared[0].items()
+    }
+
+
+def aggregate_regions(
+    algorithm: Algorithm,
+    regions: Regions,
+    server: State,
+    update: State,
+    weights: Tensor,
+    counted: Sequence[Sequence[int]],
+    round_number: int,
+) -> State:
+    """`update` and `weights` are (trials, counted sites, ...). Where nobody counted, regions may still be averaged."""
+    if algorithm.aggregate_regions is None:
+        raise ValueError("an algorithm with regions aggregates them")
+    if not weights.numel():
+        nothing = [None] * len(regions.names)
+        return algorithm.aggregate_regions(server, nothing, [0.0] * len(nothing), round_number)
+    region_of = torch.tensor([[regions.of_site[site] for site in sites] for sites in counted])
+    inside = [region_of == number for number in range(len(regions.names))]
+    totals = [(weights * own).sum(1) for own in inside]
+
+    def means() -> Iterator[State]:
+        for own, total in zip(inside, totals, strict=True):
+            shares = weights * own / torch.where(total > 0, total, torch.ones_like(total))[:, None]
+            yield {part: tree.apply(_mean_of(shares, own), leaves) for part, leaves in update.items()}
+
+    return algorithm.aggregate_regions(server, means(), totals, round_number)
+
+
+def _mean_of(shares: Tensor, inside: Tensor) -> Callable[[Tensor], Tensor]:
+    def mean(leaf: Tensor) -> Tensor:
+        # not by a share of 0 alone: another region's model may have diverged, and 0 times infinity is no number
+        weighted = leaf * tree.align(shares, leaf)
+        return torch.where(tree.align(inside, leaf), weighted, torch.zeros_like(weighted)).sum(1)
+
+    return mean
+
+
+def with_regions(records: Sequence[RoundRecord], regions: Regions, server: State) -> list[RoundRecord]:
+    """The records with what regions cost; `server` is the state after the round."""
+    size = tree.count_bytes({"params": server["params"]}) // len(records)
+    active = active_regions(server).tolist()
+    return [with_traffic(record, regions, count, size) for record, count in zip(records, active, strict=True)]

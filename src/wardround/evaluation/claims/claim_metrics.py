@@ -1,7 +1,7 @@
-"""Our side of a claim: what each metric that a claim may be about is, as a function of the results so far.
+"""Our figures for claims: each metric that a claim may be about, as a function of the results so far.
 
-A metric is measured for one arm, for an arm and the one that it is set against, or for sites; a statistic then makes
-one figure of it. What may be asked of a metric stands in `wardround.study.claims`.
+A metric is measured for an arm, for an arm and the one that it is compared with, or for sites; a statistic reduces it
+to one figure. `wardround.study.claims` lists what a claim may name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,12 +71,11 @@ def _scored(material: Material, arms: Sequence[str], site: str, metric: str) -> 
     return Measured(by_site[site] if site else material.scores.overall[arm][:, place], parts)
 
 
-def _after_training(material: Material, arms: Sequence[str], site: str, metric: str) -> Measured:
-    return Measured(value=material.arms[arms[0]]["final"].get(metric))
-
-
-def _bytes(material: Material, arms: Sequence[str], site: str) -> Measured:
-    return Measured(value=material.arms[arms[0]]["cost"]["bytes"])
+def _of_arm(material: Material, arms: Sequence[str], site: str, path: Sequence[str]) -> Measured:
+    value = material.arms[arms[0]]
+    for key in path:
+        value = value.get(key)
+    return Measured(value=value)
 
 
 def _seconds(material: Material, arms: Sequence[str], site: str) -> Measured:
@@ -90,14 +89,6 @@ def _seconds(material: Material, arms: Sequence[str], site: str) -> Measured:
         why = f"half of the seeds took {100 * (median / fastest - 1):.0f} % longer than the fastest, or more"
         return Measured(unknown=f"the machine was busy with other work: {why}")
     return Measured(value=fastest)
-
-
-def _rounds(material: Material, arms: Sequence[str], site: str) -> Measured:
-    return Measured(value=material.arms[arms[0]]["convergence"]["rounds_to_95_percent"]["mean"])
-
-
-def _weight_change(material: Material, arms: Sequence[str], site: str) -> Measured:
-    return Measured(value=material.arms[arms[0]]["convergence"]["mean_change"])
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,6 @@ class TwoSamples:
 
 
 def _two_samples(material: Material, arms: Sequence[str], site: str, read: Callable[[TwoSamples], float]) -> Measured:
-    """Of accuracies over seeds."""
     lines = [material.scores.overall[name][:, METRICS.index("accuracy")] for name in arms]
     a, b = (line[~np.isnan(line)] for line in lines)
     freedom = len(a) + len(b) - 2
@@ -146,13 +136,9 @@ def _rows(material: Material, arms: Sequence[str], site: str) -> Measured:
     return Measured(value=float(counts["train"] + counts["validation"] + counts["test"]))
 
 
-def _gini(material: Material, arms: Sequence[str], site: str) -> Measured:
-    return Measured(value=_described(material, arms)["heterogeneity"]["gini"])
-
-
 def _between_sites(material: Material, arms: Sequence[str], site: str, measure: str) -> Measured:
     heterogeneity = _described(material, arms)["heterogeneity"]
-    pairs = [pair[measure] for pair in heterogeneity.get("pairs", ())]
+    pairs = [pair.get(measure) for pair in heterogeneity.get("pairs", ())]
     return Measured(value=heterogeneity[measure], parts=() if None in pairs else tuple(pairs))
 
 
@@ -186,18 +172,17 @@ def _no_site(site: str) -> str:
 
 MEASURES: dict[str, Measure] = {
     **{metric: partial(_scored, metric=metric) for metric in METRICS},
-    **{metric: partial(_after_training, metric=metric) for metric in FINAL},
-    "bytes": _bytes,
+    **{metric: partial(_of_arm, path=("final", metric)) for metric in FINAL},
+    "bytes": partial(_of_arm, path=("cost", "bytes")),
     "seconds": _seconds,
-    "rounds": _rounds,
-    "weight_change": _weight_change,
+    "rounds": partial(_of_arm, path=("convergence", "rounds_to_95_percent", "mean")),
+    "weight_change": partial(_of_arm, path=("convergence", "mean_change")),
     "t": partial(_two_samples, read=lambda test: test.t),
     "p_value": partial(_two_samples, read=lambda test: float(2 * stats.t.sf(abs(test.t), test.freedom))),
     "interval_low": partial(_two_samples, read=lambda test: test.difference - test.half),
     "interval_high": partial(_two_samples, read=lambda test: test.difference + test.half),
     "rows": _rows,
-    "gini": _gini,
-    **{measure: partial(_between_sites, measure=measure) for measure in ("js", "kl", "mmd")},
+    **{measure: partial(_between_sites, measure=measure) for measure in ("gini", "js", "kl", "mmd")},
     "age": partial(_of_sites, read=_age),
     "prevalence": partial(_of_sites, read=_prevalence),
 }

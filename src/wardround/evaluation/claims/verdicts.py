@@ -1,18 +1,85 @@
-"""Figures of claims as they are written: per cent, points, years, rounds."""
+"""Verdicts on published claims: the source's own figures recomputed, ours next to them, and how figures are written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
-from wardround.evaluation.claims.claim_formulas import FORMULAS, possible
+from wardround.data.heterogeneity import gini
 from wardround.evaluation.claims.claim_metrics import MEASURES, Material, Measured, statistic_of
 from wardround.evaluation.comparisons.compare import IN_POINTS
-from wardround.evaluation.intervals import Resampling, mean_interval
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval
 from wardround.evaluation.scores import Scored
-from wardround.study.claims import METRIC, QUANTITIES, Claim
+from wardround.study.claims import METRIC, QUANTITIES, TAKES, Claim
 from wardround.study.schema import Study, in_variant
+
+
+@dataclass(frozen=True)
+class FromSource:
+    compute: Callable[[Sequence[float]], float]
+    inputs: str  # what the figure follows from
+
+
+def two_sample_t(mean: float, sd: float, runs: float, other: float, other_sd: float, other_runs: float) -> float:
+    """Welch's; with as many runs in both, Student's has the same value."""
+    return float((mean - other) / _error(sd, runs, other_sd, other_runs))
+
+
+def _error(sd: float, runs: float, other_sd: float, other_runs: float) -> float:
+    return float(np.sqrt(sd**2 / runs + other_sd**2 / other_runs))
+
+
+def t_from_interval(low: float, high: float, runs: float, other_runs: float) -> float:
+    """The middle of an interval of a difference, in standard errors."""
+    error = (high - low) / 2 / _quantile(runs, other_runs)
+    return float((low + high) / 2 / error)
+
+
+def p_from_t(t: float, runs: float, other_runs: float) -> float:
+    """Two-sided."""
+    return float(2 * stats.t.sf(abs(t), runs + other_runs - 2))
+
+
+def _limit(values: Sequence[float], sign: int) -> float:
+    mean, sd, runs, other, other_sd, other_runs = values
+    return mean - other + sign * _quantile(runs, other_runs) * _error(sd, runs, other_sd, other_runs)
+
+
+def _quantile(runs: float, other_runs: float) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, runs + other_runs - 2))
+
+
+def possible(formula: str, values: Sequence[float], rounded: float) -> tuple[float, float]:
+    """The least and the largest figure that can be had where each value may be off by `rounded`; counts are not."""
+    compute, names = FORMULAS[formula].compute, TAKES.get(formula, ("figure",) * len(values))
+    ends = [
+        (value,) if name == "runs" or not rounded else (value - rounded, value + rounded)
+        for name, value in zip(names, values, strict=True)
+    ]
+    figures = [compute(values), *(compute(corner) for corner in product(*ends))]
+    return min(figures), max(figures)
+
+
+MEANS_AND_SDS = "means and SDs"
+FORMULAS: dict[str, FromSource] = {
+    "sum": FromSource(lambda values: float(np.sum(values)), "sum"),
+    "mean": FromSource(lambda values: float(np.mean(values)), "mean"),
+    "sd": FromSource(lambda values: float(np.std(values, ddof=1)), "SD"),
+    "lowest": FromSource(min, "lowest figure"),
+    "highest": FromSource(max, "highest figure"),
+    "range": FromSource(lambda values: float(np.ptp(values)), "highest less lowest figure"),
+    "gini": FromSource(lambda values: gini(list(values)), "sizes"),
+    "ratio": FromSource(lambda values: values[0] / values[1], "two figures"),
+    "change": FromSource(lambda values: values[1] / values[0] - 1, "figures before and after"),
+    "t": FromSource(lambda values: two_sample_t(*values), MEANS_AND_SDS),
+    "t_from_interval": FromSource(lambda values: t_from_interval(*values), "interval"),
+    "p_from_t": FromSource(lambda values: p_from_t(*values), "t"),
+    "interval_low": FromSource(lambda values: _limit(values, -1), MEANS_AND_SDS),
+    "interval_high": FromSource(lambda values: _limit(values, 1), MEANS_AND_SDS),
+}
 
 
 class FigureFormat(NamedTuple):
@@ -41,7 +108,6 @@ def figure_text(value: float, figure_format: FigureFormat) -> str:
 
 
 def off_text(difference: float, figure_format: FigureFormat) -> str:
-    """By how much ours is off."""
     if figure_format.compared and figure_format.compare == "ratio":
         return f"{difference:+.3f}"
     if in_points(figure_format.metric) or (figure_format.compared and figure_format.compare == "change"):
@@ -84,7 +150,6 @@ class Ours:
 def judge(
     claim: Claim, study: Study, scores: Scored, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`arms` are the results so far, `sites` the descriptions of the study's sites."""
     material = Material(study, scores, arms, sites)
     ours = _ours(claim, material)
     recomputed = [FORMULAS[name].compute(values) for name, values in zip(claim.formulas, claim.given, strict=True)]
@@ -116,7 +181,6 @@ def judge(
 
 
 def count_outcomes(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many claims have each outcome, in the order of OUTCOMES."""
     outcomes = [claim["outcome"] for claim in claims]
     return {outcome: outcomes.count(outcome) for outcome in OUTCOMES}
 
@@ -201,7 +265,7 @@ def _in_variants(claim: Claim, material: Material) -> dict[str, float | None]:
 
 def _verdict(claim: Claim, ours: Ours, recomputed: Sequence[float]) -> tuple[str, str, str]:
     """The outcome, what is to be said of it beyond the two figures, and the whole verdict in words."""
-    reproduced, not_reproduced, contradicted, unknown, side_by_side = OUTCOMES
+    reproduced, not_reproduced, contradicted, unknown, no_verdict = OUTCOMES
     figure_format = FigureFormat(claim.metric, claim.statistic, claim.compare, bool(claim.against))
     reason = "; ".join(_contradictions(claim, figure_format, recomputed))
     if reason:
@@ -211,7 +275,7 @@ def _verdict(claim: Claim, ours: Ours, recomputed: Sequence[float]) -> tuple[str
         return unknown, ours.unknown, f"{unknown}: {ours.unknown}" if ours.unknown else unknown
     both = f"{figure_text(ours.value, figure_format)}, published {figure_text(claim.published, figure_format)}"
     if claim.no_verdict:
-        return side_by_side, claim.no_verdict, f"{side_by_side}: {both}; {claim.no_verdict}"
+        return no_verdict, claim.no_verdict, f"{no_verdict}: {both}; {claim.no_verdict}"
     off = ours.value - claim.published
     if abs(off) <= claim.tolerance + 1e-9:  # but for rounding
         return reproduced, "", f"{reproduced}: {both}"
@@ -230,7 +294,7 @@ def _contradictions(claim: Claim, figure_format: FigureFormat, recomputed: Seque
     if wrong and len(wrong) == len(recomputed) and claim.published is not None:
         many_formulas = len(set(claim.formulas)) > 1
         figures = [
-            figure_text(value, figure_format) + (f" (from its {FORMULAS[name].words})" if many_formulas else "")
+            figure_text(value, figure_format) + (f" (from its {FORMULAS[name].inputs})" if many_formulas else "")
             for name, value in zip(claim.formulas, recomputed, strict=True)
         ]
         reasons.append(

@@ -1,9 +1,9 @@
-"""Two arms against each other: paired over seeds, by tests that a reviewer can follow.
+"""Comparisons of arms, paired over seeds.
 
-The verdict follows from the corrected resampled t-test (`intervals.py`, `differences.py`). Beside it stand, for an
-appendix, the plain paired t-test and the independent two-sample t-test that papers often print, which take splits of
-one set of patients for independent studies and reject too often, and a bootstrap (BCa) over patients where a metric is
-a mean over rows, else over seeds.
+The verdict follows from the corrected resampled t-test (`intervals.py`, `differences.py`). For an appendix there are
+also the plain paired t-test and the independent two-sample t-test that papers often print, which treat splits of one
+set of patients as independent studies and reject too often, and a bootstrap (BCa) over patients where a metric is a
+mean over rows, else over seeds.
 """
 
 import warnings
@@ -21,12 +21,12 @@ from wardround.study.schema import LOWER_IS_BETTER, METRICS
 
 RANKED = ("auc", "pr_auc")  # metrics that set rows of different sites against each other
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")  # beside the primary metric
-# of metrics that are not called what they are named
+# where a metric's name is not its key
 WORDS = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "F1", "ppv": "PPV", "npv": "NPV", "brier": "Brier score"}
 IN_POINTS = tuple(metric for metric in METRICS if metric not in LOWER_IS_BETTER)  # shown as points of a hundred
 MOST_DIGITS = 6  # of a limit
 RESAMPLES = 2000
-BATCH_CELLS = 2**22  # numbers that one piece of a bootstrap may hold
+BATCH_CELLS = 2**22  # numbers in one batch of a bootstrap
 
 
 @dataclass(frozen=True)
@@ -104,84 +104,60 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
 def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
     """BCa interval of the difference in accuracy if other patients like these had been tested by the same models.
 
-    None for a pair that was not tested on the same rows, or of which one has diverged, and where rows are out of reach.
+    None for a pair that was not tested on the same rows, or of which one has diverged, and without rows.
     """
-    right = scores.hits_by_patient(dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)))
-    made: list[dict[str, Any] | None] = [None] * len(pairs)
-    whole, counts, places_of = [], [], []
-    for place, pair in enumerate(pairs):
-        a, b = right[pair.arm], right[pair.reference]
-        if a is not None and b is not None and (a[1] == b[1]).all():
-            whole.append(a[0] - b[0])
-            counts.append(a[1])
-            places_of.append(place)
-    if whole:
-        there = np.stack(counts).any(axis=0)
+    hits = scores.hits_by_patient(dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)))
+    lines: list[tuple[np.ndarray, ...] | None] = []
+    for pair in pairs:
+        a, b = hits[pair.arm], hits[pair.reference]
+        if a is None or b is None or (a[1] != b[1]).any():
+            lines.append(None)
+        else:
+            lines.append((a[0] - b[0], a[1]))
+    tested = np.any([line[1] for line in lines if line is not None], axis=0)  # by any pair
+    lines = [None if line is None else tuple(column[tested] for column in line) for line in lines]
 
-        def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
-            return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
+    def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
+        return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
 
-        intervals = _bca((np.stack(whole)[:, there], np.stack(counts)[:, there]), accuracy, "patients")
-        for place, bootstrap in zip(places_of, intervals, strict=True):
-            made[place] = bootstrap
-    return made
+    return _bca(lines, accuracy, "patients")
 
 
 def _over_seeds(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any] | None]:
-    """BCa interval of the mean difference over seeds. It knows nothing of seeds sharing patients."""
-    made: list[dict[str, Any] | None] = []
-    whole, places = [], []
-    for number, (arm, reference) in enumerate(lines):
-        difference = arm - reference
-        made.append(None)
-        if not np.isnan(difference).any() and len(difference) > 1:
-            whole.append(difference)
-            places.append(number)
-    if whole:
-        for number, bootstrap in zip(places, _bca((np.stack(whole),), _mean, "seeds"), strict=True):
-            made[number] = bootstrap
-    return made
+    """BCa interval of the mean difference over seeds, as if seeds shared no patients."""
+    differences = [arm - reference for arm, reference in lines]
+    return _bca([None if np.isnan(x).any() else (x,) for x in differences], np.mean, "seeds")
 
 
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    return np.asarray(values.mean(axis=axis))
-
-
-def _bca(data: tuple[np.ndarray, ...], statistic: Any, unit: str) -> list[dict[str, Any] | None]:
-    """One interval for each line of `data`. Lines without any spread have none."""
-    varied = data[0].std(axis=1) > NO_SPREAD
-    made: list[dict[str, Any] | None] = [None] * len(varied)
-    if data[0].shape[1] < 2 or not varied.any():
-        return made
-    chosen = tuple(part[varied] for part in data)
+def _bca(lines: Sequence[tuple[np.ndarray, ...] | None], statistic: Any, unit: str) -> list[dict[str, Any] | None]:
+    """One interval for each line; None for lines without any spread."""
+    varied = {n: line for n, line in enumerate(lines) if line and len(line[0]) > 1 and line[0].std() > NO_SPREAD}
+    intervals: list[dict[str, Any] | None] = [None] * len(lines)
+    if not varied:
+        return intervals
+    data = tuple(np.stack(columns) for columns in zip(*varied.values(), strict=True))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # such a line's limits are NaN and left out below
         limits = stats.bootstrap(
-            chosen,
+            data,
             statistic,
             paired=True,
             vectorized=True,
             axis=-1,
             n_resamples=RESAMPLES,
-            batch=max(1, BATCH_CELLS // chosen[0].size),
+            batch=max(1, BATCH_CELLS // data[0].size),
             confidence_level=CONFIDENCE,
             method="BCa",
             rng=np.random.default_rng(0),  # a figure of a report must not change from one reading to the next
         ).confidence_interval
-    low_limits, high_limits = np.atleast_1d(limits.low), np.atleast_1d(limits.high)
-    for number, low, high in zip(np.flatnonzero(varied).tolist(), low_limits, high_limits, strict=True):
+    for number, low, high in zip(varied, np.atleast_1d(limits.low), np.atleast_1d(limits.high), strict=True):
         if np.isfinite([low, high]).all():
-            made[number] = {
-                "interval": [float(low), float(high)],
-                "unit": unit,
-                "method": "BCa",
-                "resamples": RESAMPLES,
-            }
-    return made
+            interval = [float(low), float(high)]
+            intervals[number] = {"interval": interval, "unit": unit, "method": "BCa", "resamples": RESAMPLES}
+    return intervals
 
 
 def sentence(test: dict[str, Any]) -> str:
-    """The comparison in plain words."""
     name, difference, metric = test["arm"], test["difference"], test["metric"]
     word = WORDS.get(metric, metric)
     if difference is None:
@@ -199,7 +175,6 @@ def sentence(test: dict[str, Any]) -> str:
 
 
 def why_unknown(entry: Mapping[str, Any]) -> str:
-    """Why a difference has no interval."""
     if entry["seeds"] == 1:
         return "one seed gives no interval, so that this may be chance"
     if entry["sd"] == 0:
@@ -208,7 +183,6 @@ def why_unknown(entry: Mapping[str, Any]) -> str:
 
 
 def interval_words(entry: Mapping[str, Any]) -> str:
-    """The interval that the verdict follows from."""
     count = entry["comparisons"]
     return f"95 % CI {limit_words(entry)}" + (f", corrected for {count} comparisons" if count > 1 else "")
 

@@ -79,7 +79,6 @@ def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
 
 
 def is_clear(entry: Mapping[str, Any]) -> bool:
-    """Whether chance does not explain the difference."""
     return entry["verdict"] in (GAINS, LOSES)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
-from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, average, predicted_classes
+from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
 from wardround.evaluation.scores import Scores, within_sites
 from wardround.study.schema import METRICS, Evaluation
 
@@ -86,7 +86,7 @@ def _compare_sites(entry: dict[str, Any], arms: Mapping[str, Any], drawn: "Resam
 
 
 class Resamples:
-    """Figures under each resample, kept as they are asked for."""
+    """Figures under each resample, computed on demand and cached."""
 
     def __init__(self, scores: Scores) -> None:
         self.scores = scores
@@ -151,9 +151,9 @@ class Resamples:
     def _figures(self, places: np.ndarray) -> np.ndarray:
         label, score, number = self.scores.label[places], self.scores.score[places], self.number[places]
         columns = score.shape[1] if self.scores.findings else 1
-        made = np.full((columns, self.count, len(METRICS)), np.nan)
+        drawn = np.full((columns, self.count, len(METRICS)), np.nan)
         if not len(places) or np.isnan(score).any():
-            return made
+            return drawn
         cut = self.scores.thresholds[places]
         parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if self.scores.findings else []
         whole = None if parts else _Classes(label, score, cut)
@@ -161,8 +161,8 @@ class Resamples:
             weights = self.times[begin : begin + AT_A_TIME, number]
             for f in range(columns):
                 figures = parts[f].figures(weights) if whole is None else whole.figures(weights)
-                made[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
-        return made
+                drawn[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
+        return drawn
 
 
 class _Ranking:
@@ -180,21 +180,18 @@ class _Ranking:
         sorted_weights = weights[:, self.order]
         hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
         predicted = np.add.reduceat(sorted_weights, self.begins, axis=1)
-        all_hits, all_predicted = (
-            np.cumsum(hits, axis=1, dtype=np.float64),
-            np.cumsum(predicted, axis=1, dtype=np.float64),
-        )
+        all_hits, all_predicted = (np.cumsum(counts, axis=1, dtype=np.float64) for counts in (hits, predicted))
         total_hits, total = all_hits[:, -1], all_predicted[:, -1]
         misses = predicted - hits
         with np.errstate(divide="ignore", invalid="ignore"):
-            # a miss is below every hit that is called before it, and half below those called with it
+            # a miss is below every hit with a higher score, and half below those with the same
             roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
             precision = np.where(all_predicted > 0, all_hits / all_predicted, 0)
             return roc, (hits * precision).sum(axis=1) / total_hits
 
 
 class _Finding:
-    """One finding, or the positive class of two. Only the first says nothing of rows that never have it."""
+    """One finding, or the positive class (`is_class`), which needs no positive row."""
 
     def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray, is_class: bool = False) -> None:
         self.known = label >= 0
@@ -219,21 +216,21 @@ class _Finding:
         fp, fn = predicted - tp, positives - tp
         auc, pr_auc = self.ranking.areas(w)
         with np.errstate(divide="ignore", invalid="ignore"):
-            made = {
+            figures = {
                 "accuracy": (rows - fp - fn) / rows,
                 "auc": auc,
                 "pr_auc": pr_auc,
                 "brier": brier / rows,
                 "loss": loss / rows,
-                **_rates(tp, fp, fn, rows - tp - fp - fn),
+                **array_rates(tp, fp, fn, rows - tp - fp - fn),
             }
         for name in self.needs_positives:
-            made[name] = np.where(positives > 0, made[name], np.nan)
-        return made
+            figures[name] = np.where(positives > 0, figures[name], np.nan)
+        return figures
 
 
 class _Classes:
-    """Rows of one class each: two, or several of which each is set against the rest."""
+    """Rows with classes; of more than two, each against the rest."""
 
     def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray) -> None:
         self.binary = _Finding(label, score, threshold, is_class=True) if score.ndim == 1 else None
@@ -257,7 +254,7 @@ class _Classes:
         areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
         with np.errstate(divide="ignore", invalid="ignore"):
             accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
-            rates = _rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
+            rates = array_rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
             drawn = positives > 0  # a class of which no row was drawn is left out of averages
             rates = {name: np.where(drawn, figure, np.nan) for name, figure in rates.items()}
             return {
@@ -270,18 +267,7 @@ class _Classes:
             }
 
 
-def _rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        "f1": 2 * tp / (2 * tp + fp + fn),
-        "sensitivity": tp / (tp + fn),
-        "specificity": tn / (tn + fp),
-        "ppv": tp / (tp + fp),
-        "npv": tn / (tn + fn),
-    }
-
-
 def _mean(figures: np.ndarray, axis: int) -> np.ndarray:
-    """Of those that are defined."""
     known = np.isfinite(figures)
     return np.asarray(np.where(known, figures, 0).sum(axis=axis) / known.sum(axis=axis))
 

@@ -62,9 +62,7 @@ def compose(table: pd.DataFrame, choices: list[dict[str, Any]]) -> pd.DataFrame:
     """Predictions or records with those of the selected arms added: with each seed, the chosen value's."""
     parts = [table]
     for choice in choices:
-        wanted = pd.MultiIndex.from_tuples(
-            [(arm, int(seed)) for seed, arm in choice["chosen"].items()], names=["arm", "seed"]
-        )
-        chosen = table[pd.MultiIndex.from_frame(table[["arm", "seed"]]).isin(wanted)]
+        keys = [(arm, int(seed)) for seed, arm in choice["chosen"].items()]
+        chosen = table[pd.MultiIndex.from_frame(table[["arm", "seed"]]).isin(keys)]
         parts.append(chosen.assign(arm=choice["arm"]))
     return pd.concat(parts, ignore_index=True) if len(parts) > 1 else table

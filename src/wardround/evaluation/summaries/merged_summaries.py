@@ -39,7 +39,6 @@ class Summaries:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """None: `FindingSummaries` has them."""
         return ()
 
     @classmethod
@@ -105,12 +104,11 @@ class Summaries:
                     rows[a, s, v] = sum(part["rows"] for part in parts)
             yield Subgroups(kind, values, figures, rows)
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         known = [uncertain for _, uncertain in self.over_sites[arm] if not math.isnan(uncertain)]
         return max(known) if known else None
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
-        """None for all: no patient is known here."""
         return dict.fromkeys(arms)
 
     def calibration(self, arm: str) -> dict[str, Any] | None:
@@ -128,11 +126,15 @@ class Summaries:
 
     def _with_cells(self, arm: str, all_seeds: bool = True) -> list[Summary]:
         """Over all seeds; none where the arm diverged with any, unless `all_seeds` is false."""
-        of_seeds = [self.at(arm, seed) for seed in self.seeds]
-        sound = [lines for lines in of_seeds if not any(summary["diverged"] for summary in lines)]
-        if all_seeds and len(sound) < len(of_seeds):
+        converged = self.converged(arm)
+        if all_seeds and len(converged) < len(self.seeds):
             return []
-        return [summary for lines in sound for summary in lines if summary["histogram"] is not None]
+        return [summary for lines in converged for summary in lines if summary["histogram"] is not None]
+
+    def converged(self, arm: str) -> list[list[Summary]]:
+        """By seed, without those with which the arm diverged."""
+        of_seeds = [self.at(arm, seed) for seed in self.seeds]
+        return [lines for lines in of_seeds if not any(summary["diverged"] for summary in lines)]
 
     def rows_of_cells(self, arm: str, all_seeds: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
         """Labels, and scores that each row would have if a cell's rows were evenly spread around their mean."""
@@ -143,7 +145,6 @@ class Summaries:
         return np.repeat([0, 1], [len(part) for part in scores]), np.concatenate(scores)
 
     def _merged(self, arm: str) -> bool:
-        """Whether a threshold is inside a cell."""
         for number in (0, 1):
             low, high, *_ = _columns(self._with_cells(arm), number)
             if ((low[:, None] < THRESHOLDS) & (high[:, None] > THRESHOLDS)).any():
@@ -249,7 +250,7 @@ def _line(figures: Mapping[str, float | None]) -> list[float]:
     return [math.nan if (value := figures.get(name)) is None else value for name in METRICS]
 
 
-NEEDY = [METRICS.index(name) for name in NEED_POSITIVES]
+POSITIVES_NEEDED = [METRICS.index(name) for name in NEED_POSITIVES]
 SENSITIVITY, AUC, PR_AUC = (METRICS.index(name) for name in ("sensitivity", "auc", "pr_auc"))
 
 
@@ -316,7 +317,7 @@ class FindingSummaries(Summaries):
                     rows[self.arms.index(arm), self.seeds.index(seed), values.index(value)] += group["rows"]
         return rows
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         """The mean of the findings' bounds: their mean AUC is wrong by this at most."""
         bounds = np.array([[bound for _, bound in summaries.over_sites[arm]] for summaries in self.each.values()])
         known = ~np.isnan(bounds)
@@ -376,14 +377,12 @@ def describe_finding_summaries(scores: FindingSummaries, arm: str, resampling: R
 
 
 def _describe_finding(summaries: Summaries, arm: str, figures: Figures, resampling: Resampling) -> dict[str, Any]:
-    of_seeds = [summaries.at(arm, seed) for seed in summaries.seeds]
-    converged = [lines for lines in of_seeds if not any(line["diverged"] for line in lines)]
-    with_sums = [lines for lines in ([line for line in lines if line["sums"]] for lines in converged) if lines]
-    lines = [line for of_seed in with_sums for line in of_seed]
-    confusion = _counted(lines, len(with_sums))
+    by_seed = [[line for line in lines if line["sums"]] for lines in summaries.converged(arm)]
+    seeds, lines = sum(map(bool, by_seed)), [line for of_seed in by_seed for line in of_seed]
+    confusion = _counted(lines, seeds)
     rows = summaries.rows_of_cells(arm, all_seeds=False)
     return {
-        "rows": sum(line["rows"] for line in lines) / max(1, len(with_sums)),
+        "rows": sum(line["rows"] for line in lines) / max(1, seeds),
         "positives": _positives(confusion),
         "threshold": {"mean": None, "chosen": bool(lines) and all(line["chosen"] for line in lines)},
         "confusion": confusion,
@@ -412,27 +411,27 @@ def _part(line: Summary, name: str) -> Summary:
 
 def _defined(figures: np.ndarray) -> np.ndarray:
     """Without the metrics that are meaningless for a finding that no row has."""
-    made = figures.copy()
+    defined = figures.copy()
     without = np.isnan(figures[..., SENSITIVITY])
-    for place in NEEDY:
-        made[..., place] = np.where(without, np.nan, made[..., place])
-    return made
+    for place in POSITIVES_NEEDED:
+        defined[..., place] = np.where(without, np.nan, defined[..., place])
+    return defined
 
 
 def _averaged(each: np.ndarray) -> np.ndarray:
     """Over findings. PR-AUC is only known for findings that a single site sends: its mean would be over other findings
     than the mean AUC, so there is none unless all findings have one."""
-    made = average(each)
+    means = average(each)
     lacking = (np.isnan(each[..., PR_AUC]) & ~np.isnan(each[..., AUC])).any(axis=0)
-    made[..., PR_AUC] = np.where(lacking, np.nan, made[..., PR_AUC])
-    return made
+    means[..., PR_AUC] = np.where(lacking, np.nan, means[..., PR_AUC])
+    return means
 
 
 def _at_site(summaries: Summaries, arm: str, site: str) -> dict[str, float] | None:
     """Counts of predictions at a site, on average over the seeds in which it sends them."""
     lines = [summaries.lines.get((arm, seed), {}).get(site) for seed in summaries.seeds]
-    sent = [line for line in lines if line is not None and not line["diverged"] and line["sums"]]
-    return _counted(sent, len(sent))
+    known = [line for line in lines if line is not None and not line["diverged"] and line["sums"]]
+    return _counted(known, len(known))
 
 
 def _counted(lines: Sequence[Summary], seeds: int) -> dict[str, float] | None:

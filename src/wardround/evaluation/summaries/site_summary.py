@@ -110,10 +110,9 @@ def _histogram(label: np.ndarray, score: np.ndarray, people: np.ndarray, smalles
 
 
 def score_cells(score: np.ndarray, people: np.ndarray, smallest: int) -> list[dict[str, Any]]:
-    """Neighbouring bins are merged until every cell has `smallest` patients; bins without rows are left out at the
-    ends.
+    """Neighbouring bins are merged until every cell has `smallest` patients; empty bins are left out at the ends.
 
-    No cell crosses THRESHOLD, unless there are too few patients for a cell on one side of it.
+    No cell crosses THRESHOLD, unless there are too few patients for a cell below or above it.
     """
     bins = np.searchsorted(THRESHOLDS, score, side="right")
     rows = np.bincount(bins, minlength=len(EDGES) - 1)
@@ -122,9 +121,9 @@ def score_cells(score: np.ndarray, people: np.ndarray, smallest: int) -> list[di
     def patients(first: int, last: int) -> int:
         return patients_in(people[(bins >= first) & (bins < last)])
 
-    sides = [(0, MIDDLE), (MIDDLE, len(rows))]
-    if is_small(np.array([patients(*side) for side in sides]), smallest).any():
-        sides = [(0, len(rows))]
+    ranges = [(0, MIDDLE), (MIDDLE, len(rows))]
+    if is_small(np.array([patients(*bins_of_range) for bins_of_range in ranges]), smallest).any():
+        ranges = [(0, len(rows))]
     return [
         {
             "low": EDGES[begin],
@@ -132,7 +131,7 @@ def score_cells(score: np.ndarray, people: np.ndarray, smallest: int) -> list[di
             "rows": int(rows[begin:end].sum()),
             "score_sum": float(sums[begin:end].sum()),
         }
-        for first, last in sides
+        for first, last in ranges
         for begin, end in _merged(rows, patients, first, last, smallest)
     ]
 

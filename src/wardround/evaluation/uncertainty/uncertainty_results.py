@@ -1,4 +1,5 @@
-"""How sure models are and what that is worth, for `results.json`: a function of what `uncertainty.parquet` holds."""
+"""`uncertainty` of results.json, a function of `uncertainty.parquet`: how large it is, and what it is good for, such as
+referring rows to a clinician, and detecting errors and changed images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,19 +8,35 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.uncertainty.uncertainty_rows import PARTS, SeedRows, seeds_of
-from wardround.evaluation.uncertainty.uncertainty_scores import describe_calibration, describe_sets
-from wardround.evaluation.uncertainty.uncertainty_use import describe_errors, describe_referral, describe_shifted
-from wardround.study.schema import Study, Uncertainty
+from wardround.evaluation.comparisons.differences import correct, difference_of
+from wardround.evaluation.comparisons.patients import Drawn, Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.intervals import Resampling, summarise, summarise_metrics
+from wardround.evaluation.metrics import auc, defined_mean, metrics
+from wardround.evaluation.scores import Figures, Scores, within_sites
+from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, PARTS, LabelledRows, SeedRows, seeds_of
+from wardround.evaluation.uncertainty.uncertainty_scores import describe_calibration, describe_sets, sites_of
+from wardround.study.schema import METRICS, Study, Uncertainty
+from wardround.uncertainty.decision import (
+    DOUBT,
+    NO_ANSWER_FITS,
+    PREDICTION_ADDED,
+    Reason,
+    referral_reasons,
+    referred,
+    rows_with,
+)
 from wardround.uncertainty.decomposition import of_rows
+from wardround.uncertainty.referral import SHARES, ReferralCurve, referral_cut, referred_rows
+
+FIGURES = ("accuracy", "auc")  # what the rows that are kept are judged by
+ALL, RETAINED, BETWEEN = "all", "kept", "\x1f"  # the last separates these from a site
 
 
 def score_uncertainty(
     content: dict[str, Any], study: Study, uncertainty: pd.DataFrame, groups: pd.DataFrame
 ) -> dict[str, Any]:
-    """`content` is a whole results.json; it comes back with the `uncertainty` of arms that ask for it. `unsure` has the
-    selected arms already."""
+    """`content` is a whole results.json; it comes back with the `uncertainty` of arms that ask for it. The table has
+    the selected arms already."""
     of_arm = {str(name): part for name, part in uncertainty.groupby("arm", sort=False)}
     # one figure for all arms: an AUC within sites beside one over all rows could not be compared
     within = any(results["own_models"] for results in content["arms"].values())
@@ -36,7 +53,7 @@ def score_uncertainty(
 
 def describe_arm(
     seeds: Sequence[SeedRows],
-    asked: Uncertainty,
+    settings: Uncertainty,
     resampling: Resampling,
     findings: Sequence[str] = (),
     within: bool = False,
@@ -46,15 +63,15 @@ def describe_arm(
     sites predict with models of their own. `members` are those of an ensemble."""
     if not seeds:
         return None
-    passes = {"none": 1, "ensemble": members}.get(asked.method, asked.passes)
+    passes = {"none": 1, "ensemble": members}.get(settings.method, settings.passes)
     return {
-        "method": asked.method,
+        "method": settings.method,
         "passes": passes,
         "seeds": len(seeds),
         "parts": _parts(seeds, findings),
         "calibration": describe_calibration(seeds, findings),
-        "sets": describe_sets(seeds, asked.alpha, findings),
-        "referral": describe_referral(seeds, asked.refer, asked.alpha, resampling, within),
+        "sets": describe_sets(seeds, settings.alpha, findings),
+        "referral": describe_referral(seeds, settings.refer, settings.alpha, resampling, within),
         "errors": describe_errors(seeds, resampling, findings),
         "shifted": describe_shifted(seeds[0]),
     }
@@ -70,3 +87,216 @@ def _parts(seeds: Sequence[SeedRows], findings: Sequence[str]) -> dict[str, Any]
         for f, finding in enumerate(findings)
     }
     return described
+
+
+# Referral
+
+
+def describe_referral(
+    seeds: Sequence[SeedRows], share: float, alpha: float, resampling: Resampling, within: bool
+) -> dict[str, Any]:
+    """`share` and `alpha` are the study's settings. `within`: in this arm, or in one that it is compared with, sites
+    have models of their own, so that AUC is the mean of the sites' own.
+
+    The curve ranks the test rows themselves, to show the value of ranking by doubt. `at` is what a hospital would
+    do by `uncertainty.decision`: it refers rows above a cut that its own validation rows have chosen, and predictions
+    that their sets do not support. Rows out of distribution are not known here.
+    """
+    curves = [_curves(rows, within) for rows in seeds]
+    reasons = [reasons_of(rows, share, alpha) for rows in seeds]
+    retained = [~referred(of_seed) for of_seed in reasons]
+    return {
+        "curve": {
+            "share": list(SHARES),
+            **{name: _means([curve[name].figures for curve in curves]) for name in FIGURES},
+        },
+        "area": {name: defined_mean([curve[name].area for curve in curves]) for name in FIGURES},
+        "gain": {name: defined_mean([curve[name].gain for curve in curves]) for name in FIGURES},
+        "at": {
+            "target": share,
+            "referred": defined_mean([float((~keep).mean()) for keep in retained]),
+            "reasons": {
+                reason.code: defined_mean([float(rows_with(of_seed[reason]).mean()) for of_seed in reasons])
+                for reason in (DOUBT, PREDICTION_ADDED, NO_ANSWER_FITS)
+            },
+            "sites": _referred_at_sites(seeds, retained),
+            "figures": _compared(seeds, retained, resampling, within),
+        },
+    }
+
+
+def _referred_at_sites(seeds: Sequence[SeedRows], retained: Sequence[np.ndarray]) -> dict[str, float]:
+    pairs = list(zip(seeds, retained, strict=True))
+    return {
+        site: defined_mean(
+            [float((~keep[rows.test.site == site]).mean()) for rows, keep in pairs if site in rows.sites]
+        )
+        for site in sites_of(seeds)
+    }
+
+
+def _curves(seed_rows: SeedRows, within: bool) -> dict[str, ReferralCurve]:
+    """Most doubtful rows of all sites first; of equals, those that come first."""
+    order = np.argsort(-of_rows(seed_rows.doubt(seed_rows.test)), kind="stable")
+    retained = [order[referred_rows(len(order), share) :] for share in SHARES]
+    figures = [_figures(seed_rows.test.take(rows), seed_rows.cut, within) for rows in retained]
+    sizes = tuple(len(rows) for rows in retained)
+    return {name: ReferralCurve(name, SHARES, tuple(of_share[name] for of_share in figures), sizes) for name in FIGURES}
+
+
+def _figures(rows: LabelledRows, cut: np.ndarray | float, within: bool) -> dict[str, float]:
+    whole = metrics(rows.label, rows.score, cut)
+    if within:
+        own = [rows.at(site) for site in dict.fromkeys(rows.site.tolist())]
+        whole["auc"] = defined_mean([metrics(of_site.label, of_site.score, cut)["auc"] for of_site in own])
+    return whole
+
+
+def reasons_of(rows: SeedRows, share: float, alpha: float) -> dict[Reason, np.ndarray]:
+    """Why a clinician takes over which test row, by the cuts of its site; by that of all where it has no rows for a cut
+    of doubt."""
+    known, doubt = of_rows(rows.doubt(rows.validation)), of_rows(rows.doubt(rows.test))
+    cut = np.zeros(len(doubt))
+    for site in rows.sites:
+        own = known[rows.validation.site == site]
+        cut[rows.test.site == site] = referral_cut(own if len(own) else known, share)
+    return referral_reasons(doubt, cut, rows.answers(rows.cuts(alpha)))
+
+
+def _compared(
+    seeds: Sequence[SeedRows], retained: Sequence[np.ndarray], resampling: Resampling, within: bool
+) -> dict[str, Any]:
+    """Figures of all rows and of those kept, and their paired difference: over seeds, or over patients with one."""
+    parts = []
+    for rows, keep in zip(seeds, retained, strict=True):
+        whole = _table(rows, rows.test.label, rows.test.score)
+        parts += [whole.assign(site=ALL), whole.assign(site=RETAINED)[keep]]
+        if within:
+            parts += [whole.assign(site=ALL + BETWEEN + whole["site"])]
+            parts += [whole.assign(site=RETAINED + BETWEEN + whole["site"])[keep]]
+    scores = Scores.of(pd.concat(parts, ignore_index=True), _patients(seeds), _thresholds(seeds))
+    drawn = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None
+    compared = {}
+    for metric in FIGURES:
+        inside, place = within and metric == "auc", METRICS.index(metric)
+        both = {kind: _figures_of(scores, kind, inside) for kind in (ALL, RETAINED)}
+        entry: dict[str, Any] = {
+            kind: summarise_metrics(both[kind], resampling, (metric,))[metric] for kind in (ALL, RETAINED)
+        }
+        entry["difference"] = difference_of((both[RETAINED] - both[ALL])[:, place], metric, resampling)
+        if drawn is not None:
+            again = {kind: _drawn(drawn, scores, kind, inside) for kind in (ALL, RETAINED)}
+            for kind in (ALL, RETAINED):
+                fill_drawn({metric: entry[kind]}, again[kind].figures)
+            compare_drawn(entry["difference"], again[RETAINED], again[ALL])
+            correct([entry["difference"]])
+        compared[metric] = entry
+    return compared
+
+
+def _figures_of(scores: Scores, kind: str, within: bool) -> Figures:
+    (by_site,) = scores.by_site.values()
+    none = np.full((len(scores.seeds), len(METRICS)), np.nan)
+    if not within:
+        return by_site.get(kind, none)
+    own = {site: figures for site, figures in by_site.items() if site.startswith(kind + BETWEEN)}
+    return within_sites(own) if own else none
+
+
+def _drawn(drawn: Resamples, scores: Scores, kind: str, within: bool) -> Drawn:
+    arm = scores.arms[0]
+    if within:
+        return drawn.within_sites(arm, [site for site in scores.sites if site.startswith(kind + BETWEEN)])
+    if kind in scores.sites:
+        return drawn.drawn(arm, kind)
+    return Drawn(np.full((drawn.count, len(METRICS)), np.nan), np.ones(len(METRICS)))
+
+
+# Errors
+
+
+def describe_errors(seeds: Sequence[SeedRows], resampling: Resampling, findings: Sequence[str]) -> dict[str, Any]:
+    """Doubt on calls that are right and on those that are wrong, and how well it tells them apart (AUC; of findings the
+    mean over them)."""
+    doubts = [rows.doubt(rows.test) for rows in seeds]
+    tables = [_table(rows, rows.wrong, doubt) for rows, doubt in zip(seeds, doubts, strict=True)]
+    scores = Scores.of(pd.concat(tables, ignore_index=True), _patients(seeds))
+    drawn, arm = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None, scores.arms[0]
+    whole = summarise_metrics(scores.overall[arm], resampling, ("auc",))
+    if drawn is not None:
+        fill_drawn(whole, drawn.of(arm))
+    described = {**_means_of(seeds, doubts), "auc": whole["auc"], "findings": {}}
+    for f, name in enumerate(findings):
+        each = [_auc(rows.wrong[:, f], doubt[:, f]) for rows, doubt in zip(seeds, doubts, strict=True)]
+        own = {"auc": summarise(each, resampling)}
+        if drawn is not None:
+            fill_drawn(own, drawn.of_finding(arm, scores.findings[f]))
+        described["findings"][name] = {**_means_of(seeds, doubts, f), **own}
+    return described
+
+
+def _means_of(seeds: Sequence[SeedRows], doubts: Sequence[np.ndarray], finding: int | None = None) -> dict[str, Any]:
+    chosen = slice(None) if finding is None else (slice(None), finding)
+    pairs = [(rows.wrong[chosen], doubt[chosen]) for rows, doubt in zip(seeds, doubts, strict=True)]
+    return {
+        "hits": defined_mean([float(doubt[wrong == 0].mean()) for wrong, doubt in pairs if (wrong == 0).any()]),
+        "errors": defined_mean([float(doubt[wrong == 1].mean()) for wrong, doubt in pairs if (wrong == 1).any()]),
+        "share_wrong": defined_mean([float((wrong == 1).sum() / max(1, (wrong >= 0).sum())) for wrong, _ in pairs]),
+    }
+
+
+def _auc(wrong: np.ndarray, doubt: np.ndarray) -> float:
+    known = wrong >= 0
+    return auc(wrong[known] == 1, doubt[known])
+
+
+# Strange images
+
+
+def describe_shifted(seed_rows: SeedRows) -> dict[str, Any] | None:
+    """How well each measure tells changed images from the same images as they were; None where there are none."""
+    if not seed_rows.changed:
+        return None
+    places = {
+        key: place
+        for place, key in enumerate(zip(seed_rows.test.site.tolist(), seed_rows.test.row.tolist(), strict=True))
+    }
+    described: dict[str, Any] = {}
+    for shift, rows in seed_rows.changed.items():
+        same = seed_rows.test.take(
+            np.array([places[key] for key in zip(rows.site.tolist(), rows.row.tolist(), strict=True)], dtype=np.int64)
+        )
+        is_changed = np.arange(2 * len(rows)) < len(rows)
+        described[shift] = {"images": len(rows)}
+        for name in MEASURES:
+            both = np.concatenate([of_rows(rows.measures[name]), of_rows(same.measures[name])])
+            described[shift][name] = None if np.isnan(both).any() else auc(is_changed, both)
+    return described
+
+
+def _table(rows: SeedRows, label: np.ndarray, score: np.ndarray) -> pd.DataFrame:
+    """As `Scores` reads it. Findings and classes are numbered: only their order counts."""
+    labels = {"label": label} if label.ndim == 1 else {f"label_{f:05}": label[:, f] for f in range(label.shape[1])}
+    scores = {"score": score} if score.ndim == 1 else {f"score_{f:05}": score[:, f] for f in range(score.shape[1])}
+    return pd.DataFrame(
+        {"arm": "", "seed": rows.seed, "site": rows.test.site, "row": rows.test.row, **labels, **scores}
+    )
+
+
+def _patients(seeds: Sequence[SeedRows]) -> pd.DataFrame:
+    """Whose each row is, with whichever seed it was tested."""
+    row_numbers = np.concatenate([rows.test.row for rows in seeds])
+    patients = np.concatenate([rows.test.patient for rows in seeds])
+    return pd.DataFrame({"row": row_numbers, "patient": patients}).drop_duplicates("row", ignore_index=True)
+
+
+def _thresholds(seeds: Sequence[SeedRows]) -> pd.DataFrame | None:
+    """None with several classes, of which the highest score decides."""
+    if seeds[0].test.score.ndim == 2 and not seeds[0].findings:
+        return None
+    index = pd.MultiIndex.from_tuples([("", rows.seed) for rows in seeds], names=["arm", "seed"])
+    return pd.DataFrame([np.atleast_1d(rows.cut) for rows in seeds], index=index)
+
+
+def _means(lines: Sequence[Sequence[float]]) -> list[float]:
+    return [defined_mean(list(values)) for values in zip(*lines, strict=True)]

@@ -1,4 +1,4 @@
-"""What a run kept of how sure its models are, arm by arm and seed by seed, as arrays.
+"""The saved uncertainty of a run, arm by arm and seed by seed, as arrays.
 
 Nothing here is chosen on test rows: thresholds, temperatures and cuts come from validation rows, and of these, rows of
 patients whom the same seed tests anywhere are left out.
@@ -12,18 +12,18 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import label_columns, score_columns
+from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
 from wardround.study.schema import CHOSEN
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
-from wardround.uncertainty.decision import Answers, answers, called
+from wardround.uncertainty.decision import Answers, answers, predicted_labels
 from wardround.uncertainty.decomposition import doubt_of
 from wardround.uncertainty.row_uncertainty import SUBSETS, of_probabilities
 
 PARTS = ("total", "aleatoric", "epistemic")
 MEASURES = (*PARTS, "spread")
-KEYS = ["site", "subset", "row"]  # what a row of several members of an ensemble has in common
+KEYS = ["site", "subset", "row"]  # identify a row in each member of an ensemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class SeedRows:
     validation: LabelledRows
     test: LabelledRows
     changed: Mapping[str, LabelledRows]  # test images inverted, and so on
-    cut: np.ndarray | float  # from which score on a finding, or the positive of two classes, is called
+    cut: np.ndarray | float  # the threshold of each finding, or of the positive class
 
     @property
     def findings(self) -> bool:
@@ -98,32 +98,32 @@ class SeedRows:
     @cached_property
     def after(self) -> np.ndarray:
         """Test scores after each site's temperature."""
-        made = self.test.score.astype(np.float64)
+        scores = self.test.score.astype(np.float64)
         for site, temperature in self.temperatures.items():
             here = self.test.site == site
-            made[here] = temperature.of(self.test.score[here])
-        return made
+            scores[here] = temperature.of(self.test.score[here])
+        return scores
 
     def doubt(self, rows: LabelledRows) -> np.ndarray:
-        """How unclear a call is, in bits: entropy, for findings about the threshold at which they are called."""
+        """How unclear a prediction is, in bits: entropy, for findings about their thresholds."""
         return doubt_of(rows.score, self.findings, self.cut)
 
     @cached_property
-    def called(self) -> np.ndarray:
+    def predicted(self) -> np.ndarray:
         """Of test rows: class numbers, or 1 and 0 for each finding."""
         multiclass = self.test.score.ndim == 2 and not self.findings
-        return called(self.test.score, None if multiclass else self.cut)
+        return predicted_labels(self.test.score, None if multiclass else self.cut)
 
     @cached_property
     def wrong(self) -> np.ndarray:
-        """Of test rows: 1 where a call is wrong, 0 where it is right, -1 where the label is not known."""
+        """Of test rows: 1 where a prediction is wrong, 0 where it is right, -1 where the label is not known."""
         label = self.test.label
-        return np.where(label >= 0, (self.called != label).astype(np.int64), -1)
+        return np.where(label >= 0, (self.predicted != label).astype(np.int64), -1)
 
     @property
     def each_label(self) -> bool:
-        """Whether each label has a cut of its own. Two classes and findings have, so that the promise of sets holds
-        among the ill as well; several classes share one, because most of them have few rows."""
+        """Whether each label has a cut of its own. Two classes and findings have, so that coverage holds among the ill
+        as well; more classes share one, because most of them have few rows."""
         return self.findings or self.test.score.ndim == 1
 
     def cuts(self, alpha: float) -> dict[str, Cuts]:
@@ -134,11 +134,11 @@ class SeedRows:
     def answers(self, cuts: Mapping[str, Cuts]) -> Answers:
         """Of each test row, by the cuts of its own site."""
         labels = self.test.score.shape[1] if self.test.score.ndim == 2 and not self.findings else 2
-        conformal = np.zeros((*self.called.shape, labels), dtype=bool)
+        conformal = np.zeros((*self.predicted.shape, labels), dtype=bool)
         for site, own in cuts.items():
             here = self.test.site == site
             conformal[here] = prediction_sets(own, self.test.score[here])
-        return answers(conformal, self.called)
+        return answers(conformal, self.predicted)
 
 
 def seeds_of(
@@ -158,9 +158,8 @@ def seeds_of(
         cuts = fixed_thresholds(test, threshold)
     else:
         cuts = choose_thresholds(validation) if len(validation) else None
-    known = "patient" in groups and len(groups) > 0
-    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
-    for seed in sorted(int(seed_value) for seed_value in test["seed"].unique()):
+    patient = patients_by_row(groups)
+    for seed in sorted(map(int, test["seed"].unique())):
         mine = test[test["seed"] == seed]
         own = table[table["seed"] == seed]
         others = [subset for subset in own["subset"].unique() if subset not in SUBSETS]
@@ -182,8 +181,8 @@ def _cut(cuts: pd.DataFrame | None, arm: str, seed: int, findings: int) -> np.nd
 
 
 def merge_members(table: pd.DataFrame) -> pd.DataFrame:
-    """The members of an ensemble as one model: each row's mean score over seeds, and what they do not agree on. The
-    whole is called by the first seed. A row that a diverged member has no score of has none."""
+    """The members of an ensemble as one model: each row's mean score over seeds, and their disagreement. The result
+    has the first seed. A row without a score from a diverged member has none."""
     members = [part.sort_values(KEYS, kind="stable") for _, part in table.groupby("seed")]
     first = members[0].reset_index(drop=True)
     for member in members[1:]:
@@ -194,8 +193,8 @@ def merge_members(table: pd.DataFrame) -> pd.DataFrame:
     p = p[..., 0] if columns == ["score"] else p
     multiclass = columns != ["score"] and not findings
     fine = ~np.isnan(p).any(axis=tuple(axis for axis in range(p.ndim) if axis != 1))
-    made = of_probabilities(p[:, fine], multiclass)
-    for name, values in zip(("score", *MEASURES), made, strict=True):
+    merged = of_probabilities(p[:, fine], multiclass)
+    for name, values in zip(("score", *MEASURES), merged, strict=True):
         own = [column for column in first.columns if column == name or column.startswith(f"{name}_")]
         first[own] = np.nan
         first.loc[fine, own] = values.reshape(len(values), -1)

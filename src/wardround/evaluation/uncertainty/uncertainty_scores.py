@@ -10,9 +10,10 @@ import pandas as pd
 from scipy import stats
 from scipy.signal import fftconvolve
 
+from wardround.evaluation.calibration_curves import reliability
 from wardround.evaluation.metrics import defined_mean
 from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows
-from wardround.uncertainty.calibration import ece, error_by_chance, events, expected_error, log_loss, reliability_points
+from wardround.uncertainty.calibration import ece, error_by_chance, events, expected_error, log_loss
 from wardround.uncertainty.conformal import coverage, held, rank, set_sizes
 from wardround.uncertainty.decision import Answers
 
@@ -30,7 +31,7 @@ def describe_calibration(seeds: Sequence[SeedRows], findings: Sequence[str]) -> 
         "after": _points([events(rows.test.label, rows.after) for rows in seeds]),
     }
     described["sites"] = {
-        site: _at_site([rows for rows in seeds if site in rows.sites], site) for site in _sites(seeds)
+        site: _at_site([rows for rows in seeds if site in rows.sites], site) for site in sites_of(seeds)
     }
     described["findings"] = {
         name: {
@@ -70,7 +71,7 @@ def _at_site(seeds: Sequence[SeedRows], site: str) -> dict[str, Any]:
         # logits are divided by it, so that means are taken of its logarithm
         "temperature": float(np.exp(np.log(values).mean())) if len(values) else None,
         "fitted": float(fitted.mean()),
-        "moved": float((np.concatenate([item.values for item in fits]) != 1).mean()),
+        "changed": float((np.concatenate([item.values for item in fits]) != 1).mean()),
         **_errors(rows),
     }
 
@@ -78,7 +79,7 @@ def _at_site(seeds: Sequence[SeedRows], site: str) -> dict[str, Any]:
 def _points(of_seeds: Sequence[list[tuple[np.ndarray, np.ndarray]]]) -> list[dict[str, float]]:
     pairs = [pair for pairs in of_seeds for pair in pairs]
     happened, scores = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-    return reliability_points(happened, scores) if len(scores) else []
+    return reliability(happened, scores) if len(scores) else []
 
 
 def _loss(label: np.ndarray, score: np.ndarray) -> float:
@@ -99,7 +100,7 @@ def describe_sets(seeds: Sequence[SeedRows], alpha: float, findings: Sequence[st
         # labels that so few validation rows have that they can never be ruled out
         "no_cut": defined_mean([float(np.isinf([cut.values for cut in own.values()]).mean()) for own in cuts]),
         **_coverage([(rows.test.label, answers) for rows, answers in pairs]),
-        "sites": {site: _sets_at(pairs, site, alpha) for site in _sites(seeds)},
+        "sites": {site: _sets_at(pairs, site, alpha) for site in sites_of(seeds)},
         "findings": {
             name: _coverage([(rows.test.label[:, [f]], answers.finding(f)) for rows, answers in pairs])
             for f, name in enumerate(findings)
@@ -151,9 +152,7 @@ def _positive(label: np.ndarray, sets: np.ndarray) -> float:
 
 
 def _share(values: np.ndarray, known: np.ndarray | bool = True) -> float:
-    defined = np.atleast_1d(np.where(known, values, np.nan))
-    defined = defined[~np.isnan(defined)]
-    return float(defined.mean()) if len(defined) else float("nan")
+    return defined_mean(np.atleast_1d(np.where(known, values, np.nan)))
 
 
 def _expected(rows: SeedRows, site: str, alpha: float) -> np.ndarray:
@@ -161,11 +160,13 @@ def _expected(rows: SeedRows, site: str, alpha: float) -> np.ndarray:
     validation, test = rows.validation.at(site), rows.test.at(site)
     if not rows.findings:
         labels = 2 if rows.test.score.ndim == 1 else 0
-        return np.array(_band(validation.label, validation.patient, test.label, test.patient, labels, alpha))
-    columns = range(test.label.shape[1])
-    return np.array(
-        [_band(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2, alpha) for f in columns]
-    )
+        counts = _counts(validation.label, validation.patient, test.label, test.patient, labels)
+        return np.array(expected_coverage(counts, alpha))
+    counts_of = [
+        _counts(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2)
+        for f in range(test.label.shape[1])
+    ]
+    return np.array([expected_coverage(counts, alpha) for counts in counts_of])
 
 
 def _of_all_findings(rows: SeedRows, conformal: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
@@ -198,12 +199,6 @@ def _correlation(missed: np.ndarray, patient: np.ndarray) -> np.ndarray:
     return together
 
 
-def _band(
-    label: np.ndarray, patient: np.ndarray, truth: np.ndarray, tested: np.ndarray, labels: int, alpha: float
-) -> tuple[float, float]:
-    return expected_coverage(_counts(label, patient, truth, tested, labels), alpha)
-
-
 def _counts(
     label: np.ndarray, patient: np.ndarray, truth: np.ndarray, tested: np.ndarray, labels: int
 ) -> tuple[tuple[int, int], ...]:
@@ -234,7 +229,8 @@ def coverage_moments(counts: tuple[tuple[int, int], ...], alpha: float) -> tuple
 @lru_cache(maxsize=4096)
 def expected_coverage(counts: tuple[tuple[int, int], ...], alpha: float, inside: float = INSIDE) -> tuple[float, float]:
     """The interval of the share covered, where each label has a cut of its own; `counts` are its rows of validation and
-    of test. Covered of one label are a beta-binomial number (see `coverage_interval`), of all labels their sum."""
+    of test. Given n validation rows, the coverage of one more row is distributed as Beta(k, n + 1 - k) with k the cut's
+    rank, so that the number covered of one label is beta-binomial (Vovk, ACML 2012), of all labels their sum."""
     total = sum(tested for _, tested in counts)
     if not total:
         return float("nan"), float("nan")
@@ -258,5 +254,5 @@ def _inside(share: np.ndarray, band: np.ndarray) -> float:
     return float(np.mean(fits[known])) if known.any() else float("nan")
 
 
-def _sites(seeds: Sequence[SeedRows]) -> list[str]:
+def sites_of(seeds: Sequence[SeedRows]) -> list[str]:
     return list(dict.fromkeys(site for rows in seeds for site in rows.sites))

@@ -104,7 +104,7 @@ PAGE = """
 {%- if claim.reason %}: {{ claim.reason }}{% endif %}</td>
 {% for variant in subject.variants %}<td class="n">{{ claim.variants.get(variant, "") }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>{% endmacro %}
-<section id="claims"><h2>Published claims, and what we groups</h2>
+<section id="claims"><h2>Published claims, and what we found</h2>
 {{ show("claims-by-subject") }}
 {% for subject in subjects %}{% if subject.title %}<details{{ " open" if loop.length < 3 }}>
 <summary>{{ subject.title }} ({{ subject.claims | length }})</summary>{{ claim_rows(subject) }}</details>

@@ -155,7 +155,7 @@ def _deployed_notes(evidence: Evidence) -> list[str]:
 
 
 def _auc_bound(regions: list[Mapping[str, Any]]) -> float:
-    bounds = [value for region in regions for value in (region.get("auc_uncertain_by") or {}).values()]
+    bounds = [value for region in regions for value in (region.get("auc_error_bound") or {}).values()]
     return max(filter(None, bounds), default=0.0)
 
 

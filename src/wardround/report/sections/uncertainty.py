@@ -36,7 +36,7 @@ from wardround.report.render.table import (
     without_empty,
 )
 from wardround.report.section import Section
-from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS
+from wardround.uncertainty.decision import DOUBT, NO_ANSWER_FITS, PREDICTION_ADDED
 from wardround.uncertainty.referral import LEAST_ROWS
 
 MOST_ARMS = 12  # with a panel or a mark of their own
@@ -123,7 +123,7 @@ def _calibrated(arm: str, arms: Mapping[str, Summary]) -> str:
         f"scores that are exactly right would be off by {chance:.1f} by chance."
     )
     unfitted = [site for site, entry in sites.items() if entry["temperature"] is None]
-    moved = sum(entry["moved"] > 0 for entry in sites.values())
+    moved = sum(entry["changed"] > 0 for entry in sites.values())
     if moved:
         where = (
             f"{moved} of {len(sites)} sites" if moved < len(sites) else "each site" if len(sites) > 1 else "the site"
@@ -190,10 +190,10 @@ def _referred(evidence: Evidence, arm: str, summary: Summary) -> str:
     first = evidence.referral_headline.metric
     changes = [_change(metric, at["figures"][metric]) for metric in sorted(("auc", "accuracy"), key=first.__ne__)]
     text = (
-        f"If a clinician takes over the least clear rows: cuts for {100 * at['asked']:.0f} % of validation rows "
+        f"If a clinician takes over the least clear rows: cuts for {100 * at['target']:.0f} % of validation rows "
         f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}"
     )
-    if at["reasons"][CALL_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
+    if at["reasons"][PREDICTION_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
         text += f"; with rows whose call had to be added to its set it is {100 * at['referred']:.0f} %"
     text += "."
     if any(changes):
@@ -532,7 +532,7 @@ def referral(evidence: Evidence) -> Figure | None:
             known = [(x, y) for x, y in zip(curve["share"], curve[metric], strict=True) if y is not None]
             x, y = [100 * a for a, _ in known], [scale * b for _, b in known]
             axes.plot(x, y, linewidth=1.4, label=name if axes is panels[0] else None, **looks(evidence, name))
-        for share in {summary["at"]["asked"] for summary in arms.values()}:
+        for share in {summary["at"]["target"] for summary in arms.values()}:
             axes.axvline(100 * share, color="grey", linewidth=0.8, linestyle=":")
         axes.set_xlabel("rows referred, %")
         axes.set_ylabel(f"{word} on the rest")

@@ -28,8 +28,9 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.data.records import Column
-from wardround.data.sources.csv.text_table import Cells, Table
+from wardround.data.text_table import Cells, Table
 
 Shape = Literal["empty", "numbers", "dates", "unclear dates", "numbers and text", "dates and text", "text"]
 Kind = Literal["numeric", "date", "categorical", "id", "free text", "empty"]
@@ -43,19 +44,11 @@ ID_NAME = re.compile(
 Type = Literal["numeric", "categorical", "date", "id", "ignore"]
 Usage = Literal["same", "common", "all", "own"]
 Sites = dict[str, Cells]  # one column at every hospital
+Omitted = dict[tuple[str, str], list[str]]  # columns by reason and by hospital, empty where it is so at all
 
 USED = ("numeric", "date", "categorical")
-ALL_COLUMNS = {
-    "own": "each hospital uses the columns that it has",
-    "all": "columns that a hospital lacks count as missing there",
-}
-LEFT_OUT = {
-    "id": "identifiers",
-    "free text": "free text",
-    "empty": "no values",
-    "ignore": "ignored by the study",
-    "undeclared date": 'dates; `types = { NAME = "date" }` makes one a feature',
-}
+AGE_NAMES = ("age", "age_years")
+SEX_NAMES = ("sex", "gender")
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
@@ -164,14 +157,15 @@ class Features:
     values: pd.DataFrame
     columns: tuple[Column, ...]
     recorded: dict[str, tuple[str, ...]]  # by hospital: the columns that its file has and that are used
-    notes: list[str]
+    notices: list[Notice]
+    groups: pd.DataFrame  # `age` in years and `sex` as text, where recorded; they also stay features
 
 
-def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str]) -> tuple[list[str], list[str]]:
-    """Names of the columns to use, in order of first appearance, and notes. Those that are ignored may differ."""
+def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str]) -> tuple[list[str], list[Notice]]:
+    """Names of the columns to use, in order of first appearance, and notices. Those that are ignored may differ."""
     names = _names(tables)
     compared = [name for name in names if name not in ignored]
-    lacking = {site: [name for name in compared if name not in table] for site, table in tables.items()}
+    lacking = {site: tuple(name for name in compared if name not in table) for site, table in tables.items()}
     differences = "; ".join(f"{site!r} has no {quoted(missing)}" for site, missing in lacking.items() if missing)
     if not differences:
         return names, []
@@ -181,31 +175,51 @@ def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str
             '`"own"` (each hospital its own) together with `schema = "own"` and the model "adapter".'
         )
         raise DataError("data: files", f"the columns differ between the hospitals: {differences}", remedy)
-    if usage in ALL_COLUMNS:
-        return names, [f"{ALL_COLUMNS[usage]}: {differences}"]
+    if usage in ("own", "all"):
+        return names, _not_recorded(lacking, usage == "own")
     left_out = set(chain.from_iterable(lacking.values()))
-    note = f"not at every hospital, left out: {quoted(name for name in names if name in left_out)}"
-    return [name for name in names if name not in left_out], [note]
+    notice = Notice("column-not-shared", "info", columns=tuple(name for name in names if name in left_out))
+    return [name for name in names if name not in left_out], [notice]
+
+
+def _not_recorded(lacking: Mapping[str, tuple[str, ...]], own: bool) -> list[Notice]:
+    """By hospital: the columns that it lacks, which count as missing there unless each uses its `own` columns."""
+    return [
+        Notice("column-not-recorded", "info", site, columns, details={"use": "own" if own else "missing"})
+        for site, columns in lacking.items()
+        if columns
+    ]
 
 
 def read_features(
-    tables: Mapping[str, Table], rows: Sites, usage: Usage, declared: DeclaredColumns, sex: Mapping[str, str]
+    tables: Mapping[str, Table],
+    rows: Sites,
+    usage: Usage,
+    declared: DeclaredColumns,
+    age: str | None,
+    sex: str | None,
 ) -> Features:
-    """`rows` is any column of each file, to tell their number; `sex` is the column at each hospital in which words for
-    it are joined."""
+    """`rows` is any column of each file, to tell their number; `age` and `sex` name columns, where files have others
+    than the usual ones."""
+    sexes = column_at_sites(tables, sex, SEX_NAMES)
+    groups, group_notices = _groups(tables, rows, age, sexes)
     blank = {site: cells.blank() for site, cells in rows.items()}
-    omitted: dict[str, list[str]] = {}  # by reason
+    omitted: Omitted = {}
     make_plans = _plan_own_columns if usage == "own" else _plan_columns
-    plans = make_plans(tables, blank, declared, sex, omitted)
+    plans = make_plans(tables, blank, declared, sexes, omitted)
     if not plans:
         raise _nothing_left(usage, tables)
     parts = [_read(plan, declared) for plan in plans]
     columns = tuple(column for _, column, _ in parts)
-    notes = [note for _, _, changes in parts for note in changes]
-    notes += _unfit(columns, declared, alone=usage == "own" and len(tables) == 1)
-    notes += [f"left out ({LEFT_OUT[kind]}): {', '.join(names)}" for kind, names in omitted.items()]
+    notices = [notice for _, _, changes in parts for notice in changes]
+    notices += _unfit(columns, declared, alone=usage == "own" and len(tables) == 1)
+    notices += [
+        Notice("column-left-out", "info", site, tuple(names), details={"reason": kind})
+        for (kind, site), names in omitted.items()
+    ]
     recorded = {site: tuple(plan.name for plan in plans if site in plan.recorded) for site in tables}
-    return Features(pd.DataFrame({column.name: values for values, column, _ in parts}), columns, recorded, notes)
+    values = pd.DataFrame({column.name: values for values, column, _ in parts})
+    return Features(values, columns, recorded, notices + group_notices, groups)
 
 
 def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
@@ -226,7 +240,7 @@ def _plan_columns(
     blank: Sites,
     declared: DeclaredColumns,
     sex: Mapping[str, str],
-    omitted: dict[str, list[str]],
+    omitted: Omitted,
 ) -> list[TableColumn]:
     """A name means one thing over all hospitals, or is refused."""
     plans = []
@@ -236,7 +250,7 @@ def _plan_columns(
         if kind in USED:
             plans.append(TableColumn(name, name, kind, blank | recorded, tuple(recorded), name in sex.values()))
         else:
-            omitted.setdefault(kind, []).append(repr(name))
+            omitted.setdefault((kind, ""), []).append(name)
     return plans
 
 
@@ -245,7 +259,7 @@ def _plan_own_columns(
     blank: Sites,
     declared: DeclaredColumns,
     sex: Mapping[str, str],
-    omitted: dict[str, list[str]],
+    omitted: Omitted,
 ) -> list[TableColumn]:
     """A name means what it means at each hospital by itself."""
     plans: list[TableColumn] = []
@@ -253,8 +267,7 @@ def _plan_own_columns(
         recorded = {site: table[name] for site, table in tables.items() if name in table}
         kinds = {site: _kind(name, {site: cells}, declared) for site, cells in recorded.items()}
         for site in [site for site, kind in kinds.items() if kind not in USED]:
-            where = "" if len(tables) == 1 else f" at {site!r}"
-            omitted.setdefault(kinds.pop(site), []).append(f"{name!r}{where}")
+            omitted.setdefault((kinds.pop(site), site), []).append(name)
         plans += _own_columns(name, kinds, recorded, blank, sex)
     names = Counter(plan.name for plan in plans)
     for plan in plans:
@@ -304,23 +317,23 @@ def _names(tables: Mapping[str, Table]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(tables.values())))
 
 
-def _read(plan: TableColumn, declared: DeclaredColumns) -> tuple[pd.Series, Column, list[str]]:
+def _read(plan: TableColumn, declared: DeclaredColumns) -> tuple[pd.Series, Column, list[Notice]]:
     """Of what is declared for a name, a column has what fits it: numbers have no levels, and words no range."""
     name, header = plan.name, plan.header if plan.name != plan.header else ""
     limits, levels = declared.ranges.get(plan.header), declared.levels.get(plan.header)
     if plan.kind != "categorical":
         as_dates = plan.kind == "date"
-        values, notes = numbers(name, plan.sites, as_dates)
-        return values, Column(name, "numeric", limits, header=header, dates=as_dates), notes
-    texts, coded, notes = categories(name, plan.sites, SEX_WORDS if plan.is_sex else {})
+        values, notices = numbers(name, plan.sites, as_dates)
+        return values, Column(name, "numeric", limits, header=header, dates=as_dates), notices
+    texts, coded, notices = categories(name, plan.sites, SEX_WORDS if plan.is_sex else {})
     words = tuple(SEX_WORDS.items()) if plan.is_sex and not coded else ()
-    return texts, Column(name, "categorical", limits if coded else None, coded, levels, header, words=words), notes
+    return texts, Column(name, "categorical", limits if coded else None, coded, levels, header, words=words), notices
 
 
-def _unfit(columns: Sequence[Column], declared: DeclaredColumns, alone: bool) -> list[str]:
+def _unfit(columns: Sequence[Column], declared: DeclaredColumns, alone: bool) -> list[Notice]:
     """What is declared for a name and fits none of its columns is refused. For a hospital that is `alone` with the
-    declarations for all hospitals it is a note: at another hospital it may fit."""
-    notes = []
+    declarations for all hospitals it is a notice: at another hospital it may fit."""
+    notices = []
     for setting, names, problem, other in (
         ("levels", declared.levels, "the column holds numbers, which have no levels", '"categorical"'),
         ("ranges", declared.ranges, "the column is text, which has no range", "another type"),
@@ -331,26 +344,26 @@ def _unfit(columns: Sequence[Column], declared: DeclaredColumns, alone: bool) ->
                 if not alone:
                     remedy = f"Remove it, or declare {other} for {name!r} under `types`."
                     raise StudyError(f"data: {setting}: {name}", problem, remedy)
-                notes.append(f"{name!r}: the study's `{setting}` are not used here: {problem}")
-    return notes
+                notices.append(Notice("declaration-not-used", "info", columns=(name,), details={"setting": setting}))
+    return notices
 
 
-def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]", list[str]]:
-    notes = [f"{name!r}: dates, read as years since 2000-01-01"] if as_dates else []
+def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]", list[Notice]]:
+    notices = [Notice("dates-as-years", "info", columns=(name,))] if as_dates else []
     parts = []
     for site, cells in sites.items():
         refuse_unreadable(name, site, cells, as_dates)
         part = cells.spread(cells.years if as_dates else cells.numbers, np.nan)
         infinite = np.isinf(part)
         if infinite.any():
-            notes.append(f"{name!r} at {site!r}: {infinite.sum()} infinite values, taken as missing")
+            notices.append(Notice("infinite-values", "info", site, (name,), {"values": int(infinite.sum())}))
         if cells.decimal_commas and not as_dates:
-            notes.append(f"{name!r} at {site!r}: commas read as decimal signs")
+            notices.append(Notice("decimal-commas", "info", site, (name,)))
         parts.append(np.where(infinite, np.nan, part))
-    return pd.Series(np.concatenate(parts)), notes
+    return pd.Series(np.concatenate(parts)), notices
 
 
-def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.Series, bool, list[str]]:
+def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.Series, bool, list[Notice]]:
     """The texts, and whether all of them are numbers. `joined` gives one level for several words in lower case."""
     coded = are_codes(sites.values())
     parts, spellings, levels = [], set(), set()
@@ -360,12 +373,41 @@ def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.S
         parts.append(cells.spread(words, None))
         spellings.update(cells.levels)
         levels.update(words)
-    notes = []
+    notices = []
     if len(levels) < len(spellings):
-        notes.append(f"{name!r}: {len(spellings)} spellings joined into {len(levels)} levels")
+        counts = {"spellings": len(spellings), "levels": len(levels)}
+        notices.append(Notice("spellings-joined", "info", columns=(name,), counts=counts))
     if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
-        notes.append(f"{name!r}: levels that differ only in upper and lower case count as different")
-    return pd.Series(np.concatenate(parts), dtype=object), coded, notes
+        notices.append(Notice("case-of-levels", "info", columns=(name,)))
+    return pd.Series(np.concatenate(parts), dtype=object), coded, notices
+
+
+def column_at_sites(tables: Mapping[str, Table], declared: str | None, usual: tuple[str, ...]) -> dict[str, str]:
+    """The declared column, or else one with a usual name. Hospitals with neither are left out."""
+    columns = {
+        site: declared if declared in table else next((n for word in usual for n in table if n.lower() == word), None)
+        for site, table in tables.items()
+    }
+    return {site: name for site, name in columns.items() if name is not None}
+
+
+def _groups(
+    tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
+) -> tuple[pd.DataFrame, list[Notice]]:
+    groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
+    blank = {site: cells.blank() for site, cells in rows.items()}
+    names = column_at_sites(tables, age, AGE_NAMES)
+    ages = {site: tables[site][name] for site, name in names.items()}
+    in_years = {s: cells for s, cells in ages.items() if names[s] == age or shape(cells) in ("numbers", "empty")}
+    if in_years:
+        groups["age"] = numbers(age or names[next(iter(in_years))], blank | in_years, as_dates=False)[0]
+    if sexes:
+        sites = blank | {site: tables[site][name] for site, name in sexes.items()}
+        # each by itself: a hospital's codes are spelt alike, whatever words the others have
+        by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
+        groups["sex"] = pd.concat(by_site, ignore_index=True)
+    unreadable = [site for site in ages if site not in in_years]
+    return groups, [Notice("age-not-in-years", "info", site, (names[site],)) for site in unreadable]
 
 
 def are_codes(columns: Iterable[Cells]) -> bool:

@@ -6,7 +6,6 @@ A numeric column is float64 with NaN, a categorical one `object` with None, whic
 """
 
 from collections.abc import Collection, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,26 +13,18 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.records import Records
+from wardround.core.notices import Notice
+from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
-    SEX_WORDS,
     DeclaredColumns,
-    Sites,
     Type,
     Usage,
     agree_on_columns,
-    categories,
-    numbers,
-    quoted,
     read_features,
-    shape,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.csv.text_table import Separator, Table, checked_names, looks_like_data, read_table
-from wardround.data.sources.source import Source
+from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
 
-AGE_NAMES = ("age", "age_years")
-SEX_NAMES = ("sex", "gender")
 OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 
@@ -81,36 +72,32 @@ def csv(
         whole, dropped = rows_with_target(whole, target_of)
         tables = {site: without(table, target_of[site], patient_of[site]) for site, table in whole.items()}
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
-        used, notes = agree_on_columns(tables, columns, ignored)
+        used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notes += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
+        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
         labelled = read_target(target_of, rows, declared_classes)
-        sexes = column_at_sites(tables, sex, SEX_NAMES)
-        groups, group_notes = groups_of(tables, rows, age, sexes)
-        features = read_features(tables, rows, columns, declared, sexes)
-        numbers_of_classes = np.concatenate(list(labelled.numbers.values()))
-        ids, patient_notes = _patients(
-            whole, patient_of, shared_ids, features.values.assign(__target__=numbers_of_classes)
-        )
+        features = read_features(tables, rows, columns, declared, age, sex)
+        labels_of_rows = np.concatenate(list(labelled.numbers.values()))
+        with_labels = features.values.assign(__target__=labels_of_rows)
+        ids, patient_notices = _patients(whole, patient_of, shared_ids, with_labels)
         return Records(
             features=features.values,
-            target=numbers_of_classes,
+            target=labels_of_rows,
             classes=labelled.classes,
             hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
             columns=features.columns,
             patient=ids,
             numbering={site: "" if shared_ids else site for site, name in patient_of.items() if name},
-            groups=groups,
+            groups=features.groups,
             notes=(
-                *notes,
+                *notices,
                 *_targets_elsewhere(tables, target_of, ignored),
                 *dropped,
-                *labelled.notes,
-                *features.notes,
-                *group_notes,
-                *patient_notes,
+                *labelled.notices,
+                *features.notices,
+                *patient_notices,
             ),
             recorded=features.recorded,
             vocabulary=labelled.vocabulary,
@@ -167,10 +154,10 @@ def check_declared(
     declared: DeclaredColumns,
     groups: Mapping[str, str | None],
     alone: bool,
-) -> list[str]:
+) -> list[Notice]:
     """A declared column that is in no file is an error, so that a misspelt name is noticed.
 
-    For a hospital that is `alone` with a study about different columns it is a note: it may well lack some.
+    For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
     recorded = set().union(*tables.values())
     named = [
@@ -181,25 +168,24 @@ def check_declared(
     if unknown and not alone:
         setting, name, among = unknown[0]
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
-    lacking = dict.fromkeys(name for _, name, _ in unknown)
-    return [f"named by the study, and not in this file: {quoted(lacking)}"] if lacking else []
+    lacking = tuple(dict.fromkeys(name for _, name, _ in unknown))
+    return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []
 
 
-def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[str]:
+def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[Notice]:
     """A column that another hospital predicts may tell the answer here."""
-    notes = []
-    for name in dict.fromkeys(targets.values()):
-        using = [site for site, table in tables.items() if name in table and name not in ignored]
-        if using:
-            predicted = quoted(site for site in targets if targets[site] == name)
-            notes.append(
-                f"{name!r}, the target at {predicted}, is a feature at {quoted(using)}: does it tell the answer?"
-            )
-    return notes
+    return [
+        Notice(
+            "target-elsewhere", "warning", site, (name,), other_sites=tuple(s for s in targets if targets[s] == name)
+        )
+        for name in dict.fromkeys(targets.values())
+        for site, table in tables.items()
+        if name in table and name not in ignored
+    ]
 
 
-def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
-    labelled, notes = {}, []
+def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[Notice]]:
+    labelled, notices = {}, []
     for site, table in tables.items():
         target = targets[site]
         rows = np.flatnonzero(table[target].codes >= 0)
@@ -208,61 +194,26 @@ def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tu
             problem = f"none of its {missing} rows has a value in {target!r}"
             raise DataError(f"hospital {site!r}", problem, "Check the export, or leave this hospital out.")
         if missing:
-            notes.append(f"{site!r}: {missing} of {missing + len(rows)} rows left out, without a value in {target!r}")
+            counts = {"rows": missing, "of": missing + len(rows)}
+            notices.append(Notice("rows-without-target", "info", site, (target,), counts))
         labelled[site] = {name: cells.take(rows) for name, cells in table.items()} if missing else table
-    return labelled, notes
-
-
-def column_at_sites(tables: Mapping[str, Table], declared: str | None, usual: tuple[str, ...]) -> dict[str, str]:
-    """The declared column, or else one with a usual name. Hospitals with neither are left out."""
-    columns = {
-        site: declared if declared in table else next((n for word in usual for n in table if n.lower() == word), None)
-        for site, table in tables.items()
-    }
-    return {site: name for site, name in columns.items() if name is not None}
-
-
-def groups_of(
-    tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
-) -> tuple[pd.DataFrame, list[str]]:
-    """`age` in years and `sex` as text; they also stay features."""
-    groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
-    blank = {site: cells.blank() for site, cells in rows.items()}
-    names = column_at_sites(tables, age, AGE_NAMES)
-    ages = {site: tables[site][name] for site, name in names.items()}
-    in_years = {s: cells for s, cells in ages.items() if names[s] == age or shape(cells) in ("numbers", "empty")}
-    if in_years:
-        groups["age"] = numbers(age or names[next(iter(in_years))], blank | in_years, as_dates=False)[0]
-    if sexes:
-        sites = blank | {site: tables[site][name] for site, name in sexes.items()}
-        # each by itself: a hospital's codes are spelt alike, whatever words the others have
-        by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
-        groups["sex"] = pd.concat(by_site, ignore_index=True)
-    return groups, _unreadable_ages(names, [site for site in ages if site not in in_years])
-
-
-def _unreadable_ages(names: Mapping[str, str], unreadable: list[str]) -> list[str]:
-    if not unreadable:
-        return []
-    columns = quoted(dict.fromkeys(names[site] for site in unreadable))
-    at_sites, there = ("", "") if len(unreadable) == len(names) else (f" at {quoted(unreadable)}", " there")
-    return [f"{columns} is not in years{at_sites}, so there are no age groups{there}"]
+    return labelled, notices
 
 
 def _patients(
     tables: Mapping[str, Table], names: Mapping[str, str | None], shared_ids: bool, values: pd.DataFrame
-) -> tuple[np.ndarray | None, list[str]]:
+) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed, so that identifiers do not travel; one patient stays one, at two hospitals too where ids are shared."""
     if all(name is None for name in names.values()):
         return None, []
-    parts, notes, start = [], [], 0
+    parts, notices, start = [], [], 0
     for site, table in tables.items():
         count = len(next(iter(table.values())).codes)
         name, own, start = names[site], values.iloc[start : start + count], start + count
         if name is None:  # as it is where no hospital has ids
             equal = pd.util.hash_pandas_object(own, index=False)
             parts.append(np.array([short_hash(f"{site}\x1frow {number}\x1f") for number in equal], dtype=object))
-            notes.append(f"{site!r}: no column says whose a row is; equal rows count as one patient")
+            notices.append(Notice("no-patient-column", "info", site))
             continue
         cells = table[name]
         hashed = cells.spread([short_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
@@ -270,10 +221,6 @@ def _patients(
         # Rows of unknown patients are not one patient's: each gets a name of its own.
         hashed[unknown] = [short_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
         if len(unknown):
-            notes.append(f"{site!r}: {len(unknown)} rows without a value in {name!r}, each taken as another patient")
+            notices.append(Notice("unknown-patients", "info", site, (name,), {"rows": len(unknown)}))
         parts.append(hashed)
-    return np.concatenate(parts).astype(str), notes
-
-
-def short_hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:16]
+    return np.concatenate(parts).astype(str), notices

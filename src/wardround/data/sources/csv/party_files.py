@@ -16,22 +16,18 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.records import Column, Records
-from wardround.data.sources.csv.columns import DeclaredColumns, read_features
+from wardround.core.notices import Notice
+from wardround.data.records import Records, Source, short_hash
+from wardround.data.sources.csv.columns import DeclaredColumns, Features, read_features
 from wardround.data.sources.csv.hospital_files import (
-    SEX_NAMES,
     check_declared,
     check_settings,
-    column_at_sites,
-    groups_of,
     require_column,
     rows_with_target,
-    short_hash,
     without,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.csv.text_table import Cells, Separator, Table, checked_names, read_table
-from wardround.data.sources.source import Source
+from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
 
 NO_ROW = -1  # in the place of a row's number
 UNLABELLED = ("",)  # the classes of a party that has no labels
@@ -124,24 +120,24 @@ def nothing_in_common(holder: Keys, other: Keys) -> DataError:
     return DataError("data: patient", problem, remedy)
 
 
-def notes_of(holder: Keys, other: Keys, rows: np.ndarray) -> list[str]:
+def matching_notices(holder: Keys, other: Keys, rows: np.ndarray) -> list[Notice]:
     """How many of the patients the other party has, and whether another spelling would match more."""
     own, theirs = set(holder.people), set(other.people)
     missing = len(own - theirs)
-    notes = []
+    party, holders = other.party, (holder.party,)
+    notices = []
     if missing:
-        notes.append(f"{other.party!r} does not have {missing} of the {len(own)} patients of {holder.party!r}")
+        counts = {"patients": missing, "of": len(own)}
+        notices.append(Notice("party-lacks-patients", "info", party, counts=counts, other_sites=holders))
     more = len(_bare(own) & _bare(theirs)) - len(own & theirs)
     if missing and more > 0:
-        notes.append(
-            f"{more} more patients of {other.party!r} would be found if ids were compared without leading zeros, "
-            "capitals and what stands before the digits: please look how both write them"
-        )
+        notices.append(Notice("ids-spelt-differently", "warning", party, counts={"patients": more}))
     if other.visits is not None:
         unmatched = int(((rows < 0) & np.isin(holder.patients, list(theirs))).sum())
         if unmatched:
-            notes.append(f"{unmatched} rows of {holder.party!r} are of a visit that {other.party!r} does not have")
-    return notes
+            counts = {"rows": unmatched}
+            notices.append(Notice("visits-not-matched", "info", party, counts=counts, other_sites=holders))
+    return notices
 
 
 def looks_of(ids: list[str]) -> str:
@@ -203,7 +199,7 @@ def csv_parties(
         for party, table in tables.items():
             # not guessed: a column that merely looks alike would match nobody, or the wrong ones
             require_column("patient", patient_of[party], table, files, party, guess=False)
-        dropped: list[str] = []
+        dropped: list[Notice] = []
         if target is not None:
             require_column("target", target, tables[labelled], {labelled: files[labelled]}, labelled)
             _refuse_outcome_elsewhere(tables, labelled, target, declared)
@@ -216,55 +212,44 @@ def csv_parties(
             keys[party] = keys_of(party, table, patient_of[party], visit_of[party], repeated=party == labelled)
             outcome = target if party == labelled else None
             columns[party] = without(table, patient_of[party], visit_of[party], outcome)
-        notes = check_declared(
+        notices = check_declared(
             columns, set().union(*columns.values()), declared, {"age": age, "sex": sex}, alone=len(files) == 1
         )
         for party, own in columns.items():
             parts[party] = _read(party, tables[party], own, declared, age, sex)
         joined = _joined(parts, keys, labelled)
-        notes += [*dropped, *joined.notes]
+        notices += [*dropped, *joined.notices]
         if target is not None:
             classes_at_holder = DeclaredClasses(positive, classes, {} if labels is None else {labelled: labels})
             column = read_target({labelled: target}, {labelled: tables[labelled][target]}, classes_at_holder)
-            vocabulary, notes = column.vocabulary, notes + column.notes
+            vocabulary, notices = column.vocabulary, notices + column.notices
             joined = replace(joined, target=column.numbers[labelled], classes=column.classes, vocabulary=vocabulary)
         if len(files) == 1:  # with all files here, nobody has to be matched by id
             joined = replace(joined, ids=keys[labelled].patients, visits=keys[labelled].visits)
-        return replace(joined, notes=tuple(notes))
+        return replace(joined, notes=tuple(notices))
 
     return Source(load)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A party's columns, by its own rows."""
-
-    values: pd.DataFrame
-    columns: tuple[Column, ...]
-    groups: pd.DataFrame
-    notes: tuple[str, ...]
-
-
-def _read(party: str, whole: Table, table: Table, declared: DeclaredColumns, age: str | None, sex: str | None) -> Part:
+def _read(
+    party: str, whole: Table, table: Table, declared: DeclaredColumns, age: str | None, sex: str | None
+) -> Features:
     """The party with the labels may have nothing else."""
     rows = {party: next(iter(whole.values()))}
     if all(declared.types.get(name) == "ignore" for name in table):
         nothing = pd.DataFrame(index=pd.RangeIndex(len(rows[party].codes)))
-        return Part(nothing, (), nothing, ())
-    sexes = column_at_sites({party: table}, sex, SEX_NAMES)
-    groups, group_notes = groups_of({party: table}, rows, age if age in table else None, sexes)
-    features = read_features({party: table}, rows, "same", declared, sexes)
-    notes = (f"{party!r}: {note}" for note in (*features.notes, *group_notes))
-    return Part(features.values, features.columns, groups, tuple(notes))
+        return Features(nothing, (), {}, [], nothing)
+    features = read_features({party: table}, rows, "same", declared, age if age in table else None, sex)
+    return replace(features, notices=[replace(notice, site=party) for notice in features.notices])
 
 
-def _joined(parts: Mapping[str, Part], keys: Mapping[str, Keys], labelled: str) -> PartyRecords:
+def _joined(parts: Mapping[str, Features], keys: Mapping[str, Keys], labelled: str) -> PartyRecords:
     """All columns, party by party, on the rows of the party with the labels. The labels are still to come."""
     _refuse_shared_names(parts)
     holder = keys[labelled]
     rows = {party: matching_rows(holder, keys[party]) for party in parts if party != labelled}
-    notes = [note for part in parts.values() for note in part.notes]
-    notes += [note for party in rows for note in notes_of(holder, keys[party], rows[party])]
+    notices = [notice for part in parts.values() for notice in part.notices]
+    notices += [notice for party in rows for notice in matching_notices(holder, keys[party], rows[party])]
     at_holder = rows | {labelled: np.arange(len(holder.patients))}
     values = [_at(part.values, at_holder[party]) for party, part in parts.items()]
     groups = pd.concat([_at(part.groups, at_holder[party]) for party, part in parts.items()], axis=1)
@@ -276,7 +261,7 @@ def _joined(parts: Mapping[str, Part], keys: Mapping[str, Keys], labelled: str) 
         columns=tuple(column for part in parts.values() for column in part.columns),
         patient=np.array(list(map(short_hash, holder.patients.tolist())), dtype=object).astype(str),
         groups=groups.loc[:, ~groups.columns.duplicated()],
-        notes=tuple(notes),
+        notes=tuple(notices),
         known_to={party: places >= 0 for party, places in rows.items()},
         held={party: tuple(column.name for column in part.columns) for party, part in parts.items()},
         people={party: frozenset(map(short_hash, own.people)) for party, own in keys.items()},
@@ -330,7 +315,7 @@ def _visit_columns(
     return columns
 
 
-def _refuse_shared_names(parts: Mapping[str, Part]) -> None:
+def _refuse_shared_names(parts: Mapping[str, Features]) -> None:
     first: dict[str, str] = {}
     for party, part in parts.items():
         for column in part.columns:

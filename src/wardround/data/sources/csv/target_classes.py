@@ -19,8 +19,9 @@ from itertools import chain
 import numpy as np
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice
 from wardround.data.sources.csv.columns import FEW_LEVELS, normalized_levels, spelling
-from wardround.data.sources.csv.text_table import MISSING_WORDS, Cells, to_number
+from wardround.data.text_table import MISSING_WORDS, Cells, to_number
 
 RARE = 0.1  # of the rows of the word that it is close to
 MOST_NUMBERS = 4  # different ones that may be names of classes, as grades are; more are a count or a measurement
@@ -149,7 +150,7 @@ class Target:
     classes: tuple[str, ...]  # for two, the second is the positive one
     numbers: dict[str, np.ndarray]  # by hospital: the class of each row
     vocabulary: dict[str, dict[str, str]]  # by hospital: word in lower case -> class
-    notes: list[str]
+    notices: list[Notice]
 
 
 def normalized(text: str) -> str:
@@ -163,20 +164,20 @@ def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], declared: 
     words = {site: [word.casefold() for word in normalized_levels(cells)] for site, cells in sites.items()}
     spellings = _spellings(sites, words)
     _refuse_measurements_and_free_text(where, sites, spellings)
-    namer = _WordNamer(sites, words, declared)
+    namer = _WordNamer(names, sites, words, declared)
     meanings = {site: _meanings(site, namer) for site in sites}
     spellings = {
         **{normalized(name): name.strip() for labels in declared.labels.values() for name in labels.values()},
         **{word: spellings[word] for site in sites if site not in declared.labels for word in words[site]},
     }
-    order, notes = _order(where, meanings, spellings, namer)
+    order, notices = _order(where, meanings, spellings, namer)
     number = {word: label for label, group in enumerate(order) for word in group}
     classes = _class_names(order, spellings, declared)
     return Target(
         classes,
         {s: c.spread([number[meanings[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
         {site: {word: classes[number[name]] for word, name in own.items()} for site, own in meanings.items()},
-        notes,
+        notices,
     )
 
 
@@ -205,6 +206,7 @@ def _place(names: Mapping[str, str]) -> str:
 class _WordNamer:
     """How errors name the words of a target."""
 
+    columns: Mapping[str, str]  # by hospital: its name for the target
     sites: Mapping[str, Cells]
     words: Mapping[str, Sequence[str]]  # by hospital: that of each level
     declared: DeclaredClasses
@@ -272,7 +274,7 @@ def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], s
 
 def _order(
     where: str, meanings: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], namer: _WordNamer
-) -> tuple[Order, list[str]]:
+) -> tuple[Order, list[Notice]]:
     words = {site: list(dict.fromkeys(own.values())) for site, own in meanings.items()}
     positive = None if namer.declared.positive is None else normalized(namer.declared.positive)
     if namer.declared.classes is not None:
@@ -313,7 +315,7 @@ def _known_pairs(
     spellings: Mapping[str, str],
     positive: str | None,
     namer: _WordNamer,
-) -> tuple[Order, list[str]]:
+) -> tuple[Order, list[Notice]]:
     used = {site: list(dict.fromkeys(MEANINGS[word][0] for word in own)) for site, own in words.items()}
     pairs = list(dict.fromkeys(chain.from_iterable(used.values())))
     if positive is not None and not any(positive in pair for pair in pairs):
@@ -321,11 +323,12 @@ def _known_pairs(
     # The classes are named in the words of `positive`, or else of a pair of which both words occur.
     pairs.sort(key=lambda pair: (positive not in pair, not all(word in spellings for word in pair)))
     negatives, positives = zip(*pairs, strict=True)
-    notes = []
+    notices = []
     if len(pairs) > 1:
-        by_site = ", ".join(f"{' and '.join(f'{b}/{a}' for a, b in used[site])} at {site!r}" for site in used)
-        notes.append(f"{where}: {by_site}. These were taken to mean the same; please confirm that they do.")
-    return [positives, negatives] if positive in negatives else [negatives, positives], notes
+        by_site = {site: " and ".join(f"{b}/{a}" for a, b in used[site]) for site in used}
+        columns = tuple(dict.fromkeys(namer.columns.values()))
+        notices.append(Notice("target-words", "warning", columns=columns, other_sites=tuple(used), details=by_site))
+    return [positives, negatives] if positive in negatives else [negatives, positives], notices
 
 
 def _declared_pair(where: str, spellings: Mapping[str, str], positive: str, namer: _WordNamer) -> Order:

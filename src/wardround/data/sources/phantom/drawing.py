@@ -70,7 +70,7 @@ class Chest:
     body: Body
     x: np.ndarray  # (images, 1, size)
     y: np.ndarray  # (images, size, 1)
-    across: np.ndarray  # |x|
+    abs_x: np.ndarray  # |x|
     wall: np.ndarray  # inner side of the ribs: half the width at this height, (images, size, 1)
     depth: np.ndarray  # of the lung behind a point: thinner towards the ribs, 1 at most, (images, size, size)
     floor: np.ndarray  # height of the diaphragm, (images, 1, size)
@@ -118,38 +118,38 @@ def draw_chest(body: Body, size: int, tree: np.ndarray) -> Chest:
     edge = np.float32(max(0.03, 2.5 / size))  # no edge is sharper than a pixel: no steps at any size
     x = (line[None, None, :] - body.shift) / body.zoom
     y = (line[None, :, None] - body.drop) / body.zoom
-    across = np.abs(x)
+    abs_x = np.abs(x)
     wall = wall_at(body, y)
 
-    cage = ramp((wall - across) / edge + 0.5)
+    cage = ramp((wall - abs_x) / edge + 0.5)
     dome = body.dome_right + (body.dome_left - body.dome_right) * ramp(x / 0.2 + 0.5)
-    floor = dome + body.arch * 0.22 * ((across - 0.38) / 0.4) ** 2
+    floor = dome + body.arch * 0.22 * ((abs_x - 0.38) / 0.4) ** 2
     above = ramp((floor - y) / body.soft + 0.5)
     solid = _middle(body, x, y, edge)
     lung = cage * above * (1 - solid)
-    out = np.minimum(across / np.maximum(wall, 0.05), 1)
+    out = np.minimum(abs_x / np.maximum(wall, 0.05), 1)
     depth = 1 - 0.45 * out * out * out
 
-    film = _outline(body, across, y, edge)
-    belly = (1 - above) * ramp((body.width + 0.15 - across) / 0.3)  # liver, spleen, bowel
+    film = _outline(body, abs_x, y, edge)
+    belly = (1 - above) * ramp((body.width + 0.15 - abs_x) / 0.3)  # liver, spleen, bowel
     film += 0.22 * np.maximum(belly, solid * ramp((y - body.apex + 0.3) / 0.4))
     film -= body.air * depth * lung
-    film += _bones(body, across, y, cage * (0.3 + 0.7 * above) * (1 - 0.6 * solid), edge)
+    film += _bones(body, abs_x, y, cage * (0.3 + 0.7 * above) * (1 - 0.6 * solid), edge)
     film -= 0.12 * bump((x - body.lean + 0.01) / 0.06) * ramp((-0.22 - y) / 0.1)  # windpipe
-    film += (body.breast * bump((across - 0.42) / 0.42)) * bump((y - 0.25) / 0.42)
+    film += (body.breast * bump((abs_x - 0.42) / 0.42)) * bump((y - 0.25) / 0.42)
     gas = bump((x - 0.36) / 0.2) * bump((y - body.dome_left - 0.14) / 0.11)
     film -= body.stomach * gas * (1 - above)
     vessels = body.vessels * tree * lung
     film += vessels
-    return Chest(body, x, y, across, wall, depth, floor, lung, vessels, film)
+    return Chest(body, x, y, abs_x, wall, depth, floor, lung, vessels, film)
 
 
-def _outline(body: Body, across: np.ndarray, y: np.ndarray, edge: np.float32) -> np.ndarray:
+def _outline(body: Body, abs_x: np.ndarray, y: np.ndarray, edge: np.float32) -> np.ndarray:
     """Soft tissue of neck, shoulders, arms and trunk, thinner towards its edge."""
     trunk = 0.95 + 0.2 * body.arms + 0.8 * body.fat
     half = 0.22 + 0.95 * ramp((y + 1.1) / 0.6) - (1.17 - trunk) * ramp((y + 0.55) / 0.8)
-    out = np.minimum(across / half, 1) ** 2
-    return np.asarray((0.55 + body.fat) * (1 - 0.38 * out * out) * ramp((half - across) / (2 * edge)))
+    out = np.minimum(abs_x / half, 1) ** 2
+    return np.asarray((0.55 + body.fat) * (1 - 0.38 * out * out) * ramp((half - abs_x) / (2 * edge)))
 
 
 def _middle(body: Body, x: np.ndarray, y: np.ndarray, edge: np.float32) -> np.ndarray:
@@ -174,16 +174,16 @@ def heart_height(body: Body) -> np.ndarray:
     return 0.10 + 0.13 * body.heart + 0.3 * (body.dome_left - 0.46)
 
 
-def _bones(body: Body, across: np.ndarray, y: np.ndarray, seen: np.ndarray, edge: np.float32) -> np.ndarray:
+def _bones(body: Body, abs_x: np.ndarray, y: np.ndarray, seen: np.ndarray, edge: np.float32) -> np.ndarray:
     """Ribs behind, ribs in front, collar bones, spine, shoulder blades."""
     turns = np.float32(2 * np.pi / 0.155)
-    behind = 0.5 + 0.5 * _waves(turns * (y - body.apex), turns * (0.5 * across * across - 0.1 * across))
-    front = 0.5 + 0.5 * _waves(turns * (y - body.apex), turns * -0.6 * across)
-    ribs = behind * behind * ramp((across - 0.06) / 0.1) + front * front * (0.5 * ramp((across - 0.2) / 0.3))
-    collar = bump((y - body.apex - 0.22 + 0.35 * across - 0.25 * across * across) / (1.6 * edge))
-    collar *= 1.1 * ramp((across - 0.05) / 0.06) * ramp((0.85 - across) / 0.2)
-    spine = 0.45 * ramp((0.1 - across) / 0.05) * (0.7 + 0.3 * np.cos(turns * 1.3 * y))
-    blade = 0.7 * body.arms * bump((across - 0.66) / 0.09) * bump((y + 0.3) / 0.35)
+    behind = 0.5 + 0.5 * _waves(turns * (y - body.apex), turns * (0.5 * abs_x * abs_x - 0.1 * abs_x))
+    front = 0.5 + 0.5 * _waves(turns * (y - body.apex), turns * -0.6 * abs_x)
+    ribs = behind * behind * ramp((abs_x - 0.06) / 0.1) + front * front * (0.5 * ramp((abs_x - 0.2) / 0.3))
+    collar = bump((y - body.apex - 0.22 + 0.35 * abs_x - 0.25 * abs_x * abs_x) / (1.6 * edge))
+    collar *= 1.1 * ramp((abs_x - 0.05) / 0.06) * ramp((0.85 - abs_x) / 0.2)
+    spine = 0.45 * ramp((0.1 - abs_x) / 0.05) * (0.7 + 0.3 * np.cos(turns * 1.3 * y))
+    blade = 0.7 * body.arms * bump((abs_x - 0.66) / 0.09) * bump((y + 0.3) / 0.35)
     return np.asarray(body.bones * (ribs * seen + collar + spine + blade))
 
 
@@ -195,16 +195,16 @@ def _waves(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def vessel_trees(size: int, count: int, draws: np.random.Generator) -> np.ndarray:
     """Vessels that branch from the roots of both lungs, (count, size, size), about 1 where they are brightest."""
     line = (2 * np.arange(size, dtype=np.float32) + 1) / size - 1
-    across, y = np.abs(line)[None, None, :], line[None, :, None] + 0.02
-    side = (line > 0).astype(int)
-    angle, away = np.arctan2(y, across - 0.17), np.hypot(y, across - 0.17)
-    phase = draws.uniform(0, 2 * np.pi, (4, count, 2)).astype(np.float32)[:, :, None, side]
+    abs_x, y = np.abs(line)[None, None, :], line[None, :, None] + 0.02
+    lung = (line > 0).astype(int)
+    angle, away = np.arctan2(y, abs_x - 0.17), np.hypot(y, abs_x - 0.17)
+    phase = draws.uniform(0, 2 * np.pi, (4, count, 2)).astype(np.float32)[:, :, None, lung]
     bend = 0.5 * np.sin(6 * away + phase[0]) + 0.3 * np.sin(13 * away + phase[1])
     thick = np.maximum(np.cos(5 * (angle + bend * 0.6) + phase[2]), 0) ** 3
     thin = np.maximum(np.cos(11 * (angle + bend * 0.5) + phase[3]), 0) ** 3
     root = bump(away / 0.25)
-    near, far = bump(away / 0.6) * ramp(away / 0.2), bump((away - 0.35) / 0.4)
-    return np.asarray(0.9 * root + 0.9 * thick * near + 0.45 * thin * far)
+    central, peripheral = bump(away / 0.6) * ramp(away / 0.2), bump((away - 0.35) / 0.4)
+    return np.asarray(0.9 * root + 0.9 * thick * central + 0.45 * thin * peripheral)
 
 
 def clouds(draws: np.random.Generator, count: int, cells: int, size: int) -> np.ndarray:

@@ -1,32 +1,196 @@
 """Chest radiographs drawn from formulas, for machines without data: no patient is behind them.
 
-Findings come as often and together as in the label file of the NIH (see `phantom_labels`), with several images of
-many patients and a machine at each hospital that makes its own kind of picture. What a model scores here says that the
-software works, and nothing about medicine.
+Findings come as often and together as in the label file of the NIH, with several images of many patients and a machine
+at each hospital that makes its own kind of picture. What a model scores here says that the software works, and nothing
+about medicine.
+
+Wang, Peng, Lu, Lu, Bagheri and Summers, "ChestX-ray8", CVPR 2017, arXiv:1705.02315; the counts are of the label file
+that the NIH Clinical Center published with it (`Data_Entry_2017`, 14 findings, 112,120 images of 30,805 patients).
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
 from wardround.data.imaging.finding_names import FINDINGS
-from wardround.data.records import BOX_COLUMNS, Records
+from wardround.data.records import BOX_COLUMNS, Records, Source
 from wardround.data.sources.phantom.drawing import TRAITS, draw_chest, stand, vessel_trees
-from wardround.data.sources.phantom.label_draws import SHARE_AP, draw_labels
-from wardround.data.sources.phantom.scanner import Scanner, expose, scanner_of
 from wardround.data.sources.phantom.signs import CHANCES, add_findings, place, reshape
-from wardround.data.sources.source import Source
 from wardround.study.facts import SourceFacts, declares
 
 PATIENTS = 64  # in a block; each block has its own draws, so that more rows leave the first ones as they were
 TOGETHER = 32  # images that are drawn at once: enough to be quick, few enough for a small memory
 MOST_IMAGES = 100  # of one patient
 TREES = 32  # different vessels
+
+IMAGES = {"AP": 44_810, "PA": 67_310}
+WITH_FINDING = {  # images with each finding
+    "AP": (5831, 1213, 6728, 10541, 2215, 2154, 801, 1895, 3146, 2027, 1017, 278, 967, 35),
+    "PA": (5728, 1563, 6589, 9353, 3567, 4177, 630, 3407, 1521, 276, 1499, 1408, 2418, 192),
+}
+WITH_BOTH = (  # images of either view with this finding and each of those after it
+    (370, 3275, 3264, 739, 590, 262, 774, 1223, 221, 424, 220, 496, 40),
+    (1063, 587, 102, 108, 41, 49, 169, 127, 44, 52, 111, 7),
+    (4000, 1254, 912, 269, 996, 1287, 593, 359, 188, 849, 21),
+    (1159, 1546, 605, 946, 1221, 981, 449, 345, 750, 33),
+    (906, 71, 431, 610, 129, 215, 117, 452, 25),
+    (70, 341, 428, 131, 115, 166, 411, 10),
+    (41, 123, 340, 23, 11, 48, 3),
+    (223, 33, 747, 80, 289, 9),
+    (162, 103, 79, 251, 4),
+    (30, 9, 64, 3),
+    (36, 151, 4),
+    (176, 8),
+    (8,),
+)
+COMMON = 0.1  # a finding rarer than this can be enriched
+SHARE_AP = IMAGES["AP"] / sum(IMAGES.values())
+
+# How far a finding's latent number follows age. Ours: the label file shows hardly more than the signs.
+AGE_PULL = {"Emphysema": 0.2, "Cardiomegaly": 0.2, "Fibrosis": 0.2, "Hernia": 0.3, "Atelectasis": 0.1}
+PERSISTENCE = 0.65  # of a latent number's variance that is the patient's and not the image's
+
+
+def prevalence(view: str, enrich: float = 0.0) -> np.ndarray:
+    """Share of a view's images with each finding. `enrich`, 0 to 1, moves rare findings towards 10 % of all images.
+
+    A share p below that becomes p^(1 - enrich) * 0.1^enrich, in both views by the same factor: with 0.7 the 0.2 % of
+    hernia become 3.1 %, and the 5.2 % of mass 8.2 %. More common findings stay.
+    """
+    total = np.sum(list(WITH_FINDING.values()), axis=0) / sum(IMAGES.values())
+    return np.asarray(np.array(WITH_FINDING[view]) / IMAGES[view] * np.maximum(COMMON / total, 1) ** enrich)
+
+
+def draw_labels(
+    is_ap: np.ndarray, age: np.ndarray, patient: np.ndarray, enrich: float, draws: np.random.Generator
+) -> np.ndarray:
+    """Findings of each image, (images, 14) of 0 and 1, by a Gaussian copula.
+
+    A finding is there where its latent standard normal number lies below the quantile of its prevalence in the image's
+    view. A latent number is the sum of a pull of the patient's standardised `age`, a part of the patient's own and a
+    part of the image's, whose variances add up to 1; so prevalences and pairs come out the same however many images
+    a patient has. `patient` counts from 0.
+    """
+    pull = np.array([AGE_PULL.get(finding, 0.0) for finding in FINDINGS])
+    root = np.linalg.cholesky(correlations() - np.outer(pull, pull)).T
+    lasting = draws.standard_normal((int(patient.max()) + 1, len(FINDINGS)))[patient]
+    passing = draws.standard_normal((len(patient), len(FINDINGS)))
+    own = (np.sqrt(PERSISTENCE) * lasting + np.sqrt(1 - PERSISTENCE) * passing) @ root
+    threshold = np.where(is_ap[:, None], ndtri(prevalence("AP", enrich)), ndtri(prevalence("PA", enrich)))
+    latent = own - age[:, None] * pull  # minus: the older, the further below
+    return np.asarray(latent < threshold, dtype=np.int64)
+
+
+@cache
+def correlations() -> np.ndarray:
+    """Of the latent numbers: for each pair the one correlation at which the copula expects the published count."""
+    first, second = np.triu_indices(len(FINDINGS), 1)
+    published = np.concatenate(WITH_BOTH) / sum(IMAGES.values())
+    quantiles = {view: ndtri(prevalence(view)) for view in IMAGES}
+    low, high = np.full(len(first), -0.99), np.full(len(first), 0.99)
+    for _ in range(40):  # bisection of all pairs at once: the expected count rises with the correlation
+        middle = (low + high) / 2
+        expected = SHARE_AP * _both(quantiles["AP"][first], quantiles["AP"][second], middle)
+        expected += (1 - SHARE_AP) * _both(quantiles["PA"][first], quantiles["PA"][second], middle)
+        low, high = np.where(expected < published, middle, low), np.where(expected < published, high, middle)
+    matrix = np.eye(len(FINDINGS))
+    matrix[first, second] = matrix[second, first] = (low + high) / 2
+    return matrix  # positive definite as it is: its smallest eigenvalue is 0.30
+
+
+def _both(a: np.ndarray, b: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Chance that two standard normal numbers lie below a and b: its derivative by r is their density (Plackett)."""
+    nodes, weights = np.polynomial.legendre.leggauss(32)
+    r = correlation[:, None] * (nodes + 1) / 2
+    exponent = (a[:, None] ** 2 - 2 * r * a[:, None] * b[:, None] + b[:, None] ** 2) / (2 * (1 - r**2))
+    density = np.exp(-exponent) / (2 * np.pi * np.sqrt(1 - r**2))
+    return np.asarray(ndtr(a) * ndtr(b) + correlation / 2 * (density @ weights))
+
+
+# What a hospital's machine makes of an attenuation: contrast, blur, shading, noise and the marker in a corner.
+LETTERS = {  # five rows of three
+    "L": ((1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 1, 1)),
+    "R": ((1, 1, 0), (1, 0, 1), (1, 1, 0), (1, 0, 1), (1, 0, 1)),
+}
+CORNERS = (("L", 0, 1), ("R", 0, 0), ("L", 1, 1), ("R", 1, 0))  # letter, bottom, right: L is at the patient's left
+
+
+@dataclass(frozen=True)
+class Scanner:
+    gamma: float
+    contrast: float
+    brightness: float
+    blur: float  # share of a pixel that comes from its neighbours
+    shading: float  # darkness of the corners
+    grain: float  # standard deviation of the noise, of the film's range
+    corner: int  # of CORNERS
+
+
+def scanner_of(hospital: int, strength: float) -> Scanner:
+    """The machine of a hospital, which counts from 0: the same in every study. With `strength` 0 all are alike.
+
+    Multiples of the roots of primes, without their whole parts, spread any number of machines over what there can be.
+    """
+    spread = 2 * np.mod(0.5 + (hospital + 1) * np.sqrt([2, 3, 5, 7, 11, 13]), 1) - 1  # between -1 and 1
+    gamma, contrast, brightness, blur, shading, grain = (strength * spread).tolist()
+    return Scanner(
+        gamma=1.25**gamma,
+        contrast=1.18**contrast,
+        brightness=0.06 * brightness,
+        blur=float(np.clip(0.3 + 0.25 * blur, 0, 0.8)),
+        shading=max(0.1 + 0.1 * shading, 0.0),
+        grain=0.02 * 1.5**grain,
+        corner=hospital % len(CORNERS) if strength else 0,
+    )
+
+
+def expose(
+    film: np.ndarray, scanners: list[Scanner], hospital: np.ndarray, noise: float, draws: np.random.Generator
+) -> np.ndarray:
+    """Attenuation (images, size, size) to bytes, by the machine of each image's hospital."""
+    size = film.shape[1]
+
+    def of(name: str) -> np.ndarray:
+        return np.array([getattr(machine, name) for machine in scanners], dtype=np.float32)[hospital, None, None]
+
+    line = (2 * np.arange(size, dtype=np.float32) + 1) / size - 1
+    film = (1 - of("blur")) * film + of("blur") * _neighbours(film)
+    film = (film - 0.5) * of("contrast") + 0.5 + of("brightness")
+    film = np.clip(film, 0.0, 1.1) ** of("gamma")
+    film *= 1 - of("shading") * (line[:, None] ** 2 + line**2) / 2
+    film += of("grain") * np.float32(noise) * draws.standard_normal(film.shape, dtype=np.float32)
+    for number, machine in enumerate(scanners):
+        letter = mark(machine.corner, size)
+        film[hospital == number] = np.maximum(film[hospital == number], letter)
+    return np.asarray(np.clip(film, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def mark(corner: int, size: int) -> np.ndarray:
+    """An image that is empty but for the letter."""
+    name, bottom, right = CORNERS[corner]
+    scale, margin = max(size // 64, 1), max(size // 24, 1)
+    letter = np.kron(np.array(LETTERS[name], dtype=np.float32), np.ones((scale, scale), dtype=np.float32))
+    height, width = letter.shape
+    image = np.zeros((size, size), dtype=np.float32)
+    top = size - margin - height if bottom else margin
+    left = size - margin - width if right else margin
+    image[top : top + height, left : left + width] = 0.95 * letter
+    return image
+
+
+def _neighbours(film: np.ndarray) -> np.ndarray:
+    """The binomial mean of 3 x 3 pixels."""
+    wide = np.pad(film, ((0, 0), (1, 1), (0, 0)), mode="edge")
+    film = 0.5 * film + 0.25 * (wide[:, :-2] + wide[:, 2:])
+    wide = np.pad(film, ((0, 0), (0, 0), (1, 1)), mode="edge")
+    return np.asarray(0.5 * film + 0.25 * (wide[:, :, :-2] + wide[:, :, 2:]))
 
 
 @dataclass(frozen=True)
@@ -80,9 +244,11 @@ def phantom(
             number = len(blocks)
             block = draw_block(seed, number, hospitals, images_per_patient, enrich)
             count = min(len(block), rows - done)
-            images[done : done + count, 0], found = draw_images(block, count, seed, number, trees, machines, noise)
-            found[:, 0] += done
-            boxes.append(found)
+            images[done : done + count, 0], block_boxes = draw_images(
+                block, count, seed, number, trees, machines, noise
+            )
+            block_boxes[:, 0] += done
+            boxes.append(block_boxes)
             blocks.append(block)
             done += count
         return _records(images, blocks, np.concatenate(boxes), enrich, seed)
@@ -123,9 +289,9 @@ def draw_images(
         spots = {name: place(lasting[who, k], passing[some, k]) for k, name in enumerate(FINDINGS)}
         body = reshape(stand(person[who], moment[some], block.is_ap[some], block.is_female[some]), target, spots)
         chest = draw_chest(body, trees.shape[1], trees[tree[who]])
-        found = add_findings(chest, target, spots, draws)
-        found[:, 0] += start
-        boxes.append(found[found[:, 0] < count])
+        marked = add_findings(chest, target, spots, draws)
+        marked[:, 0] += start
+        boxes.append(marked[marked[:, 0] < count])
         images.append(expose(chest.film, machines, block.hospital[some], noise, grain))
     return np.concatenate(images)[:count], np.concatenate(boxes)
 
@@ -143,10 +309,11 @@ def _records(images: np.ndarray, blocks: list[Block], boxes: np.ndarray, enrich:
 
     patient = np.concatenate([block.patient + number * PATIENTS for number, block in enumerate(blocks)])[:rows]
     target = joined("target")
-    notes = [
-        f"All {rows} images are synthetic: drawn from formulas with seed {seed}, no patient is behind them.",
-        f"Findings come together as in 112,120 images of the NIH (Wang et al., CVPR 2017); {_shares(enrich)}.",
-    ]
+    details = {"what": "images", "recipe": "drawn from formulas"}
+    notices = (
+        Notice("synthetic-rows", "info", counts={"rows": rows, "seed": seed}, details=details),
+        Notice("synthetic-prevalence", "info", details={"shares": _shares(enrich)}),
+    )
     return Records(
         features=images,
         target=target,
@@ -160,7 +327,7 @@ def _records(images: np.ndarray, blocks: list[Block], boxes: np.ndarray, enrich:
                 "view": np.where(joined("is_ap"), "AP", "PA"),
             }
         ),
-        notes=tuple(notes),
+        notes=notices,
         synthetic=True,
         boxes=pd.DataFrame(boxes, columns=list(BOX_COLUMNS)).astype({"row": np.int64, "finding": np.int64}),
     )

@@ -19,10 +19,10 @@ from wardround.data.sources.phantom.drawing import Body, Chest, bump, clouds, he
 class Spots:
     """Where and how strongly one finding is seen in the images that have it: each an array (images, 1, 1)."""
 
-    side: np.ndarray  # -1: the patient's right, on the left of the image; 1: left
+    laterality: np.ndarray  # -1: the patient's right, on the left of the image; 1: left
     both: np.ndarray  # 1 where the other side has it too
     high: np.ndarray  # 0 to 1, from the top of its zone down
-    far: np.ndarray  # 0 to 1, from the middle outwards
+    outward: np.ndarray  # 0 to 1, from the middle outwards
     large: np.ndarray  # 0 to 1
     severity: np.ndarray  # 0.2 to 1
 
@@ -45,8 +45,8 @@ def place(lasting: np.ndarray, passing: np.ndarray) -> Spots:
     """Spots from uniform numbers of the patient and of the image, (images, CHANCES)."""
     moved = np.clip(lasting + 0.12 * (passing - 0.5), 0, 1)
     severity = 0.2 + 0.8 * (0.6 * lasting[:, 5] + 0.4 * passing[:, 5])
-    side, both = np.where(lasting[:, 0] < 0.5, -1, 1), lasting[:, 1] < 0.35
-    columns = (side, both, moved[:, 2], moved[:, 3], moved[:, 4], severity)
+    laterality, both = np.where(lasting[:, 0] < 0.5, -1, 1), lasting[:, 1] < 0.35
+    columns = (laterality, both, moved[:, 2], moved[:, 3], moved[:, 4], severity)
     return Spots(*(column.astype(np.float32)[:, None, None] for column in columns))
 
 
@@ -55,7 +55,7 @@ def reshape(body: Body, target: np.ndarray, spots: dict[str, Spots]) -> Body:
     has = {name: target[:, k].astype(np.float32)[:, None, None] for k, name in enumerate(FINDINGS)}
     strong = {name: has[name] * spots[name].severity for name in FINDINGS}
     wide, trapped, collapsed = strong["Cardiomegaly"], strong["Emphysema"], strong["Atelectasis"]
-    right = (spots["Atelectasis"].side < 0).astype(np.float32)
+    right = (spots["Atelectasis"].laterality < 0).astype(np.float32)
     lost = 0.06 * has["Fibrosis"] - 0.12 * trapped
     return replace(
         body,
@@ -66,8 +66,8 @@ def reshape(body: Body, target: np.ndarray, spots: dict[str, Spots]) -> Body:
         air=body.air * (1 + 0.15 * trapped),
         vessels=body.vessels * (1 - 0.4 * trapped + 0.4 * strong["Edema"]),
         lean=body.lean
-        + 0.05 * collapsed * spots["Atelectasis"].side  # pulled
-        - 0.05 * strong["Pneumothorax"] * spots["Pneumothorax"].side,  # pushed
+        + 0.05 * collapsed * spots["Atelectasis"].laterality  # pulled
+        - 0.05 * strong["Pneumothorax"] * spots["Pneumothorax"].laterality,  # pushed
     )
 
 
@@ -115,22 +115,24 @@ Drawn = tuple[np.ndarray, list[Box]]  # attenuation to add, and around what
 Sign = Callable[[Chest, Spots, Cloud], Drawn]
 
 
-def _within(chest: Chest, spots: Spots, side: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+def _within(
+    chest: Chest, spots: Spots, laterality: np.ndarray, low: float, high: float
+) -> tuple[np.ndarray, np.ndarray]:
     """A point in the lung between two parts of its height, clear of heart and ribs."""
     body = chest.body
-    y = body.apex + (low + (high - low) * spots.high) * (_dome(body, side) - body.apex)
-    inner = 0.22 + 0.2 * ramp((y + 0.1) / 0.4) * body.heart * (side > 0)
+    y = body.apex + (low + (high - low) * spots.high) * (_dome(body, laterality) - body.apex)
+    inner = 0.22 + 0.2 * ramp((y + 0.1) / 0.4) * body.heart * (laterality > 0)
     outer = wall_at(body, y) - 0.1
-    return side * (inner + spots.far * np.maximum(outer - inner, 0)), y
+    return laterality * (inner + spots.outward * np.maximum(outer - inner, 0)), y
 
 
-def _dome(body: Body, side: np.ndarray) -> np.ndarray:
-    return np.where(side < 0, body.dome_right, body.dome_left)
+def _dome(body: Body, laterality: np.ndarray) -> np.ndarray:
+    return np.where(laterality < 0, body.dome_right, body.dome_left)
 
 
-def _sided(side: np.ndarray, inner: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sided(laterality: np.ndarray, inner: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Left and right end of what lies between two distances from the middle."""
-    return np.minimum(side * inner, side * outer), np.maximum(side * inner, side * outer)
+    return np.minimum(laterality * inner, laterality * outer), np.maximum(laterality * inner, laterality * outer)
 
 
 def _around(x: np.ndarray, y: np.ndarray, rx: np.ndarray, ry: np.ndarray, shown: np.ndarray | None = None) -> Box:
@@ -153,9 +155,9 @@ def _patch(
 
 def atelectasis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Plates of collapsed lung above a raised diaphragm."""
-    x, y = _within(chest, spots, spots.side, 0.6, 0.85)
+    x, y = _within(chest, spots, spots.laterality, 0.6, 0.85)
     half, thick = 0.15 + 0.12 * spots.large, 0.03 + 0.015 * spots.large
-    slope = 0.5 * (spots.far - 0.5)
+    slope = 0.5 * (spots.outward - 0.5)
     line = chest.y - y - slope * (chest.x - x)
     plates = bump(line / thick) + 0.6 * bump((line + 0.11) / thick)
     film = 0.3 * spots.severity * plates * ramp((half - np.abs(chest.x - x)) / 0.08) * chest.lung
@@ -173,14 +175,17 @@ def cardiomegaly(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def effusion(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Fluid that blunts the costophrenic angle and climbs along the ribs: the meniscus."""
     film, body, boxes = np.zeros_like(chest.lung), chest.body, []
-    for side, part, shown in ((spots.side, 1.0, np.ones_like(spots.both)), (-spots.side, 0.6, spots.both)):
+    for laterality, part, shown in (
+        (spots.laterality, 1.0, np.ones_like(spots.both)),
+        (-spots.laterality, 0.6, spots.both),
+    ):
         height = part * (0.15 + 0.45 * spots.severity * spots.large)
-        bottom = _dome(body, side) + 0.17 * body.arch
-        surface = bottom - height * (0.45 + 0.55 * np.minimum(chest.across / np.maximum(chest.wall, 0.05), 1) ** 4)
-        fluid = ramp((chest.y - surface) / 0.07 + 0.3) * (chest.x * side > 0) * chest.lung * shown
+        bottom = _dome(body, laterality) + 0.17 * body.arch
+        surface = bottom - height * (0.45 + 0.55 * np.minimum(chest.abs_x / np.maximum(chest.wall, 0.05), 1) ** 4)
+        fluid = ramp((chest.y - surface) / 0.07 + 0.3) * (chest.x * laterality > 0) * chest.lung * shown
         film += ((0.18 + 0.3 * spots.severity) * chest.depth - 0.8 * chest.vessels) * fluid
         wall = wall_at(body, bottom)
-        left, right = _sided(side, 0.3 * wall, wall)
+        left, right = _sided(laterality, 0.3 * wall, wall)
         boxes.append(Box(left, bottom - height, right, bottom, shown))
     return film, boxes
 
@@ -188,8 +193,8 @@ def effusion(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Faint, ill-defined, wide shadows, often on both sides."""
     film, texture, boxes = np.zeros_like(chest.lung), cloud(9), []
-    for side, shown in ((spots.side, np.ones_like(spots.both)), (-spots.side, spots.both)):
-        x, y = _within(chest, spots, side, 0.4, 0.85)
+    for laterality, shown in ((spots.laterality, np.ones_like(spots.both)), (-spots.laterality, spots.both)):
+        x, y = _within(chest, spots, laterality, 0.4, 0.85)
         rx, ry = 0.2 + 0.12 * spots.large, 0.24 + 0.14 * spots.large
         shadow = _patch(chest, x, y, rx, ry, texture, 0.6)
         film += (0.1 + 0.17 * spots.severity) * shadow * shown
@@ -199,7 +204,7 @@ def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 
 def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """A mottled lobe, mostly a lower one."""
-    x, y = _within(chest, spots, spots.side, 0.55, 0.9)
+    x, y = _within(chest, spots, spots.laterality, 0.55, 0.9)
     rx, ry = 0.2 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
     shadow = _patch(chest, x, y, rx, ry, cloud(15), 0.9)
     film = (0.16 + 0.22 * spots.severity) * shadow
@@ -208,7 +213,7 @@ def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 
 def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Dense and even: no vessel is seen within it, and a fissure cuts its lower edge."""
-    x, y = _within(chest, spots, spots.side, 0.35, 0.85)
+    x, y = _within(chest, spots, spots.laterality, 0.35, 0.85)
     rx, ry = 0.28 + 0.12 * spots.large, 0.2 + 0.12 * spots.large
     shadow = _patch(chest, x, y, rx, ry, cloud(11), 1.3) * ramp((y + 0.7 * ry - chest.y) / 0.12 + 0.5)
     film = (0.14 + 0.22 * spots.severity) * shadow - 0.8 * chest.vessels * shadow
@@ -217,7 +222,7 @@ def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 
 def mass(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Round, wider than 3 cm; a chest is about 30 cm wide."""
-    x, y = _within(chest, spots, spots.side, 0.2, 0.85)
+    x, y = _within(chest, spots, spots.laterality, 0.2, 0.85)
     radius = 0.11 + 0.08 * spots.large
     film = (0.17 + 0.2 * spots.severity) * _ball(chest, x, y, radius) * (0.3 + 0.7 * chest.lung)
     return film, [_around(x, y, radius, radius)]
@@ -226,11 +231,11 @@ def mass(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def nodule(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Round, up to 3 cm; some have one on each side."""
     film, radius, boxes = np.zeros_like(chest.lung), 0.055 + 0.03 * spots.large, []
-    for side, high, shown in (
-        (spots.side, spots.high, np.ones_like(spots.both)),
-        (-spots.side, 1 - spots.high, spots.both),
+    for laterality, high, shown in (
+        (spots.laterality, spots.high, np.ones_like(spots.both)),
+        (-spots.laterality, 1 - spots.high, spots.both),
     ):
-        x, y = _within(chest, replace(spots, high=high), side, 0.2, 0.88)
+        x, y = _within(chest, replace(spots, high=high), laterality, 0.2, 0.88)
         film += (0.2 + 0.22 * spots.severity) * _ball(chest, x, y, radius) * (0.3 + 0.7 * chest.lung) * shown
         boxes.append(_around(x, y, radius, radius, shown))
     return film, boxes
@@ -241,20 +246,20 @@ def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     body = chest.body
     gap = 0.06 + 0.2 * spots.severity * spots.large
     inner = wall_at(replace(body, apex=body.apex + 1.3 * gap), chest.y) - gap
-    here = (chest.x * spots.side > 0) * chest.lung
-    outside = ramp((chest.across - inner) / 0.03 + 0.5) * here
+    here = (chest.x * spots.laterality > 0) * chest.lung
+    outside = ramp((chest.abs_x - inner) / 0.03 + 0.5) * here
     thin = np.float32(max(0.02, 1.2 / chest.film.shape[1]))
     film = -(0.14 * body.air + chest.vessels) * outside
-    film += (0.04 + 0.1 * spots.severity) * bump((chest.across - inner) / thin) * here * (inner > 0)
-    bottom = _dome(body, spots.side) + 0.15 * body.arch
+    film += (0.04 + 0.1 * spots.severity) * bump((chest.abs_x - inner) / thin) * here * (inner > 0)
+    bottom = _dome(body, spots.laterality) + 0.15 * body.arch
     wide = wall_at(body, bottom)
-    left, right = _sided(spots.side, np.minimum(0.3 * wide, wide - gap), wide)
+    left, right = _sided(spots.laterality, np.minimum(0.3 * wide, wide - gap), wide)
     return film, [Box(left, body.apex, right, bottom, np.ones_like(gap))]
 
 
 def edema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Haze around the roots of both lungs, a butterfly, with blurred vessels."""
-    wings = bump((chest.across - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
+    wings = bump((chest.abs_x - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
     film = (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13))
     return film, []
 
@@ -270,7 +275,7 @@ def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     net = bump(cloud(24) / 0.6) - 0.15  # the lines are where the noise is near zero
     where = np.maximum(
         ramp((chest.y - chest.floor + 0.55) / 0.35),
-        ramp((chest.across / np.maximum(chest.wall, 0.05) - 0.72) / 0.15) * (chest.y > -0.3),
+        ramp((chest.abs_x / np.maximum(chest.wall, 0.05) - 0.72) / 0.15) * (chest.y > -0.3),
     )
     film = (0.08 + 0.16 * spots.severity) * net * where * chest.lung
     return film, []
@@ -281,18 +286,18 @@ def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     body = chest.body
     thick = 0.08 + 0.06 * spots.severity
     low = spots.high > 0.4
-    rim = ramp((chest.across - chest.wall + thick) / 0.04 + 0.5) * chest.lung
+    rim = ramp((chest.abs_x - chest.wall + thick) / 0.04 + 0.5) * chest.lung
     length = np.where(low, ramp(chest.y / 0.15), ramp((body.apex + 0.4 - chest.y) / 0.15))
-    film = (0.17 + 0.2 * spots.severity) * rim * length * (chest.x * spots.side > 0)
-    top, bottom = np.where(low, 0.03, body.apex), np.where(low, _dome(body, spots.side) + 0.12, body.apex + 0.37)
+    film = (0.17 + 0.2 * spots.severity) * rim * length * (chest.x * spots.laterality > 0)
+    top, bottom = np.where(low, 0.03, body.apex), np.where(low, _dome(body, spots.laterality) + 0.12, body.apex + 0.37)
     inner = np.where(low, wall_at(body, top) - thick, 0.1)
-    left, right = _sided(spots.side, inner, wall_at(body, bottom))
+    left, right = _sided(spots.laterality, inner, wall_at(body, bottom))
     return film, [Box(left, top, right, bottom, np.ones_like(thick))]
 
 
 def hernia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """The stomach behind the heart: a round shadow with gas in it, and a level where gas meets fluid."""
-    x, y = 0.02 + 0.12 * spots.far, chest.body.dome_left - 0.13
+    x, y = 0.02 + 0.12 * spots.outward, chest.body.dome_left - 0.13
     radius = 0.15 + 0.05 * spots.large
     pouch = _ball(chest, x, y, radius)
     gas = _ball(chest, x, y, 0.8 * radius) * ramp((y + 0.2 * radius - chest.y) / 0.03 + 0.5)

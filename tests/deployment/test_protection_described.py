@@ -11,12 +11,10 @@ from wardround.core.errors import DeployError, StudyError
 from wardround.core.health import Condition
 from wardround.data.records import Column
 from wardround.data.serialization import read_column, write_column
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import SiteFile, in_plain_words, preflight, refuse_undeployable
 from wardround.deployment.common.deployed_plan import own_plan
 from wardround.deployment.common.schema_agreement import common_columns
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.join import peers_of, preflight
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment.join import peers_of
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import charges_of
 
@@ -100,10 +98,13 @@ def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monk
     asked = load_study(content)[0]
     monkeypatch.setattr("wardround.deployment.join.read_key", lambda path: None)
     monkeypatch.setattr("wardround.deployment.join.read_public_key", lambda content, path: None)
-    monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [asked])
-    monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
+    monkeypatch.setattr("wardround.deployment.join.approvals_of", lambda site: {asked.hash: None})
+    monkeypatch.setattr("wardround.deployment.join.approved_study", lambda site, study_hash, families: asked)
+    monkeypatch.setattr(
+        "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
+    )
     found = {one.name: one for one in preflight(site)}
-    assert found["privacy"].found.startswith(
+    assert found["privacy"].state.startswith(
         "epsilon 0 spent so far, 2 after this study, at delta 1e-05: more than 1.5"
     )
     assert not found["privacy"].ok

@@ -7,8 +7,8 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
-from wardround.bundles.build.make import Opened, bundle_from, bundles_from, make_bundles
-from wardround.bundles.bundle import load_bundle
+from wardround.bundles import FinishedRun, bundle_from, load_bundle, make_bundles
+from wardround.bundles.build.make import bundles_from
 from wardround.core.errors import BundleError, StudyError
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study
@@ -48,9 +48,9 @@ def test_a_site_that_is_not_there_is_refused_before_training(tmp_path: Path) -> 
 
 
 def test_one_arm_that_gives_none_does_not_keep_the_others(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_fedavg(opened: Opened, *, arm: str, **more: object) -> Path:
+    def without_fedavg(opened: FinishedRun, *, arm: str, **more: object) -> Path:
         if arm == "fedavg":
             raise BundleError("here", "refused for a test", "None.")
         return bundle_from(opened, arm=arm, **more)  # type: ignore[arg-type]
@@ -63,13 +63,13 @@ def test_one_arm_that_gives_none_does_not_keep_the_others(
     assert not list(tmp_path.glob("*fedavg*"))
 
 
-def test_none_at_all_is_an_error(opened: Opened, tmp_path: Path) -> None:
+def test_none_at_all_is_an_error(opened: FinishedRun, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no bundle at all") as found:
         make_bundles(opened.folder.path, sites=["nowhere"], out=tmp_path / "b")
     assert "nowhere" in str(found.value)
 
 
-def test_the_command(opened: Opened, tmp_path: Path) -> None:
+def test_the_command(opened: FinishedRun, tmp_path: Path) -> None:
     run = str(opened.folder.path)
     done = wardround("bundle", run, "--every-arm", "--site", "va", "--out", str(tmp_path / "b"), "--json")
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_the_command(opened: Opened, tmp_path: Path) -> None:
         (("--every-arm",), "--site"),
     ],
 )
-def test_the_command_refuses(opened: Opened, options: tuple[str, ...], word: str) -> None:
+def test_the_command_refuses(opened: FinishedRun, options: tuple[str, ...], word: str) -> None:
     done = wardround("bundle", str(opened.folder.path), *options)
     assert done.returncode == StudyError.exit_code
     assert word in done.stderr

@@ -1,12 +1,14 @@
-"""One CSV file, every cell read as text first. What the texts mean is decided in `infer.py`, over all hospitals.
+"""One CSV file, every cell read as text first. What the texts mean is decided over all hospitals (`sources/csv`).
 
 A column is kept as its distinct texts and a number per row, so that every later question (is it a number, a date,
 a missing value?) is asked once per distinct text and not once per cell.
 """
 
 import csv
+import gzip
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -118,9 +120,9 @@ Numbered = tuple[int, list[str]]  # a record, and the line it begins on
 
 def read_table(path: Path, separator: Separator, names_of: Callable[[list[str], str], list[str]]) -> Table:
     """The file's columns. `names_of` turns the header, and where it stands, into a name for each."""
-    data = _read_bytes(path)
+    data = read_bytes(path)
     sign = most_frequent_separator(data) if separator == "auto" else SEPARATORS[separator]
-    records = _records(data, sign, path)
+    records = read_records(data, sign, path)
     line, header = next(records, (0, []))
     if not header:
         raise DataError(str(path), "the file is empty", "Export it again, with a first line that names the columns.")
@@ -139,24 +141,25 @@ def looks_like_data(names: Iterable[str]) -> bool:
     )
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """UTF-8 text, plain or gzip, without a byte order mark."""
     remedy = "Correct the path, which starts at the study file's folder, or ask for permission to read the file."
     try:
-        if not path.is_file():  # asked first, because reading a pipe or a device may never end
+        if not path.is_file():  # before reading, because a pipe or a device may never end
             raise DataError(str(path), "this is a folder" if path.is_dir() else "there is no such file", remedy)
-        data = path.read_bytes()
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise DataError(str(path), "cannot be decompressed", "Fetch the file anew: it is damaged.") from None
     except OSError as error:
         raise DataError(str(path), f"the file cannot be read ({error.strerror})", remedy) from None
+    remedy = "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')."
     if b"\0" in data:
-        raise DataError(
-            str(path), "not a text file (it has zero bytes)", "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
-        )
+        raise DataError(str(path), "not a text file (it has zero bytes)", remedy)
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         data.decode()
     except UnicodeDecodeError as error:
         line = len(re.findall(rb"\r\n|\r|\n", data[: error.start])) + 1
-        remedy = "Please save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')."
         raise DataError(f"{path}, line {line}", "not UTF-8", remedy) from None  # its cause would carry the file's bytes
     return data
 
@@ -171,7 +174,7 @@ def most_frequent_separator(data: bytes) -> str:
     return max(SEPARATORS.values(), key=re.sub(r'"[^"]*"', "", header).count)
 
 
-def _records(data: bytes, separator: str, path: Path) -> Iterator[Numbered]:
+def read_records(data: bytes, separator: str, path: Path) -> Iterator[Numbered]:
     """Blank lines are no records."""
     reader = csv.reader(_lines(data), delimiter=separator, strict=True, skipinitialspace=True)
     while True:

@@ -16,15 +16,23 @@ from torch import nn
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.conftest import hearts
 from tests.bundles.untrained_bundles import made as by_hand
-from wardround.bundles.build import choose_uncertainty as choose_unsure
-from wardround.bundles.build.make import Opened, bundle_from, make_bundle
-from wardround.bundles.build.run_inputs import Side
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles import (
+    Bundle,
+    FinishedRun,
+    PredictOptions,
+    bundle_from,
+    load_bundle,
+    make_bundle,
+    predict_file,
+    predict_table,
+)
+from wardround.bundles.build import validation_choices
+from wardround.bundles.build.run_inputs import LabelledRows
 from wardround.bundles.predict.blocks import Block, as_array
-from wardround.bundles.predict.predict import How, predict_file, predict_table, wanted
+from wardround.bundles.predict.predict import required_columns
 from wardround.bundles.predict.reading import read_block
 from wardround.bundles.sealed_files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
-from wardround.bundles.uncertainty import SHARES, Referral, Uncertainty, in_sets, read_uncertainty, write_uncertainty
+from wardround.bundles.uncertainty import SHARES, Referral, Uncertainty, read_uncertainty, set_texts, write_uncertainty
 from wardround.core.errors import BundleError, StudyError
 from wardround.data.site import Block as Part
 from wardround.data.site import Rows
@@ -40,18 +48,18 @@ SITE = "hungarian"
 
 
 @pytest.fixture(scope="module")
-def laplace(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def laplace(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("unsure") / "laplace"
     return load_bundle(bundle_from(opened, arm="fedavg", site=SITE, out=out))
 
 
 @pytest.fixture(scope="module")
-def dropout(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def dropout(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("unsure") / "dropout"
     return load_bundle(bundle_from(opened, arm="network", site=SITE, out=out))
 
 
-def sides(opened: Opened, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
+def sides(opened: FinishedRun, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
     """Training and validation rows of the site, and its test rows as they were recorded."""
     plan = opened.plan
     trial = plan.trial(plan.study.arm(arm), 1)
@@ -61,7 +69,7 @@ def sides(opened: Opened, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
     return site.train, site.validation, table.iloc[site.test_rows].reset_index(drop=True)
 
 
-def recorded(opened: Opened, arm: str, rows: np.ndarray) -> pd.DataFrame:
+def recorded(opened: FinishedRun, arm: str, rows: np.ndarray) -> pd.DataFrame:
     table = opened.plan.cohort_of(opened.plan.study.arm(arm)).records.features
     assert isinstance(table, pd.DataFrame)
     return table.iloc[rows].reset_index(drop=True)
@@ -82,7 +90,7 @@ def test_a_party_that_is_left_out_in_training_is_no_dropout() -> None:
     assert has_dropout(joined(absent=0.2, dropout=0.1)(shape))
 
 
-def test_laplace_by_hand(opened: Opened, laplace: Bundle) -> None:
+def test_laplace_by_hand(opened: FinishedRun, laplace: Bundle) -> None:
     """For logistic regression the Gauss-Newton matrix is X'WX with W = p (1 - p), and a row's logit has the variance
     h' (X'WX + prior)^-1 h; 90 % of a normal distribution lie within 1.645 SDs."""
     train, _, table = sides(opened, "fedavg")
@@ -97,7 +105,7 @@ def test_laplace_by_hand(opened: Opened, laplace: Bundle) -> None:
     _, validation, _ = sides(opened, "fedavg")
     assert len(validation) >= 30
     made = predict_table(laplace, table)
-    names = wanted(laplace).needed
+    names = required_columns(laplace).needed
     columns = {name: as_array(table[name], name, str) for name in names}
     read = read_block(laplace.recipe, Block(len(table), columns, str), laplace.unrecorded)
     x = laplace.recipe.apply(read.table, np.arange(len(table)))
@@ -119,7 +127,7 @@ def test_no_prior_leaves_less_room_than_the_weights_themselves_take() -> None:
 
 @pytest.mark.parametrize("kind", ["laplace", "dropout"])
 def test_an_interval_holds_its_score_and_shrinks_to_nothing_nowhere(
-    opened: Opened, request: pytest.FixtureRequest, kind: str
+    opened: FinishedRun, request: pytest.FixtureRequest, kind: str
 ) -> None:
     bundle: Bundle = request.getfixturevalue(kind)
     made = predict_table(bundle, sides(opened, "fedavg")[2])
@@ -138,7 +146,7 @@ def test_an_interval_holds_its_score_and_shrinks_to_nothing_nowhere(
 
 @pytest.mark.parametrize("kind", ["laplace", "dropout"])
 def test_sets_and_referral_are_those_of_validation_rows(
-    opened: Opened, request: pytest.FixtureRequest, kind: str
+    opened: FinishedRun, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """Of n validation rows of a class, the cut has rank ceil(0.9 (n + 1)): so many of them have their class in the set.
     Of all of them a fifth is referred, to the nearest row."""
@@ -150,17 +158,18 @@ def test_sets_and_referral_are_those_of_validation_rows(
     label = site.validation.labels.numpy()
     made = predict_table(bundle, recorded(opened, arm, site.validation_rows))
     for number, name in enumerate(bundle.classes):
-        own = made["set"][label == number]
+        own = made["prediction_set"][label == number]
         wanted = min(int(np.ceil(0.9 * (len(own) + 1) - 1e-9)), len(own))
         assert own.str.contains(name, regex=False).sum() >= wanted
-    both = made["set"] == " or ".join(bundle.classes)
-    assert (made["set"].isin(bundle.classes) | both).all()
+    both = made["prediction_set"] == " or ".join(bundle.classes)
+    assert (made["prediction_set"].isin(bundle.classes) | both).all()
     unclear = made["why"].str.contains(DOUBT.text)
-    assert (made["refer"] | ~made["far"]).all()  # who is far is referred
+    assert (made["refer"] | ~made["out_of_distribution"]).all()  # who is far is referred
     assert unclear.sum() == round(0.2 * len(made))
     assert made["refer"].sum() >= round(0.2 * len(made))
     shares = [
-        predict_table(bundle, recorded(opened, arm, site.validation_rows), how=How(refer_share=s)) for s in (0, 1)
+        predict_table(bundle, recorded(opened, arm, site.validation_rows), options=PredictOptions(refer_share=s))
+        for s in (0, 1)
     ]
     assert not shares[0]["why"].str.contains(DOUBT.text).any()
     assert shares[1]["refer"].all()
@@ -168,14 +177,14 @@ def test_sets_and_referral_are_those_of_validation_rows(
 
 def test_sets_in_words() -> None:
     sets = np.array([[True, False], [True, True], [False, False], [False, True]])
-    numbers, words = in_sets(sets, ("well", "ill"))
+    numbers, words = set_texts(sets, ("well", "ill"))
     assert [words[number] for number in numbers] == ["well", "well or ill", "none", "ill"]
     many = np.eye(70, dtype=bool)  # more than a number has bits
-    numbers, words = in_sets(many, [f"c{place}" for place in range(70)])
+    numbers, words = set_texts(many, [f"c{place}" for place in range(70)])
     assert [words[number] for number in numbers] == [f"c{place}" for place in range(70)]
 
 
-def test_a_number_beyond_all_bounds_is_referred(opened: Opened, laplace: Bundle, dropout: Bundle) -> None:
+def test_a_number_beyond_all_bounds_is_referred(opened: FinishedRun, laplace: Bundle, dropout: Bundle) -> None:
     """Where a score comes out, anything may be; where none does, nothing is said."""
     table = sides(opened, "fedavg")[2].iloc[:2].astype({"chol": float})
     table.loc[0, "chol"] = 1e308
@@ -186,16 +195,28 @@ def test_a_number_beyond_all_bounds_is_referred(opened: Opened, laplace: Bundle,
         made = predict_table(bundle, table)
         unknown = made["score"].isna()
         assert (made["low"].isna() == unknown).all()
-        assert (made["set"].isna() == unknown).all()
+        assert (made["prediction_set"].isna() == unknown).all()
         assert bool(made.loc[0, "refer"])
         assert not unknown[1]
 
 
-def test_without_uncertainty_the_columns_are_as_before(opened: Opened, laplace: Bundle, tmp_path: Path) -> None:
+def test_without_uncertainty_the_columns_are_as_before(opened: FinishedRun, laplace: Bundle, tmp_path: Path) -> None:
     table = sides(opened, "fedavg")[2]
-    whole, plain = predict_table(laplace, table), predict_table(laplace, table, how=How(uncertain=False))
-    assert list(plain) == ["row", "score", "probability", "call", "far", "why"]
-    assert list(whole) == [*list(plain)[:3], "low", "high", "set", "call", "far", "refer", "why"]
+    whole, plain = (
+        predict_table(laplace, table),
+        predict_table(laplace, table, options=PredictOptions(uncertainty=False)),
+    )
+    assert list(plain) == ["row", "score", "probability", "predicted", "out_of_distribution", "why"]
+    assert list(whole) == [
+        *list(plain)[:3],
+        "low",
+        "high",
+        "prediction_set",
+        "predicted",
+        "out_of_distribution",
+        "refer",
+        "why",
+    ]
     same = list(plain)[:-1]
     pd.testing.assert_frame_equal(whole[same], plain[same], check_exact=True)
     assert all(text.startswith(before) for text, before in zip(whole["why"], plain["why"], strict=True))
@@ -210,32 +231,32 @@ def test_a_bundle_of_an_older_format_says_nothing_of_it(tmp_path: Path) -> None:
     table = pd.DataFrame({"age": [1.0], "crp": [0.0], "sodium": [2.0]})
     assert "refer" not in predict_table(bundle, table)
     with pytest.raises(StudyError, match="the bundle knows no cut for it"):
-        predict_table(bundle, table, how=How(refer_share=0.1))
+        predict_table(bundle, table, options=PredictOptions(refer_share=0.1))
     with pytest.raises(StudyError, match="is not a share"):
-        predict_table(bundle, table, how=How(refer_share=1.1))
+        predict_table(bundle, table, options=PredictOptions(refer_share=1.1))
 
 
-def test_the_card_counts_what_it_is_worth(opened: Opened, laplace: Bundle) -> None:
+def test_the_card_counts_what_it_is_worth(opened: FinishedRun, laplace: Bundle) -> None:
     table = sides(opened, "fedavg")[2]
     made = predict_table(laplace, table)
-    told = laplace.about["card"]["sure"]["worth"]
+    told = laplace.about["card"]["uncertainty"]["evaluation"]
     saved = opened.folder.predictions()
     chosen = saved[(saved["arm"] == "fedavg") & (saved["seed"] == 1) & (saved["site"] == SITE)]
     label = chosen["label"].to_numpy()
     names = np.array(laplace.classes)[label]
-    held = [name in words.split(" or ") for name, words in zip(names, made["set"], strict=True)]
+    held = [name in words.split(" or ") for name, words in zip(names, made["prediction_set"], strict=True)]
     assert told["rows"] == len(table)
     assert told["sets"]["coverage"] == pytest.approx(np.mean(held))
     assert told["width"] == pytest.approx((made["high"] - made["low"]).mean(), abs=1e-6)
-    right = (made["call"] == names).to_numpy()
+    right = (made["predicted"] == names).to_numpy()
     assert told["referral"]["all"] == pytest.approx(right.mean())
-    unclear = made["refer"] & ~made["far"]
-    if not made["far"].any():
+    unclear = made["refer"] & ~made["out_of_distribution"]
+    if not made["out_of_distribution"].any():
         assert told["referral"]["share"] == pytest.approx(unclear.mean())
         assert told["referral"]["kept"] == pytest.approx(right[~unclear].mean())
     text = (laplace.path / "card.md").read_text()
-    assert "## How sure it is" in text
-    assert f"| sets that hold the right answer (asked: 0.90) | {np.mean(held):.3f} |" in text
+    assert "## Uncertainty" in text
+    assert f"| sets that hold the right answer (target: 0.90) | {np.mean(held):.3f} |" in text
 
 
 def test_protected_patients_give_neither_laplace_nor_cuts(tmp_path: Path) -> None:
@@ -248,7 +269,7 @@ def test_protected_patients_give_neither_laplace_nor_cuts(tmp_path: Path) -> Non
     assert (how.method, how.laplace, how.temperature, how.cuts, how.referral) == ("none", None, None, None, None)
     assert "protects patients" in how.why
     assert "protects patients" in how.unchosen
-    assert bundle.about["card"]["sure"]["worth"] is None
+    assert bundle.about["card"]["uncertainty"]["evaluation"] is None
     assert "There is no interval" in (bundle.path / "card.md").read_text()
 
 
@@ -334,8 +355,8 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(
 def test_laplace_of_some_rows_speaks_for_all_of_them(laplace: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty rows that are all alike, of which ten are in memory: the sum over rows is that of forty."""
     width = laplace.params["weight"].shape[1]
-    side = Side(np.tile(np.linspace(-1, 1, width, dtype=np.float32), (40, 1)), np.arange(40) % 2)
-    whole = choose_unsure._fitted(laplace, side)
-    monkeypatch.setattr(choose_unsure, "MOST_CELLS", 10 * width)
-    assert len(choose_unsure._some(laplace, side)[0]) == 10
-    torch.testing.assert_close(choose_unsure._fitted(laplace, side).values, whole.values)
+    side = LabelledRows(np.tile(np.linspace(-1, 1, width, dtype=np.float32), (40, 1)), np.arange(40) % 2)
+    whole = validation_choices._fit_laplace(laplace, side)
+    monkeypatch.setattr(validation_choices, "MOST_CELLS", 10 * width)
+    assert len(validation_choices._in_memory(laplace, side)[0]) == 10
+    torch.testing.assert_close(validation_choices._fit_laplace(laplace, side).values, whole.values)
