@@ -18,6 +18,7 @@ from tests.deployment.test_hostile_ends import forged
 from tests.noticed import noticed
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
+from wardround.deployment.flat.site_handler import failure
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
 from wardround.report import participation_sentence
@@ -260,7 +261,11 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if site == "cedar" and kind_of(sealed) == "train":
-            reason = {"reason": ESCAPES, "until": None} if kind == "refused" else {"problem": ESCAPES}
+            reason = (
+                {"reason": ESCAPES, "until": None}
+                if kind == "refused"
+                else {"notice": {**failure(site, "x").to_json(), "details": {"reason": ESCAPES}}}
+            )
             return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
         return answer
 

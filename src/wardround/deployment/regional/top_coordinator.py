@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from wardround.core.errors import SiteError
-from wardround.core.notices import ABSENCES, Notice, line_of, read_notice
+from wardround.core.notices import Notice, line_of
 from wardround.core.tree import Tree
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
@@ -28,7 +28,7 @@ from wardround.deployment.common.answer_checks import (
     rows_scored,
 )
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step, Take
+from wardround.deployment.common.messaging import SiteLeft, Step, Take, read_absence
 from wardround.deployment.common.schema_agreement import (
     Answers,
     Federation,
@@ -54,7 +54,7 @@ from wardround.deployment.regional.region_rounds import (
     trials_with_model,
 )
 from wardround.deployment.regional.regions import regions_of, span_of
-from wardround.evaluation.summaries.summary_validation import Impossible, check_curve
+from wardround.evaluation.summaries.summary_validation import check_curve
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
@@ -104,6 +104,10 @@ class CoordinatorOfAll(Coordinator):
         return {**gone, **away, **self.away}
 
     @property
+    def known_names(self) -> list[str]:
+        return [*self.sites, *self.all_hospitals]
+
+    @property
     def invited_hospitals(self) -> list[str]:
         return self.all_hospitals
 
@@ -114,7 +118,7 @@ class CoordinatorOfAll(Coordinator):
             take(region, sealed, message)
             for hospital, notice in (message.body.get("left") or {}).items():
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
-                    self._note(_absence(hospital, notice))
+                    self._note(read_absence(hospital, notice, self.known_names))
 
         return super()._judged(site, sealed, take_and_note, request)
 
@@ -277,16 +281,6 @@ class CoordinatorOfAll(Coordinator):
             if site in members[region]
         }
         return {site: by_site[site] for site in self.hospitals if site in by_site}
-
-
-def _absence(hospital: str, payload: object) -> Notice:
-    """A region's notice of a hospital that left: about nobody else."""
-    try:
-        notice = read_notice(payload)
-    except ValueError as error:
-        raise Impossible(str(error)) from None
-    require(notice.code in ABSENCES and notice.site == hospital, "a remark that is not about a hospital that left")
-    return replace(notice, other_sites=())
 
 
 @dataclass(frozen=True)

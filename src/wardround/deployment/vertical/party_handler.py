@@ -38,6 +38,7 @@ from wardround.engines.split.split import threads_for
 from wardround.evaluation.prediction import CELLS, SitePrediction
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.models.joined import below, numbers_of, prefixed, presence
+from wardround.protocol.answers import bad_answer
 from wardround.protocol.messages import Message, tensor_bytes
 from wardround.runs.folder import write_atomically
 
@@ -216,7 +217,7 @@ def _filled(local: HolderTrial, subset: Subset, party: str, embeddings: Tensor) 
     present = torch.from_numpy(np.flatnonzero(assigned.present[party][assigned.rows[subset]]))
     if tuple(embeddings.shape) != (len(present), width) or embeddings.dtype != trial.dtype:
         problem = "sent embeddings of other rows than were assigned to it"
-        raise DeployError(party, problem, "Install the same version of wardround everywhere.")
+        raise bad_answer(party, problem, "Install the same version of wardround everywhere.")
     if not is_finite(embeddings):
         raise not_finite(party, "what it sent")
     filled = torch.zeros((len(getattr(trial.scored[0], subset)), width), dtype=trial.dtype)
@@ -231,7 +232,7 @@ def _received(wave: Wave, place: int, party: str, tensors: Tree) -> list[Tensor]
     what = route("last embeddings", wave.number, wave.last, place)
     embeddings = read_tensors(party, wave.session.channel.open(party, what, as_bytes(tensors[name])))
     if len(embeddings) != len(SUBSETS):
-        raise DeployError(party, "sent embeddings of other rows than were assigned to it", "Install the same version.")
+        raise bad_answer(party, "sent embeddings of other rows than were assigned to it", "Install the same version.")
     return embeddings
 
 

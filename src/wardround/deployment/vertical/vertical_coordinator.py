@@ -38,7 +38,7 @@ from wardround.deployment.vertical.vertical_validation import holder_of, parties
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
 from wardround.privacy.psi.psi import COORDINATOR, SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
 from wardround.privacy.secure_sum.secure_sum import Verifier
-from wardround.protocol.answers import OF_PARTIES, Kinds
+from wardround.protocol.answers import OF_PARTIES, Kinds, bad_answer
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -480,7 +480,7 @@ def check_messages(
     messages = [PsiMessage.decode(encoded) for encoded in messages_in(answer[1])]
     for message in messages:
         if message.sender != party:
-            raise DeployError(party, "speaks in another party's name", "Look into its log.")
+            raise bad_answer(party, "speaks in another party's name", "Look into its log.")
         check_message(party, matcher.terms, message, keys)
     kinds = [(message.kind, message.owner, message.keys) for message in messages]
     require(kinds == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
