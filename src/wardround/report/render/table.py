@@ -136,7 +136,6 @@ def make_table(
 
 
 def without_empty(table: Table) -> Table:
-    """Without columns in which no row has anything."""
     places = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
     rows = [[row[place] for place in places] for row in table.rows]
     return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)

@@ -48,7 +48,6 @@ def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
 
 
 def _shown(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """A claim with its figures in words."""
     form = FigureFormat(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
 
     def text(value: float | None) -> str:
@@ -82,8 +81,12 @@ def claim_count_table(evidence: Evidence) -> Table | None:
         for title, claims in groups.items()
     ]
     rows.append(["all", *(sum(row[place] for row in rows) for place in range(1, len(used) + 2))])
-    columns = {"subject": None, "claims": str, **dict.fromkeys(used, str)}
-    return make_table("claims-by-subject", "Published claims by subject", columns, rows)
+    return make_table(
+        "claims-by-subject",
+        "Published claims by subject",
+        {"subject": None, "claims": str, **dict.fromkeys(used, str)},
+        rows,
+    )
 
 
 PAGE = """

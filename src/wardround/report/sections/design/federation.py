@@ -113,7 +113,6 @@ class Panel:
 
     @property
     def rows(self) -> list[float]:
-        """Heights of the lines of boxes."""
         heights = [height_of(lines) for lines in self.boxes]
         if self.regions is not None:
             heights = [max(h, height_of(lines)) for h, lines in zip(heights, self.region_boxes, strict=True)]

@@ -84,7 +84,6 @@ def pipeline(evidence: Evidence) -> Figure | None:
 
 
 def _past_training(axes: Any, evidence: Evidence, split: sketch.Box, evaluation: sketch.Box) -> None:
-    """Test rows go from the split to the evaluation, and nobody trains on them."""
     x = WIDTH - MARGIN - TEST_ROWS / 2
     for y in (split.middle, evaluation.middle):
         axes.plot([WIDTH - MARGIN - TEST_ROWS, x], [y, y], color=sketch.STAYS, linewidth=1.1, zorder=1)
@@ -109,7 +108,6 @@ def _shared_rows(evidence: Evidence) -> float:
 
 
 def stages_of(evidence: Evidence) -> list[Stage]:
-    """In the order in which a row meets them."""
     protection = _protection(evidence)
     return [
         Stage("source", _source(evidence), "where rows are" if evidence.deployed else "one machine", sketch.SOFT),
