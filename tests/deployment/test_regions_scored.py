@@ -94,7 +94,7 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     network = hierarchy(regional(arms, deployment={"smallest_cell": 13}), tmp_path, at_sites(), known_sources=KNOWN)
     folder = network.run()
     told = regions_in(folder.read_json("results.json"), "some")
-    lines = {line["site"]: line for line in folder.summaries() if line["side"] == "regional"}
+    lines = {line["site"]: line for line in folder.summaries() if line["subset"] == "regional"}
     assert set(lines) == {"alder", "birch", "cedar"}
     assert {site for site, line in lines.items() if line.get("suppressed")} == {"alder", "birch"}
     assert {region: one["withheld"] for region, one in told.items()} == {"north": ["alder"], "south": ["birch"]}

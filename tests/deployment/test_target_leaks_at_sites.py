@@ -30,8 +30,11 @@ def test_a_look_before_joining_names_the_column(tmp_path: Path, monkeypatch: pyt
     study = load_study(content)[0]
     monkeypatch.setattr("wardround.deployment.join.read_key", lambda path: None)
     monkeypatch.setattr("wardround.deployment.join.read_public_key", lambda content, path: None)
-    monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [study])
-    monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
+    monkeypatch.setattr("wardround.deployment.join.approvals_of", lambda site: {study.hash: None})
+    monkeypatch.setattr("wardround.deployment.join.approved_study", lambda site, study_hash, families: study)
+    monkeypatch.setattr(
+        "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
+    )
     found = {one.name: one for one in preflight(site)}
     assert not found["target-leak"].ok
     assert found["target-leak"].needed
@@ -54,4 +57,5 @@ def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_noth
     assert (leak.columns, leak.classes, leak.counts["auc"]) == (("discharge",), ("yes",), 1.0)
     with pytest.raises(CheckError) as refused:
         refuse_errors([leak])
-    assert disclosable(refused.value) == "its rows fail the check target-leak; its own screen says how"
+    notice = disclosable("cedar", refused.value)
+    assert (notice.code, notice.details) == ("site-fails-check", {"check": "target-leak"})

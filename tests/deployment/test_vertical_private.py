@@ -14,7 +14,7 @@ from safetensors.torch import load
 from tests.deployment.in_process_federation import body_of, key, kind_of, public
 from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from wardround.core.errors import DeployError, WardroundError
-from wardround.data.sources.csv.hospital_files import short_hash
+from wardround.data.records import short_hash
 from wardround.deployment.vertical import vertical_coordinator
 from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route

@@ -39,7 +39,7 @@ def lines_of(
         told = class_summary(
             prediction(part["label"].to_numpy(), score[:, 0] if columns == ["score"] else score), kinds, smallest
         )
-        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "side": side, **told})
+        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **told})
     return lines
 
 

@@ -41,7 +41,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
     for (arm, seed, site), part in table.groupby(["arm", "seed", "site"], sort=False):
         label, score = part[label_names()].to_numpy(), part[score_names()].to_numpy()
         told = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
-        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "side": side, **told})
+        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **told})
     return lines
 
 
@@ -56,7 +56,7 @@ def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     area = METRICS.index("auc")
     for arm in exact.arms:
         np.testing.assert_allclose(told.overall[arm][:, places], exact.overall[arm][:, places], rtol=0, atol=1e-12)
-        bound = told.auc_uncertain_by(arm)
+        bound = told.auc_error_bound(arm)
         assert bound is not None
         assert 0 < bound < 0.1
         assert np.abs(told.overall[arm][:, area] - exact.overall[arm][:, area]).max() <= bound
@@ -68,7 +68,7 @@ def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     each = [told.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
-    assert told.auc_uncertain_by("a") == pytest.approx(np.mean(each))
+    assert told.auc_error_bound("a") == pytest.approx(np.mean(each))
 
 
 def test_one_site_alone_gives_all_its_figures() -> None:
@@ -78,7 +78,7 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     exact = Scores.of(table, groups)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     np.testing.assert_allclose(told.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
-    assert told.auc_uncertain_by("a") == 0
+    assert told.auc_error_bound("a") == 0
 
 
 def test_a_finding_that_no_row_has_is_left_out() -> None:
@@ -326,7 +326,7 @@ def test_sites_with_few_rows_say_so_and_nothing_else() -> None:
 
 def test_one_notice_names_all_findings_of_a_site_by_the_number_of_seeds() -> None:
     small = {"small_classes": [1]}
-    line = {"arm": "fedavg", "side": "test", "site": "north", "diverged": False}
+    line = {"arm": "fedavg", "subset": "test", "site": "north", "diverged": False}
     study = a_study(("fedavg",), seeds=2)
     lines = [
         {**line, "seed": 1, "findings": {"mass": small, "fluid": {"suppressed": True}, "air": {"small_classes": []}}},

@@ -77,7 +77,7 @@ def test_every_metric_without_ranks_is_that_of_the_predictions(run: wardround.St
         np.testing.assert_allclose(
             told.overall[arm][:, exact_places], exact.overall[arm][:, exact_places], rtol=0, atol=1e-12
         )
-        bound = told.auc_uncertain_by(arm)
+        bound = told.auc_error_bound(arm)
         assert bound is not None
         assert np.abs(told.overall[arm][:, auc] - exact.overall[arm][:, auc]).max() <= bound + 1e-12
         assert set(told.by_site[arm]) == set(exact.by_site[arm])
@@ -173,7 +173,7 @@ def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> No
     lost = class_summary(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
     assert lost == {"rows": 40, "diverged": True}
     good = class_summary(prediction(label, label * 0.8), {}, SMALLEST)
-    where = {"arm": "fedavg", "side": "test"}
+    where = {"arm": "fedavg", "subset": "test"}
     lines = [
         {**where, "seed": 1, "site": "north", **lost},
         {**where, "seed": 1, "site": "south", **good},
@@ -386,8 +386,8 @@ def test_the_results_have_the_shape_of_a_simulations(run: wardround.StudyRun, re
         theirs = run.results["arms"][arm]
         assert set(found) == set(theirs)
         assert set(found["sites"]) == set(theirs["sites"])
-        assert theirs["auc_uncertain_by"] == 0
-        assert 0 < found["auc_uncertain_by"] < 0.2
+        assert theirs["auc_error_bound"] == 0
+        assert 0 < found["auc_error_bound"] < 0.2
         assert found["calibration"]["slope"] is None
         assert found["cost"] == theirs["cost"]
         assert found["convergence"] == theirs["convergence"]
@@ -425,11 +425,11 @@ def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str
     told = noticed(results, "figures-withheld", site="switzerland")
     assert any(notice["details"] == {"part": "tested"} and len(notice["classes"]) == 1 for notice in told)
     study = wardround.load_study(STUDY)[0]
-    where = {"arm": "fedavg", "site": "va", "side": "test"}
+    where = {"arm": "fedavg", "site": "va", "subset": "test"}
     lines = [{**where, "seed": seed, "suppressed": True} for seed in (1, 2)]
     (notice,) = withheld(study, lines, ["no", "yes"])
     assert (notice.site, notice.seeds, notice.details, notice.classes) == ("va", (2, 4), {"part": "tested"}, ())
-    for_selection = [{**line, "side": "validation"} for line in lines]
+    for_selection = [{**line, "subset": "validation"} for line in lines]
     (notice,) = withheld(study, for_selection, ["no", "yes"])
     assert (notice.details, notice.seeds) == ({"part": "to select by"}, (2, 4))
     assert withheld(replace(study, selection=None), for_selection, ["no", "yes"]) == []
@@ -501,8 +501,8 @@ def test_who_took_part_in_what_is_counted() -> None:
     records = pd.DataFrame({"sites": [["a", "b"], ["a"], ["a"]], "dropped": [[], ["b"], ["b"]]})
     found = participation(["a", "b", "c"], ["a", "b"], ["a"], {"c": "late"}, records)
     assert found == {
-        "a": {"came": True, "rounds": 3, "of": 3, "scored": True, "why": None},
-        "b": {"came": True, "rounds": 1, "of": 3, "scored": False, "why": None},
-        "c": {"came": False, "rounds": 0, "of": 0, "scored": False, "why": "late"},
+        "a": {"joined": True, "rounds": 3, "of": 3, "scored": True, "reason": None},
+        "b": {"joined": True, "rounds": 1, "of": 3, "scored": False, "reason": None},
+        "c": {"joined": False, "rounds": 0, "of": 0, "scored": False, "reason": "late"},
     }
     assert [was_there(entry) for entry in found.values()] == [True, False, False]

@@ -23,6 +23,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import rel_entr
 
 from wardround.core.errors import DataError
+from wardround.data.records import count_labels
 
 SMOOTHING = 0.5  # rows added to each class before kl
 KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows with their square
@@ -97,14 +98,11 @@ def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:
     """How many of a site's labels are of each class; or how many rows have each finding, and how many have none."""
     if len(rows) == 0:
         raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
-    if rows.ndim == 2:
-        present = rows == 1
-        return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
     strange = int(((rows < 0) | (rows >= class_count)).sum())
-    if strange:
+    if strange and rows.ndim == 1:
         problem = f"{strange} labels are not among the {class_count} classes"
         raise DataError(f"site {site}", problem, "Check the coding of the target.")
-    return np.bincount(rows, minlength=class_count)
+    return count_labels(rows, class_count)
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:

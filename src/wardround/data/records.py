@@ -17,6 +17,10 @@ SPLIT_PARTS = ("train", "validation", "test")
 BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
 
 
+def short_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
+
+
 def class_hash(run: str, name: str) -> str:
     """Lets the sites of a run see that they have the same class, where one of them may not name it."""
     return sha256(f"{run}/{name}".encode()).hexdigest()
@@ -38,7 +42,6 @@ class Column:
 
     @property
     def own_name(self) -> str:
-        """Its name in the hospital's own file."""
         return self.header or self.name
 
 
@@ -143,13 +146,16 @@ def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
 
 def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
     """Rows of each class by its name; or with each finding, and last those with none."""
-    chosen = records.target[rows]
-    if not records.has_findings:
-        counts = np.bincount(chosen, minlength=len(records.classes))
-        return dict(zip(records.classes, counts.tolist(), strict=True))
-    present = chosen == 1
-    rows_with = dict(zip(records.classes, present.sum(axis=0).tolist(), strict=True))
-    return rows_with | {NO_FINDING: int((~present.any(axis=1)).sum())}
+    names = (*records.classes, NO_FINDING) if records.has_findings else records.classes
+    return dict(zip(names, count_labels(records.target[rows], len(records.classes)).tolist(), strict=True))
+
+
+def count_labels(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Rows of each class; or rows with each finding, and last those with none."""
+    if labels.ndim == 1:
+        return np.bincount(labels, minlength=classes)
+    present = labels == 1
+    return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
 
 
 def _boxes_of(boxes: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:

@@ -25,13 +25,13 @@ def deployed_results(
 ) -> dict[str, Any]:
     """The whole content of `results.json`. `findings` are named where a row may have several.
 
-    `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `side` and a site's summary. Those
-    with the side `regional` are about test rows too, by the model of the site's region.
+    `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `subset` and a site's summary. Those
+    with the subset `regional` are about test rows too, by the model of the site's region.
     `sites` is what `describe_deployed` made; `notices` come before those of training.
     """
     order = {site: place for place, site in enumerate(sites[0]["sites"])}
     ordered = sorted(lines, key=lambda line: order.get(line["site"], len(order)))  # not in the order of arrival
-    regional, of_all = ([line for line in ordered if (line["side"] == REGIONAL) == own] for own in (True, False))
+    regional, of_all = ([line for line in ordered if (line["subset"] == REGIONAL) == own] for own in (True, False))
     seeds, arms = list(study.evaluation.seeds), [arm.name for arm in study.arms]
     tested = [line for line in of_all if not _for_selection(line, study)]
     choices = _choices(study, [line for line in of_all if _for_selection(line, study)], findings)
@@ -59,7 +59,7 @@ def deployed_results(
 
 
 def _for_selection(line: Summary, study: Study) -> bool:
-    return line["side"] == "validation" or study.arm(line["arm"]).held_out is not None
+    return line["subset"] == "validation" or study.arm(line["arm"]).held_out is not None
 
 
 def _choices(study: Study, lines: Sequence[Summary], findings: Sequence[str]) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def _too_few(
     """By site and kind of rows: what is withheld, and with how many seeds."""
     withheld_with: dict[tuple[str, str], dict[str, set[int]]] = {}
     for line in lines:
-        if line["side"] == "validation" and study.selection is None:
+        if line["subset"] == "validation" and study.selection is None:
             continue  # nobody asked for them
         kind = "to select by" if _for_selection(line, study) else "tested"
         for name in small(line):

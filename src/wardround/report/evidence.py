@@ -212,9 +212,9 @@ class Evidence:
         return max(SMALLEST_GROUP, self.deployment.smallest_cell)
 
     @property
-    def auc_uncertain_by(self) -> float:
+    def auc_error_bound(self) -> float:
         """By how much any arm's AUC over all sites may be wrong."""
-        return max((arm.get("auc_uncertain_by") or 0.0 for arm in self.arms.values()), default=0.0)
+        return max((arm.get("auc_error_bound") or 0.0 for arm in self.arms.values()), default=0.0)
 
     def tests(self, variant: str = "") -> list[dict[str, Any]]:
         return [
@@ -314,7 +314,7 @@ def _predicted(folder: RunFolder) -> set[tuple[str, int]]:
 def _summarised(folder: RunFolder) -> set[tuple[str, int]]:
     """Arms and seeds of which one site or more told something, if only that it has too few rows."""
     lines = folder.summaries()
-    if not all(isinstance(line, dict) and {"arm", "seed", "site", "side"} <= set(line) for line in lines):
+    if not all(isinstance(line, dict) and {"arm", "seed", "site", "subset"} <= set(line) for line in lines):
         problem = "lacks what a run writes there"
         raise RunError(str(folder.path / "summaries.jsonl"), problem, "Run the study again with --again.")
-    return {(line["arm"], line["seed"]) for line in lines if line["side"] == "test"}
+    return {(line["arm"], line["seed"]) for line in lines if line["subset"] == "test"}

@@ -269,7 +269,7 @@ def _exchange(table: dict[str, Any]) -> None:
 
 
 def of_side(place: tuple[Any, ...], told: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "side": "validation"}
+    forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "subset": "validation"}
     for name, value in forged.items():
         yield put(f"forged {name}", (*place, name), value)
     yield put("forged site that does not exist", (*place, "site"), "elsewhere")

@@ -62,7 +62,7 @@ def harm(
         found.append(f"hospital {name} is invented")
     for name in {line["site"] for line in summaries} - set(hospitals):
         found.append(f"hospital {name} is invented in summaries")
-    told = [(line["arm"], line["seed"], line["site"], line["side"]) for line in summaries]
+    told = [(line["arm"], line["seed"], line["site"], line["subset"]) for line in summaries]
     if len(told) != len(set(told)):
         found.append("summaries say something twice")
     texts = [text for text in _texts(results) if CONTROL.search(text)]
@@ -106,7 +106,7 @@ def hurt_others(
             found.append(f"{name} is described otherwise")
         here, there = ([line for line in told if line["site"] == name] for told in (network.summaries(), summaries))
         rows_here, rows_there = (
-            [(one["arm"], one["seed"], one["side"], one["rows"]) for one in told] for told in (here, there)
+            [(one["arm"], one["seed"], one["subset"], one["rows"]) for one in told] for told in (here, there)
         )
         if (here != there) if late else (rows_here != rows_there):
             found.append(f"summaries of {name} changed")

@@ -36,7 +36,7 @@ from wardround.bundles.registry.versions import (
     refuse_name,
     replay,
 )
-from wardround.bundles.sealed_files import ABOUT, as_text, read_sealed
+from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, read_sealed
 from wardround.core.errors import BundleError, as_path, shown, suggest
 from wardround.runs.audit import BEGINNING, AuditLog
 from wardround.runs.audit import verify as verify_log
@@ -215,9 +215,10 @@ class Registry:
             return [f"{version.label} is missing"]
         try:
             about, files = read_sealed(version.path)
+        except SealedFileError as error:
+            return [f"{version.label}: {error.file} {error.problem}"]
         except BundleError as error:
-            parts = [error.where.removeprefix(str(version.path)).strip("/"), error.problem]
-            return [f"{version.label}: {' '.join(filter(None, parts))}"]
+            return [f"{version.label}: {error.problem}"]
         # a whole bundle that was put in its place is in order by itself, and not by the log
         hashes = _hashes({ABOUT: as_text(about), **files})
         names = sorted({*hashes, *version.files})

@@ -80,7 +80,6 @@ def _canary(results: Mapping[str, Any]) -> Table:
 
 
 def answer(results: Mapping[str, Any]) -> list[str]:
-    """The verdict in words."""
     return [*_about_rows(results), *_about_members(results), *_about_epsilon(results)]
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from typing import BinaryIO, TypeVar
@@ -36,6 +36,7 @@ from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging.decode import Picture, need_clahe, read_picture
 from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
 from wardround.data.imaging.file_lookup import is_dicom
+from wardround.data.records import short_hash
 from wardround.data.split import prints_of
 
 FOLDER = ".wardround-cache"
@@ -202,7 +203,7 @@ def decode(path: Path, size: int, clahe: bool) -> Picture:
 def _facts(picture: Picture) -> dict[str, object]:
     attributes = {name: picture.attributes.get(name, "") for name in TAGS}
     if attributes["patient"]:  # the cache may be elsewhere than the data: it tells patients apart without their numbers
-        attributes["patient"] = sha256(attributes["patient"].encode()).hexdigest()[:16]
+        attributes["patient"] = short_hash(attributes["patient"])
     remarks = " ".join(picture.remarks)
     return {
         "width": picture.width,

@@ -76,14 +76,17 @@ def _refused(data: Any) -> str:
 def grey_levels(data: Any) -> tuple[np.ndarray, list[str]]:
     """Bytes in which bone is bright, as large as stored. Padding, where the file declares it, is black."""
     with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_modality_lut
+        from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     stored = data.pixel_array
     padding = _padding(stored, data)
     lowest = int(stored.min())
     values = apply_modality_lut(np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype), data)
-    shown = _through_lookup_table(values, data)
-    if shown is None:
+    shown: np.ndarray | None
+    if data.get("VOILUTSequence"):  # the first table, which goes before a window
+        depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
+        shown = np.asarray(apply_voi(np.rint(values).astype(np.int64), data) / (2.0**depth - 1))
+    else:
         shown = _through_window(values, data)
     remarks = []
     if shown is None:
@@ -109,18 +112,6 @@ def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
     last = data.get("PixelPaddingRangeLimit")
     low, high = sorted((int(first), int(first if last is None else last)))
     return (stored >= low) & (stored <= high)
-
-
-def _through_lookup_table(values: np.ndarray, data: Any) -> np.ndarray | None:
-    """By the first VOI table, which goes before a window; from 0 to 1."""
-    with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_voi
-
-    if not data.get("VOILUTSequence"):
-        return None
-    whole = np.rint(values).astype(np.int64)
-    depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
-    return np.asarray(apply_voi(whole, data) / (2.0**depth - 1))
 
 
 def _through_window(values: np.ndarray, data: Any) -> np.ndarray | None:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import UNKNOWN
+from wardround.data.records import UNKNOWN, short_hash
 
 Uncertain = Literal["ignore", "zero", "one"]
 POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
@@ -107,7 +106,7 @@ def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]
     unknown = np.flatnonzero(attributes["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
-    hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
+    hashed = np.array([short_hash(key) for key in distinct])
     notice = Notice("unknown-patients", "info", counts={"images": len(unknown)})
     return hashed[codes], [notice] if len(unknown) else []
 

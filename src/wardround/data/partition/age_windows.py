@@ -108,10 +108,11 @@ def _draw_disjoint(spans: Sequence[Window], sizes: Sequence[int], rng: np.random
     """
     free = np.ones(max(end for _, end in spans), dtype=bool)
     chosen: list[list[int]] = [[] for _ in spans]
-    stretches = [(start, end) for start, end, _ in _demands(spans, sizes)]
+    demands = _demands(spans, sizes)
+    stretches = [(start, end) for start, end, _ in demands]
     inside = [[start <= low and high <= end for low, high in spans] for start, end in stretches]
     # rows that a stretch has to spare: free ones less those that the windows inside it still ask for
-    spare = [end - start - demand for start, end, demand in _demands(spans, sizes)]
+    spare = [end - start - demand for start, end, demand in demands]
     for site in rng.permutation(np.repeat(np.arange(len(spans)), sizes)).tolist():
         low, high = spans[site]
         allowed = free.copy()

@@ -97,7 +97,7 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise _damaged(file, f"starts with {data[:4].hex()}, not with {magic.hex()} (IDX, bytes, {axes} dimensions)")
     count, *item = (int(length) for length in np.frombuffer(data, ">u4", count=axes, offset=4))
     if tuple(item) != shape:
-        raise _damaged(file, f"its items are {_by(item)} instead of {_by(shape)}")
+        raise _damaged(file, f"its items are {' x '.join(map(str, item))} instead of {' x '.join(map(str, shape))}")
     expected = count * math.prod(shape)
     if len(data) - start != expected:
         raise _damaged(file, f"announces {count} items, {expected} bytes, but holds {len(data) - start} bytes")
@@ -147,7 +147,3 @@ def _read_bytes(file: Path) -> bytes:
 
 def _damaged(file: Path, problem: str) -> DataError:
     return DataError(str(file), problem, "Fetch the file anew: it is damaged, or not the file that its name says.")
-
-
-def _by(lengths: list[int] | tuple[int, ...]) -> str:
-    return " x ".join(map(str, lengths))

@@ -11,7 +11,7 @@ from typing import Any
 from wardround.core.notices import Notice
 from wardround.data.checks.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
-from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_subsets
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
 from wardround.protocol.messages import Message
@@ -75,13 +75,13 @@ def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
 
 
 def check_described(described: Body, sizes: Body, plan: DeployedPlan) -> None:
-    for side in ("train", "validation", "test"):
-        require(described[side] == sizes[side], f"two numbers of {side} rows")
+    for subset in ("train", "validation", "test"):
+        require(described[subset] == sizes[subset], f"two numbers of {subset} rows")
     check_classes(described, plan.classes, plan.has_findings)
 
 
 def check_classes(described: Body, classes: Sequence[str], has_findings: bool) -> None:
-    total, counts = sum(described[side] for side in ("train", "validation", "test")), described["classes"]
+    total, counts = sum(described[subset] for subset in ("train", "validation", "test")), described["classes"]
     require(set(counts) == {*classes, *([NO_FINDING] if has_findings else [])}, "counts of other classes")
     known = [count for count in counts.values() if count is not None]
     require(all(count <= total for count in known), "more rows of a class than there are")
@@ -168,42 +168,42 @@ def check_figures(
     site: str, figures: Body, requested: Collection[int], trials: Sequence[Trial], plan: DeployedPlan
 ) -> None:
     """Figures for the curves, of the models to be scored and over the rows that were agreed."""
-    for key, sides in figures.items():
+    for key, subsets in figures.items():
         require(int(key) in requested and key == str(int(key)), "figures of a model that was not to be scored")
-        for side, curve in sides.items():
-            rows, exact = rows_scored(site, side, trials[int(key)], plan)
+        for subset, curve in subsets.items():
+            rows, exact = rows_scored(site, subset, trials[int(key)], plan)
             check_curve(curve, rows, exact, plan.has_findings)
 
 
-def rows_scored(site: str, side: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
+def rows_scored(site: str, subset: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
     """The number of rows behind a site's figures, and whether it is exact: selection may use fewer validation rows,
     and a held-out site is scored on its training rows."""
     arm = plan.study.arm(trial.arm)
-    sizes = plan.agreed[plan.alike[arm.name], plan.data_seed(arm, trial.seed)].sides[site]
+    sizes = plan.agreed[plan.alike[arm.name], plan.data_seed(arm, trial.seed)].split_sizes[site]
     if arm.held_out is not None:
         return sum(sizes.values()), False
-    side = "test" if side == REGIONAL else side
-    return sizes[side], side == "test"
+    subset = "test" if subset == REGIONAL else subset
+    return sizes[subset], subset == "test"
 
 
 def check_summaries(
     site: str, summaries: Body, trials: Sequence[Trial], plan: DeployedPlan, regional: Collection[int] = ()
 ) -> None:
     """Figures of the final models. `regional` are the trials for which the site also has its region's own model."""
-    sides = set(reported_sides(plan.study))
+    subsets = set(reported_subsets(plan.study))
     require(
         set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent"
     )
-    for key, by_side in summaries.items():
+    for key, by_subset in summaries.items():
         trial = trials[int(key)]
-        requested = sides | ({REGIONAL} if int(key) in regional else set())
-        require(set(by_side) <= requested, "figures of rows that nobody asked for")
+        requested = subsets | ({REGIONAL} if int(key) in regional else set())
+        require(set(by_subset) <= requested, "figures of rows that nobody asked for")
         scores = site in [member.name for member in trial.scored]
-        require(not by_side or scores, "figures of a model that it does not score")
+        require(not by_subset or scores, "figures of a model that it does not score")
         due = scores and plan.study.arm(trial.arm).held_out is None and rows_scored(site, "test", trial, plan)[0] > 0
-        require("test" in by_side or not due, "no figures of its test rows")
-        for side, summary in by_side.items():
-            rows, exact = rows_scored(site, side, trial, plan)
+        require("test" in by_subset or not due, "no figures of its test rows")
+        for subset, summary in by_subset.items():
+            rows, exact = rows_scored(site, subset, trial, plan)
             check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))
 
 
@@ -212,7 +212,7 @@ def check_summaries(
 
 def dominant_sites(plan: DeployedPlan) -> list[Notice]:
     """For each site that alone has more than half of the weight in an average."""
-    rows = {site: sizes["train"] for site, sizes in plan.agreed[plan.kinds[0]].sides.items()}
+    rows = {site: sizes["train"] for site, sizes in plan.agreed[plan.kinds[0]].split_sizes.items()}
     total = sum(rows.values())
     return [
         Notice("large-share-of-weight", "warning", site, counts={"share": own / total})

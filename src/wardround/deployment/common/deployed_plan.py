@@ -39,10 +39,10 @@ ABOUT_ALL_SITES = ("one-class", "rare-class")  # checks that speak of all sites 
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
 NOWHERE = np.array([], dtype=np.int64)
 Key = tuple[str, int]  # an arm, and the seed of its rows
-Side = Literal["test", "validation"]
+Subset = Literal["test", "validation"]
 
 
-def reported_sides(study: Study) -> tuple[Side, ...]:
+def reported_subsets(study: Study) -> tuple[Subset, ...]:
     """Validation rows only where selection uses them. The test rows of a held-out site include its validation rows."""
     by_validation = study.selection is not None and study.selection.on == "validation"
     return ("test", "validation") if by_validation else ("test",)
@@ -55,8 +55,8 @@ class Agreed:
     inputs: tuple[int, ...]
     layout: Layout | None = None  # None: images, or columns that each site has for itself
     common: Common | None = None
-    # rows of each site by side (train, validation, test); known to the coordinator only
-    sides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # rows of each site by part of the split; known to the coordinator only
+    split_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -216,7 +216,7 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
     """One row of zeros, repeated as often as the site has rows. `labels` is the shape of a row's label."""
-    count = agreed.sides[name]["train"] if name in agreed.sides else 1
+    count = agreed.split_sizes[name]["train"] if name in agreed.split_sizes else 1
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
     y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
     nothing = Rows(x[:0], y[:0])

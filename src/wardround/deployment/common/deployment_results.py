@@ -80,7 +80,7 @@ def _summaries_path(folder: RunFolder, wave: int) -> Path:
 
 
 def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    evaluated = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
+    evaluated = {(line["arm"], line["seed"], line["site"]) for line in lines if line["subset"] == "test"}
     trials = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
     return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in trials)]
 
@@ -88,10 +88,10 @@ def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]])
 def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
     lines = []
     for site, message in answers.items():
-        for number, sides in message.body["summaries"].items():
+        for number, subsets in message.body["summaries"].items():
             trial = trials[int(number)]
-            for side, summary in sides.items():
-                lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "side": side})
+            for subset, summary in subsets.items():
+                lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "subset": subset})
     path = _summaries_path(folder, wave)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(lines).encode())

@@ -188,8 +188,8 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     described = {site: answer.body["described"] for site, answer in answers.items()}
     notices += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
-        sides = {site: rows_by_side(row_sets[site][plan.rows_of(kind)]) for site in sites}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
+        sizes = {site: split_sizes(row_sets[site][plan.rows_of(kind)]) for site in sites}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sizes)
     facts = {
         site: {key: _facts(payload["facts"]) for key, payload in payloads.items()}
         for site, payloads in row_sets.items()
@@ -230,10 +230,10 @@ def _common_payloads(commons: Sequence[Common | None]) -> list[Plain | None]:
 
 def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
     """The largest total over these sites in any arm."""
-    return max(sum(agreed.sides[site]["train"] for site in sites) for agreed in plan.agreed.values())
+    return max(sum(agreed.split_sizes[site]["train"] for site in sites) for agreed in plan.agreed.values())
 
 
-def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
+def split_sizes(counts: Mapping[str, Any]) -> dict[str, int]:
     return {part: counts[part] for part in SPLIT_PARTS}
 
 
@@ -247,7 +247,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
     return {
         "classes": list(plan.classes),
         "findings": plan.has_findings,
-        "sides": [dict(plan.agreed[kind].sides) for kind in plan.kinds],
+        "split_sizes": [dict(plan.agreed[kind].split_sizes) for kind in plan.kinds],
         "described": {site: dict(counts) for site, counts in federation.described.items()},
         "prepare": dict(federation.prepare.body),
         "notices": [notice.to_json() for notice in federation.notices],
@@ -258,8 +258,8 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
     plan = coordinator_plan(study, families, sites, payload["classes"], with_findings=bool(payload.get("findings")))
     body = payload["prepare"]
     plan.agreed = {
-        kind: replace(agreed, sides=sides)
-        for (kind, agreed), sides in zip(agreed_of(plan, body).items(), payload["sides"], strict=True)
+        kind: replace(agreed, split_sizes=sizes)
+        for (kind, agreed), sizes in zip(agreed_of(plan, body).items(), payload["split_sizes"], strict=True)
     }
     return Federation(plan, payload["described"], Message("prepare", body), tuple(map(read_notice, payload["notices"])))
 

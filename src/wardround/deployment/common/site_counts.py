@@ -15,7 +15,7 @@ from wardround.study.schema import Study
 
 
 def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
-    """Rows by side and class, and ages; None where a class or the ages would describe fewer than `smallest`
+    """Rows by subset and class, and ages; None where a class or the ages would describe fewer than `smallest`
     patients."""
     counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
     if records.has_findings:
@@ -85,7 +85,7 @@ def describe_deployed(
     All arms of a deployment use the same rows. The number of patients and distances between features stay unknown,
     because sites do not reveal whether they share a patient.
     """
-    sizes = {site: sum(counts[side] for side in ("train", "validation", "test")) for site, counts in facts.items()}
+    sizes = {site: sum(counts[subset] for subset in ("train", "validation", "test")) for site, counts in facts.items()}
     compared = dict(list(sizes.items())[:COMPARED_SITES])
     counts = {site: _known(facts[site]["classes"]) for site in compared}
     return [

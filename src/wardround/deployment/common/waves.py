@@ -224,29 +224,30 @@ def scored_records(
     ready, waiting = [], []
     for record in state.pending:
         number = record["trial"]
-        if record["round"] == trials[number].training.rounds and not final:
+        ended = record["round"] == trials[number].training.rounds
+        if ended and not final:
             waiting.append(record)  # its last model is scored when the wave ends
             continue
         shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **curve(number, bodies)})
+        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
     return ready, waiting
 
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Loss and accuracy pooled over all rows; of findings the mean of the sites' AUCs."""
     values: dict[str, float] = {}
-    for side in ("test", "validation"):
-        figures = pooled_figures(str(number), side, bodies) or {}
-        values |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
+    for subset in ("test", "validation"):
+        figures = pooled_figures(str(number), subset, bodies) or {}
+        values |= {f"{subset}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
     return values
 
 
-def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Figures of a trial's model over all rows of a side, with their number; None if there are none.
+def pooled_figures(number: str, subset: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Figures of a trial's model over all rows of a subset, with their number; None if there are none.
 
     `bodies` are those of sites, or of regions that have pooled theirs.
     """
-    parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
+    parts = [body["figures"][number][subset] for body in bodies if subset in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
         return None

@@ -16,7 +16,7 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
-from wardround.deployment.common.deployed_plan import Side, reported_sides
+from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.secure_wave import in_round, is_secure
 from wardround.deployment.common.spool import is_finite
@@ -180,14 +180,14 @@ def figures(
     """Sums for the curves, of the received model, which is that of the last round."""
     figures_by_trial: dict[str, Any] = {}
     for number in map(int, body["score"]):
-        sides: dict[str, Any] = {}
-        for side in ("test", "validation"):
-            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+        subsets: dict[str, Any] = {}
+        for subset in ("test", "validation"):
+            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], subset)
             curve = {} if prediction is None else curve_figures(prediction, session.study.deployment.smallest_cell)
             if curve:
-                sides[side] = curve
-        if sides:
-            figures_by_trial[str(number)] = sides
+                subsets[subset] = curve
+        if subsets:
+            figures_by_trial[str(number)] = subsets
     return figures_by_trial
 
 
@@ -201,15 +201,15 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     summaries: dict[str, Any] = {}
     names, predictions, thresholds = [], [], []
     for number, trial in trials.items():
-        sides: dict[str, Any] = {}
+        subsets: dict[str, Any] = {}
         cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
-        for side in reported_sides(session.study):
-            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+        for subset in reported_subsets(session.study):
+            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], subset)
             if prediction is None or not len(prediction.rows):
                 continue
             groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), prediction)
-            sides[side] = site_summary(prediction, classes, groups, smallest, cut if side == "test" else None)
-            if side == "test":
+            subsets[subset] = site_summary(prediction, classes, groups, smallest, cut if subset == "test" else None)
+            if subset == "test":
                 names.append((trial.arm, trial.seed))
                 predictions.append(prediction)
                 thresholds.append(cut)
@@ -217,8 +217,8 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
             prediction = own_prediction(session, trial, of_region, memories[number], "test")
             if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
-                sides[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
-        summaries[str(number)] = sides
+                subsets[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
+        summaries[str(number)] = subsets
         memory = memories[number]
         params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
         RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
@@ -250,17 +250,19 @@ def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -
     return own_thresholds(prediction, study.deployment.smallest_cell)
 
 
-def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
+def own_prediction(
+    session: Session, trial: Trial, shared: State, memory: Memory, subset: Subset
+) -> SitePrediction | None:
     """None if this arm is not scored here."""
     if session.site not in [site.name for site in trial.scored]:
         return None
     site = own_site(session, trial.scored)
-    rows: Rows = getattr(site, side)
+    rows: Rows = getattr(site, subset)
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
         scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
     label, score, loss, right = scores
-    numbers = getattr(site, f"{side}_rows")
+    numbers = getattr(site, f"{subset}_rows")
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
 
 

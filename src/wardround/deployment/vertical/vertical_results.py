@@ -35,7 +35,7 @@ def topology_facts(
     state = folder.path / "state"
     parts = [(state / "without" / f"{wave:05}.json", state / "summaries" / f"{wave:05}.json") for wave in range(waves)]
     without = [line for path, _ in parts for line in json.loads(path.read_bytes())]
-    whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["side"] == "test"]
+    whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["subset"] == "test"]
     return {
         arm.name: {
             "matched": dict(matched),

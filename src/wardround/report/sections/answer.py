@@ -51,8 +51,8 @@ def participation_sentence(results: Mapping[str, Any]) -> str | None:
 
 
 def _of_one(site: str, entry: Mapping[str, Any]) -> str:
-    why = f" ({entry['why']})" if entry["why"] else ""
-    if not entry["came"]:
+    why = f" ({entry['reason']})" if entry["reason"] else ""
+    if not entry["joined"]:
         return f"{site} did not take part{why}"
     parts = []
     if entry["rounds"] < entry["of"]:

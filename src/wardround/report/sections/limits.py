@@ -111,7 +111,7 @@ def _without_rows(evidence: Evidence) -> list[str]:
         "patients, distributions and correlations of columns.",
         "Whether a patient is at two hospitals could not be checked. One who is may have been tested at one and "
         "trained on at the other.",
-        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_uncertain_by:.3f}. Each "
+        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_error_bound:.3f}. Each "
         "site's own AUC is exact, and so are the other metrics, over the sites that told what they need.",
     ]
 

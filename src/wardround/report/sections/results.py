@@ -69,7 +69,7 @@ def arm_table(evidence: Evidence) -> Table:
     if evidence.deployed:
         note += (
             " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "
-            f"and may be off by up to {evidence.auc_uncertain_by:.3f}."
+            f"and may be off by up to {evidence.auc_error_bound:.3f}."
         )
     return compact(evidence, make_table("arms", "All arms", columns, rows, note))
 

@@ -128,7 +128,7 @@ def _as_told(evidence: Evidence) -> list[str]:
     if not evidence.deployed or not regions:
         return []
     words = ["Each hospital scored both models and told counts, so that intervals are over seeds and need two of them."]
-    bounds = [value or 0.0 for one in regions for value in (one.get("auc_uncertain_by") or {}).values()]
+    bounds = [value or 0.0 for one in regions for value in (one.get("auc_error_bound") or {}).values()]
     if evidence.headline.metric == "auc" and any(bounds):
         off = f"The AUC of a region may be off by up to {max(bounds):.3f}"
         words.append(f"{off}; intervals of AUC are wider by what both models' may be.")

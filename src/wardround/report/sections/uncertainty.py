@@ -110,7 +110,7 @@ def _calibrated(arm: str, told: dict[str, dict[str, Any]]) -> str:
         f"scores that are exactly right would be off by {chance:.1f} by chance."
     )
     unfitted = [site for site, one in found["sites"].items() if one["temperature"] is None]
-    sites, moved = len(found["sites"]), sum(one["moved"] > 0 for one in found["sites"].values())
+    sites, moved = len(found["sites"]), sum(one["changed"] > 0 for one in found["sites"].values())
     if moved:
         where = f"{moved} of {sites} sites" if moved < sites else "each site" if sites > 1 else "the site"
         said += f" With a temperature at {where} it is {after:.1f}."
@@ -182,7 +182,7 @@ def _referred(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     figures = [_change(evidence, metric, at["figures"][metric]) for metric in _metrics(evidence)]
     changes = [text for text in figures if text]
     said = (
-        f"If a clinician takes over the least clear rows: cuts for {100 * at['asked']:.0f} % of validation rows "
+        f"If a clinician takes over the least clear rows: cuts for {100 * at['target']:.0f} % of validation rows "
         f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}"
     )
     if at["reasons"][PREDICTION_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
@@ -605,7 +605,7 @@ def referral(evidence: Evidence) -> Figure | None:
             known = [(x, y) for x, y in zip(curve["share"], curve[metric], strict=True) if y is not None]
             x, y = [100 * a for a, _ in known], [scale * b for _, b in known]
             axes.plot(x, y, linewidth=1.4, label=name if axes is panels[0] else None, **looks(evidence, name))
-        for share in {one["referral"]["at"]["asked"] for one in told.values()}:
+        for share in {one["referral"]["at"]["target"] for one in told.values()}:
             axes.axvline(100 * share, color="grey", linewidth=0.8, linestyle=":")
         axes.set_xlabel("rows referred, %")
         axes.set_ylabel(f"{word} on the rest")

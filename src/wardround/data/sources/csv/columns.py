@@ -47,6 +47,8 @@ Sites = dict[str, Cells]  # one column at every hospital
 Omitted = dict[tuple[str, str], list[str]]  # columns by reason and by hospital, empty where it is so at all
 
 USED = ("numeric", "date", "categorical")
+AGE_NAMES = ("age", "age_years")
+SEX_NAMES = ("sex", "gender")
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
@@ -156,6 +158,7 @@ class Features:
     columns: tuple[Column, ...]
     recorded: dict[str, tuple[str, ...]]  # by hospital: the columns that its file has and that are used
     notices: list[Notice]
+    groups: pd.DataFrame  # `age` in years and `sex` as text, where recorded; they also stay features
 
 
 def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str]) -> tuple[list[str], list[Notice]]:
@@ -189,14 +192,21 @@ def _not_recorded(lacking: Mapping[str, tuple[str, ...]], own: bool) -> list[Not
 
 
 def read_features(
-    tables: Mapping[str, Table], rows: Sites, usage: Usage, declared: DeclaredColumns, sex: Mapping[str, str]
+    tables: Mapping[str, Table],
+    rows: Sites,
+    usage: Usage,
+    declared: DeclaredColumns,
+    age: str | None,
+    sex: str | None,
 ) -> Features:
-    """`rows` is any column of each file, to tell their number; `sex` is the column at each hospital in which words for
-    it are joined."""
+    """`rows` is any column of each file, to tell their number; `age` and `sex` name columns, where files have others
+    than the usual ones."""
+    sexes = column_at_sites(tables, sex, SEX_NAMES)
+    groups, group_notices = _groups(tables, rows, age, sexes)
     blank = {site: cells.blank() for site, cells in rows.items()}
     omitted: Omitted = {}
     make_plans = _plan_own_columns if usage == "own" else _plan_columns
-    plans = make_plans(tables, blank, declared, sex, omitted)
+    plans = make_plans(tables, blank, declared, sexes, omitted)
     if not plans:
         raise _nothing_left(usage, tables)
     parts = [_read(plan, declared) for plan in plans]
@@ -208,7 +218,8 @@ def read_features(
         for (kind, site), names in omitted.items()
     ]
     recorded = {site: tuple(plan.name for plan in plans if site in plan.recorded) for site in tables}
-    return Features(pd.DataFrame({column.name: values for values, column, _ in parts}), columns, recorded, notices)
+    values = pd.DataFrame({column.name: values for values, column, _ in parts})
+    return Features(values, columns, recorded, notices + group_notices, groups)
 
 
 def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
@@ -369,6 +380,34 @@ def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.S
     if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
         notices.append(Notice("case-of-levels", "info", columns=(name,)))
     return pd.Series(np.concatenate(parts), dtype=object), coded, notices
+
+
+def column_at_sites(tables: Mapping[str, Table], declared: str | None, usual: tuple[str, ...]) -> dict[str, str]:
+    """The declared column, or else one with a usual name. Hospitals with neither are left out."""
+    columns = {
+        site: declared if declared in table else next((n for word in usual for n in table if n.lower() == word), None)
+        for site, table in tables.items()
+    }
+    return {site: name for site, name in columns.items() if name is not None}
+
+
+def _groups(
+    tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
+) -> tuple[pd.DataFrame, list[Notice]]:
+    groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
+    blank = {site: cells.blank() for site, cells in rows.items()}
+    names = column_at_sites(tables, age, AGE_NAMES)
+    ages = {site: tables[site][name] for site, name in names.items()}
+    in_years = {s: cells for s, cells in ages.items() if names[s] == age or shape(cells) in ("numbers", "empty")}
+    if in_years:
+        groups["age"] = numbers(age or names[next(iter(in_years))], blank | in_years, as_dates=False)[0]
+    if sexes:
+        sites = blank | {site: tables[site][name] for site, name in sexes.items()}
+        # each by itself: a hospital's codes are spelt alike, whatever words the others have
+        by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
+        groups["sex"] = pd.concat(by_site, ignore_index=True)
+    unreadable = [site for site in ages if site not in in_years]
+    return groups, [Notice("age-not-in-years", "info", site, (names[site],)) for site in unreadable]
 
 
 def are_codes(columns: Iterable[Cells]) -> bool:

@@ -6,7 +6,6 @@ A numeric column is float64 with NaN, a categorical one `object` with None, whic
 """
 
 from collections.abc import Collection, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,24 +14,17 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice
-from wardround.data.records import Records, Source
+from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
-    SEX_WORDS,
     DeclaredColumns,
-    Sites,
     Type,
     Usage,
     agree_on_columns,
-    categories,
-    numbers,
     read_features,
-    shape,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
 from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
 
-AGE_NAMES = ("age", "age_years")
-SEX_NAMES = ("sex", "gender")
 OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 
@@ -86,29 +78,25 @@ def csv(
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
         labelled = read_target(target_of, rows, declared_classes)
-        sexes = column_at_sites(tables, sex, SEX_NAMES)
-        groups, group_notices = groups_of(tables, rows, age, sexes)
-        features = read_features(tables, rows, columns, declared, sexes)
-        numbers_of_classes = np.concatenate(list(labelled.numbers.values()))
-        ids, patient_notices = _patients(
-            whole, patient_of, shared_ids, features.values.assign(__target__=numbers_of_classes)
-        )
+        features = read_features(tables, rows, columns, declared, age, sex)
+        labels_of_rows = np.concatenate(list(labelled.numbers.values()))
+        with_labels = features.values.assign(__target__=labels_of_rows)
+        ids, patient_notices = _patients(whole, patient_of, shared_ids, with_labels)
         return Records(
             features=features.values,
-            target=numbers_of_classes,
+            target=labels_of_rows,
             classes=labelled.classes,
             hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
             columns=features.columns,
             patient=ids,
             numbering={site: "" if shared_ids else site for site, name in patient_of.items() if name},
-            groups=groups,
+            groups=features.groups,
             notes=(
                 *notices,
                 *_targets_elsewhere(tables, target_of, ignored),
                 *dropped,
                 *labelled.notices,
                 *features.notices,
-                *group_notices,
                 *patient_notices,
             ),
             recorded=features.recorded,
@@ -212,35 +200,6 @@ def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tu
     return labelled, notices
 
 
-def column_at_sites(tables: Mapping[str, Table], declared: str | None, usual: tuple[str, ...]) -> dict[str, str]:
-    """The declared column, or else one with a usual name. Hospitals with neither are left out."""
-    columns = {
-        site: declared if declared in table else next((n for word in usual for n in table if n.lower() == word), None)
-        for site, table in tables.items()
-    }
-    return {site: name for site, name in columns.items() if name is not None}
-
-
-def groups_of(
-    tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
-) -> tuple[pd.DataFrame, list[Notice]]:
-    """`age` in years and `sex` as text; they also stay features."""
-    groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
-    blank = {site: cells.blank() for site, cells in rows.items()}
-    names = column_at_sites(tables, age, AGE_NAMES)
-    ages = {site: tables[site][name] for site, name in names.items()}
-    in_years = {s: cells for s, cells in ages.items() if names[s] == age or shape(cells) in ("numbers", "empty")}
-    if in_years:
-        groups["age"] = numbers(age or names[next(iter(in_years))], blank | in_years, as_dates=False)[0]
-    if sexes:
-        sites = blank | {site: tables[site][name] for site, name in sexes.items()}
-        # each by itself: a hospital's codes are spelt alike, whatever words the others have
-        by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
-        groups["sex"] = pd.concat(by_site, ignore_index=True)
-    unreadable = [site for site in ages if site not in in_years]
-    return groups, [Notice("age-not-in-years", "info", site, (names[site],)) for site in unreadable]
-
-
 def _patients(
     tables: Mapping[str, Table], names: Mapping[str, str | None], shared_ids: bool, values: pd.DataFrame
 ) -> tuple[np.ndarray | None, list[Notice]]:
@@ -265,7 +224,3 @@ def _patients(
             notices.append(Notice("unknown-patients", "info", site, (name,), {"rows": len(unknown)}))
         parts.append(hashed)
     return np.concatenate(parts).astype(str), notices
-
-
-def short_hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:16]

@@ -17,17 +17,13 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice
-from wardround.data.records import Column, Records, Source
-from wardround.data.sources.csv.columns import DeclaredColumns, read_features
+from wardround.data.records import Records, Source, short_hash
+from wardround.data.sources.csv.columns import DeclaredColumns, Features, read_features
 from wardround.data.sources.csv.hospital_files import (
-    SEX_NAMES,
     check_declared,
     check_settings,
-    column_at_sites,
-    groups_of,
     require_column,
     rows_with_target,
-    short_hash,
     without,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
@@ -235,30 +231,19 @@ def csv_parties(
     return Source(load)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A party's columns, by its own rows."""
-
-    values: pd.DataFrame
-    columns: tuple[Column, ...]
-    groups: pd.DataFrame
-    notices: tuple[Notice, ...]
-
-
-def _read(party: str, whole: Table, table: Table, declared: DeclaredColumns, age: str | None, sex: str | None) -> Part:
+def _read(
+    party: str, whole: Table, table: Table, declared: DeclaredColumns, age: str | None, sex: str | None
+) -> Features:
     """The party with the labels may have nothing else."""
     rows = {party: next(iter(whole.values()))}
     if all(declared.types.get(name) == "ignore" for name in table):
         nothing = pd.DataFrame(index=pd.RangeIndex(len(rows[party].codes)))
-        return Part(nothing, (), nothing, ())
-    sexes = column_at_sites({party: table}, sex, SEX_NAMES)
-    groups, group_notices = groups_of({party: table}, rows, age if age in table else None, sexes)
-    features = read_features({party: table}, rows, "same", declared, sexes)
-    notices = (replace(notice, site=party) for notice in (*features.notices, *group_notices))
-    return Part(features.values, features.columns, groups, tuple(notices))
+        return Features(nothing, (), {}, [], nothing)
+    features = read_features({party: table}, rows, "same", declared, age if age in table else None, sex)
+    return replace(features, notices=[replace(notice, site=party) for notice in features.notices])
 
 
-def _joined(parts: Mapping[str, Part], keys: Mapping[str, Keys], labelled: str) -> PartyRecords:
+def _joined(parts: Mapping[str, Features], keys: Mapping[str, Keys], labelled: str) -> PartyRecords:
     """All columns, party by party, on the rows of the party with the labels. The labels are still to come."""
     _refuse_shared_names(parts)
     holder = keys[labelled]
@@ -330,7 +315,7 @@ def _visit_columns(
     return columns
 
 
-def _refuse_shared_names(parts: Mapping[str, Part]) -> None:
+def _refuse_shared_names(parts: Mapping[str, Features]) -> None:
     first: dict[str, str] = {}
     for party, part in parts.items():
         for column in part.columns:

@@ -98,8 +98,11 @@ def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monk
     asked = load_study(content)[0]
     monkeypatch.setattr("wardround.deployment.join.read_key", lambda path: None)
     monkeypatch.setattr("wardround.deployment.join.read_public_key", lambda content, path: None)
-    monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [asked])
-    monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
+    monkeypatch.setattr("wardround.deployment.join.approvals_of", lambda site: {asked.hash: None})
+    monkeypatch.setattr("wardround.deployment.join.approved_study", lambda site, study_hash, families: asked)
+    monkeypatch.setattr(
+        "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
+    )
     found = {one.name: one for one in preflight(site)}
     assert found["privacy"].state.startswith(
         "epsilon 0 spent so far, 2 after this study, at delta 1e-05: more than 1.5"
