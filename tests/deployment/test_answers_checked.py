@@ -21,7 +21,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.flat.site_handler import failure
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
-from wardround.report.sections.answer import participation_sentence
+from wardround.report import participation_sentence
 
 SITES = ("alder", "birch", "cedar")
 Change = Callable[[dict[str, Any], Tree], None]

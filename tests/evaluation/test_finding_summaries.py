@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.evaluation.finding_predictions import NAMES, a_study, label_names, predictions, records_of, score_names
 from tests.noticed import noticed
-from wardround.deployment.common.site_counts import without_small_findings
 from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
@@ -24,6 +23,7 @@ from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_metrics
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.evaluation.thresholds import best_threshold
+from wardround.privacy.disclosure.small_cells import suppress_small_findings
 from wardround.study.schema import METRICS
 
 SMALLEST = 5
@@ -372,13 +372,13 @@ def rows_with(**groups: int) -> np.ndarray:
     ids=["all", "few have it", "few have it not", "one alone", "few others", "few both", "few several", "few none"],
 )
 def test_counts_of_findings_are_withheld(present: np.ndarray, expected: dict[str, int | None]) -> None:
-    assert without_small_findings(present, np.arange(len(present)), "abc", SMALLEST) == expected
+    assert suppress_small_findings(present, np.arange(len(present)), "abc", SMALLEST) == expected
 
 
 def test_counts_of_findings_count_patients() -> None:
     present = rows_with(a=20, b=20, n=60)
     people = np.concatenate([np.zeros(20, dtype=int), np.arange(1, 81)])  # all rows with `a` are one patient's
-    assert without_small_findings(present, people, "abc", SMALLEST) == {"a": None, "b": 20, "c": 0, "no finding": None}
+    assert suppress_small_findings(present, people, "abc", SMALLEST) == {"a": None, "b": 20, "c": 0, "no finding": None}
 
 
 # What was told, put together

@@ -55,9 +55,12 @@ def as_text(content: Mapping[str, Any]) -> bytes:
 
 def seal(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """The content of bundle.json."""
-    content = {key: value for key, value in about.items() if key not in ("files", "id", "seal")}
-    content["files"] = {name: sha256(files[name]).hexdigest() for name in sorted(files)}
-    content = without_nan(content)
+    content = {key: value for key, value in about.items() if key != "files"}
+    return _sealed({**content, "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)}})
+
+
+def _sealed(about: Mapping[str, Any]) -> bytes:
+    content: dict[str, Any] = without_nan({key: about[key] for key in about if key not in ("id", "seal")})
     content["id"] = _digest({key: value for key, value in content.items() if key != "made"})
     content["seal"] = _digest(content)
     return as_text(content)
@@ -135,14 +138,8 @@ def _parsed(text: bytes, path: Path, kind: SealedKind) -> dict[str, Any]:
 
 def _is_sealed(about: Mapping[str, Any], text: bytes) -> bool:
     """Compares bytes, so that repeated keys are refused as well."""
-    files = about.get("files")
-    if not isinstance(files, dict):
-        return False
-    content = {key: value for key, value in about.items() if key not in ("id", "seal")}
     try:
-        identity = _digest({key: value for key, value in content.items() if key != "made"})
-        whole = _digest({**content, "id": identity})
-        return text == as_text(about) and about.get("id") == identity and about.get("seal") == whole
+        return isinstance(about.get("files"), dict) and _sealed(about) == text
     except (ValueError, RecursionError):  # NaN, or deeply nested lists
         return False
 

@@ -19,6 +19,7 @@ KNOWN_SCHEMA = 1
 KNOWN_ATTACK = 1  # `schema` of attack.json
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites", "primary_metric", "answer"}
+ROLES = ("training", "validation", "test")  # of rows
 KINDS = ("sex", "age", "view")  # of groups, in the order in which they are named
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
@@ -66,10 +67,14 @@ class Evidence:
 
     def curve(self, arm: str, column: str) -> tuple[list[int], list[float]]:
         """Rounds and means over seeds, where there is one."""
-        found = self.results["curves"][arm]
-        points = zip(found["round"], found.get(column, []), strict=False)
+        curves = self.results["curves"][arm]
+        points = zip(curves["round"], curves.get(column, []), strict=False)
         known = [(number, value) for number, value in points if value is not None]
         return [number for number, _ in known], [value for _, value in known]
+
+    def last(self, arm: str, column: str) -> float | None:
+        values = self.curve(arm, column)[1]
+        return values[-1] if values else None
 
     @cached_property
     def partial(self) -> dict[str, Any]:
@@ -95,12 +100,16 @@ class Evidence:
 
     @property
     def reference(self) -> str | None:
-        reference = self.study.get("evaluation", {}).get("reference")
-        return str(reference) if reference else None
+        return self.study.get("evaluation", {}).get("reference") or None
 
     @cached_property
     def sites(self) -> list[str]:
         return list(dict.fromkeys(site for arm in self.arms.values() for site in arm["sites"]))
+
+    @property
+    def site_counts(self) -> dict[str, dict[str, Any]]:
+        """Rows of each site by role and class, with the first seed."""
+        return dict(self.results["sites"][0]["sites"])
 
     @property
     def variants(self) -> dict[str, Any]:
@@ -109,7 +118,7 @@ class Evidence:
 
     @property
     def classes(self) -> list[str]:
-        return list(next(iter(self.results["sites"][0]["sites"].values()))["classes"])
+        return list(next(iter(self.site_counts.values()))["classes"])
 
     @property
     def local(self) -> str | None:
@@ -135,8 +144,8 @@ class Evidence:
     @cached_property
     def kinds(self) -> list[str]:
         """Of groups of patients, such as sex, of which any arm has figures."""
-        found = dict.fromkeys(kind for arm in self.arms.values() for kind in arm["subgroups"] if arm["subgroups"][kind])
-        return sorted(found, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
+        kinds = dict.fromkeys(kind for arm in self.arms.values() for kind in arm["subgroups"] if arm["subgroups"][kind])
+        return sorted(kinds, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
 
     @property
     def own_models(self) -> list[str]:
@@ -164,23 +173,14 @@ class Evidence:
         return {name: arm["uncertainty"] for name, arm in self.arms.items() if arm.get("uncertainty") is not None}
 
     @property
-    def has_uncertainty(self) -> bool:
-        return bool(self.uncertainty or (self.deployed and self.study.get("uncertainty")))
+    def private_arms(self) -> Mapping[str, Any]:
+        """What protects which arm, variants included. Nothing where no arm has [privacy]."""
+        return (self.results.get("privacy") or {}).get("arms") or {}
 
     @property
-    def has_private_arms(self) -> bool:
-        return bool((self.results.get("privacy") or {}).get("arms"))
-
-    @cached_property
     def protected_arms(self) -> dict[str, Any]:
         """Arms of the study as it stands that protect something, by name."""
-        described = (self.results.get("privacy") or {}).get("arms", {})
-        return {name: arm for name, arm in described.items() if name in self.arms or name in self.partial}
-
-    def protection(self, arm: str) -> Mapping[str, Any]:
-        """Nothing where no arm has [privacy]."""
-        protection: Mapping[str, Any] = ((self.results.get("privacy") or {}).get("arms") or {}).get(arm) or {}
-        return protection
+        return {name: arm for name, arm in self.private_arms.items() if name in self.arms or name in self.partial}
 
     @property
     def synthetic(self) -> bool:
@@ -191,15 +191,18 @@ class Evidence:
         """Across hospitals: predictions of rows are not in the folder."""
         return bool(self.results.get("deployed"))
 
+    @property
+    def shares_patients(self) -> bool:
+        """Whether patients of test rows are among some site's training rows."""
+        return any(shared["rows"] for sites in self.results["leakage"].values() for shared in sites.values())
+
     @cached_property
-    def rates(self) -> dict[str, float]:
-        """Per cent of a site's rows that are of the positive class, where there are two classes and it is known."""
+    def rates(self) -> list[float]:
+        """Per cent of each site's rows that are of the positive class, where there are two classes and it is known."""
         if len(self.classes) != 2 or self.findings:
-            return {}
-        positive = self.classes[1]
-        described = self.results["sites"][0]["sites"]
-        known = {site: counts for site, counts in described.items() if counts["classes"][positive] is not None}
-        return {site: 100 * counts["classes"][positive] / rows_of(counts) for site, counts in known.items()}
+            return []
+        counts = [(site["classes"][self.classes[1]], rows_of(site)) for site in self.site_counts.values()]
+        return [100 * positive / rows for positive, rows in counts if positive is not None]
 
     @cached_property
     def deployment(self) -> Deployment:
@@ -217,23 +220,25 @@ class Evidence:
         return max((arm.get("auc_error_bound") or 0.0 for arm in self.arms.values()), default=0.0)
 
     def tests(self, variant: str = "") -> list[dict[str, Any]]:
-        return [
-            test
-            for test in self.results["tests"]
-            if test["metric"] == self.headline.metric and self.results["arms"][test["arm"]]["variant"] == variant
-        ]
+        """The arms of a variant against the reference, in the primary metric."""
+        return self._primary("tests", variant)
 
-    def across(self, arm: str, kind: str) -> list[dict[str, Any]]:
+    def benefit(self) -> list[dict[str, Any]]:
+        """Each site in each arm against the same site training alone."""
+        return self._primary("benefit", "")
+
+    def _primary(self, key: str, variant: str) -> list[dict[str, Any]]:
+        entries = [entry for entry in self.results[key] if entry["metric"] == self.headline.metric]
+        return [entry for entry in entries if self.results["arms"][entry["arm"]]["variant"] == variant]
+
+    def site_differences(self, arm: str, kind: str) -> list[dict[str, Any]]:
         """An arm against training alone (`alone`, the mean over sites only) or against the `reference`."""
-        wanted = (arm, kind, self.headline.metric)
-        return [e for e in self.results.get("site_differences", ()) if (e["arm"], e["kind"], e["metric"]) == wanted]
+        key = (arm, kind, self.headline.metric)
+        return [e for e in self.results.get("site_differences", ()) if (e["arm"], e["kind"], e["metric"]) == key]
 
-    def benefit(self, variant: str = "") -> list[dict[str, Any]]:
-        return [
-            entry
-            for entry in self.results["benefit"]
-            if entry["metric"] == self.headline.metric and self.results["arms"][entry["arm"]]["variant"] == variant
-        ]
+    def mean_difference(self, arm: str, kind: str) -> dict[str, Any] | None:
+        """On average over sites."""
+        return next((entry for entry in self.site_differences(arm, kind) if entry["site"] is None), None)
 
 
 def rows_of(counts: Mapping[str, Any]) -> int:
@@ -276,20 +281,19 @@ def read_results(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_attack(folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `wardround attack` found; refused where another version wrote it, or where it speaks of another study."""
+    """What `wardround attack` measured; refused where another version wrote it, or where it speaks of another study."""
     path = folder.path / "attack.json"
     if not path.is_file():
         return None
-    found, remedy = folder.read_json("attack.json"), f"Repeat `wardround attack {folder.path}`, or delete the file."
-    if not isinstance(found, dict) or found.get("schema") != KNOWN_ATTACK or "passed" not in found:
+    attack, remedy = folder.read_json("attack.json"), f"Repeat `wardround attack {folder.path}`, or delete the file."
+    if not isinstance(attack, dict) or attack.get("schema") != KNOWN_ATTACK or "passed" not in attack:
         raise RunError(str(path), "was written by another version of wardround, or changed", remedy)
-    if (found.get("study") or {}).get("hash") != results["study"]["hash"]:
+    if (attack.get("study") or {}).get("hash") != results["study"]["hash"]:
         raise RunError(str(path), "is of another study", remedy)
-    return found
+    return attack
 
 
 def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:
-    """Predictions or summaries must be there for every arm and seed, and be those that the run made."""
     there = _summarised(folder) if results.get("deployed") else _predicted(folder)
     what = base.partition(".")[0]
     selected = {choice["arm"] for choice in results["selection"]}

@@ -12,8 +12,8 @@ from rich.text import Text
 from wardround.cli.rendering import MOST_SITES, console, show_json
 
 if TYPE_CHECKING:
+    from wardround.report import Evidence
     from wardround.report.compare import Comparison
-    from wardround.report.evidence import Evidence
     from wardround.report.headline import Headline
     from wardround.report.render.table import Table as ReportTable
     from wardround.runs.execute import Progress, StudyRun
@@ -35,7 +35,7 @@ MOST_ARMS = 40
 
 def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
     """Make the report, unless it is there already or not wanted, and show the run."""
-    from wardround.report.build import build_report
+    from wardround.report import build_report
 
     report = run.folder / "report.html"
     if with_report and (run.fresh or not report.is_file()):
@@ -64,7 +64,7 @@ def drawing_workers() -> int:
 
 
 def show_run(run: "StudyRun", report: str | None) -> None:
-    from wardround.report.evidence import read_evidence
+    from wardround.report import read_evidence
     from wardround.report.phrases import SYNTHETIC, ranking_sentence
     from wardround.report.sections.answer import answer, participation_sentence
     from wardround.report.sections.design.settings import design

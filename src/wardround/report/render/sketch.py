@@ -46,8 +46,7 @@ class Box(NamedTuple):
 def canvas(height: float) -> tuple[Figure, Any]:
     drawn = Figure(figsize=(WIDTH, height))
     axes = drawn.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, WIDTH)
-    axes.set_ylim(height, 0)
+    axes.set(xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
     return drawn, axes
 
