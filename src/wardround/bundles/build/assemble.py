@@ -229,8 +229,7 @@ def model_of(
     shape |= {"findings": True} if has_findings else {}
     shape |= {"parts": [asdict(part) for part in inputs.parts]} if inputs.parts else {}
     description = {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
-    plain: dict[str, Any] = json.loads(json.dumps(description))
-    return plain
+    return dict(json.loads(json.dumps(description)))  # plain lists and dicts
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
