@@ -352,8 +352,8 @@ def disclosable(site: str, error: WardroundError) -> Notice:
         return Notice("site-fails-check", "warning", site, details={"check": error.notice.code})
     if isinstance(error, DataError | CheckError):
         return Notice("site-data-unusable", "warning", site)
-    is_about_peer = isinstance(error, SiteError) and error.notice.site != site
-    return failure(site, error.problem, (error.where,) if is_about_peer else ())
+    about = error.notice.site if isinstance(error, SiteError) else site
+    return failure(site, error.problem, () if about == site else (about,))
 
 
 def failure(site: str, reason: str, peers: tuple[str, ...] = ()) -> Notice:
