@@ -45,12 +45,15 @@ COLUMNS = [
     ("vertical", "split"),
     ("vertical", "deployed"),
 ]
-IMAGE_MODELS = ("cnn", "residual", "resnet", "densenet")
+LARGE_MODELS = ("resnet", "densenet")
+IMAGE_MODELS = ("cnn", "residual", *LARGE_MODELS)
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [4]},
     "adapter": {"latent": 4, "hidden": [4]},
     "cnn": {"channels": [2, 2], "hidden": 4},
     "residual": {"widths": [4, 4]},
+    "resnet": {"stem": "imagenet"},
+    "densenet": {"stem": "imagenet"},
 }
 YES, NO_EFFECT = "yes", "(yes)"
 
@@ -92,7 +95,7 @@ class Cell:
             "data": {**(images if kind in IMAGE_MODELS else data), **({"schema": "own"} if kind == "adapter" else {})},
             "sites": {"partition": "iid", "count": 3} if kind in IMAGE_MODELS else {"partition": "by-hospital"},
             "model": {"kind": kind, **SMALL.get(kind, {}), **({"norm": self.norm} if self.norm else {})},
-            "training": {"rounds": 2, "lr": 0.05, "batch_size": 16},
+            "training": {"rounds": 1 if kind in LARGE_MODELS else 2, "lr": 0.05, "batch_size": 16},
             "topology": TOPOLOGIES[self.topology],
             "privacy": {} if self.privacy == "none" else {self.privacy: PRIVACY[self.privacy]},
             "evaluation": {"seeds": {"count": 1}},

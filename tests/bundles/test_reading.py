@@ -237,7 +237,7 @@ def test_the_first_line_with_a_text_is_named() -> None:
 def test_decimal_commas_where_the_separator_is_none() -> None:
     made = read((Column("x"),), {"x": pa.array(["1,5", "2", "-3,25"])}, commas=True)
     np.testing.assert_array_equal(made.table.numbers[:, 0], [1.5, 2, -3.25])
-    assert made.notations == {"x": Notation(commas=True)}
+    assert made.notations == {"x": Notation.COMMAS}
 
 
 def test_points_in_one_block_and_commas_in_another_are_refused_as_in_one_file() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles import Registry, find_bundle, load_bundle
 from wardround.bundles.registry import registry as registries
-from wardround.bundles.registry.listing import listing
+from wardround.bundles.registry.registry import listing
 from wardround.bundles.registry.versions import default_name, parse_name
 from wardround.core.errors import BundleError
 from wardround.runs.audit import AuditLog
@@ -133,7 +133,7 @@ def test_versions_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
-        (lambda r: r.promote("heart"), "says no version"),
+        (lambda r: r.promote("heart"), "names no version"),
         (lambda r: r.promote("heart@1"), "is in use already"),
         (lambda r: r.promote("heart@3"), "there is no such version"),
         (lambda r: r.promote("heart@0"), "there is no such version"),

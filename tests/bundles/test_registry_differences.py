@@ -69,7 +69,7 @@ def test_two_arms_differ_in_all_that_they_do_not_share(tmp_path: Path) -> None:
     assert told.pop("origin: study hash") == ("a" * 64, "b" * 64)
     assert told.pop("origin: arm") == ("fedavg", "local")
     assert told.pop("training: training rows of south") == (60, None)
-    assert told.pop("training: training rows of east") == (None, "not told")
+    assert told.pop("training: training rows of east") == (None, "not known")
     assert told.pop("model: kind") == ("logistic", "mlp")
     assert told.pop("model: hidden") == (None, [4])
     assert told.pop("model: inputs") == ([3], [4])
@@ -124,7 +124,7 @@ def test_more_classes_have_no_threshold(tmp_path: Path) -> None:
 def test_what_has_no_topic_of_its_own_is_still_a_difference(tmp_path: Path) -> None:
     a = made(tmp_path / "a", card=card(0.8))
     assert found(a, made(tmp_path / "b", card={**card(0.8), "limits": ["x"]})) == {
-        "other: the card's words": (None, None)
+        "other: the card's text": (None, None)
     }
     told = found(a, made(tmp_path / "c", card=card(0.8), new_in_a_later_version=1))
     assert told == {"other: bundle.json": (None, ["new_in_a_later_version"])}

@@ -20,7 +20,7 @@ from wardround.core import tree
 from wardround.core.errors import StudyError
 from wardround.data.partition import Partitioner
 from wardround.data.records import Records
-from wardround.report.build import build_report
+from wardround.report import build_report
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 

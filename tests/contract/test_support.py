@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from scripts.write_support_page import (
+    LARGE_MODELS,
     NO_EFFECT,
     PAGE,
     PRIVACY_TITLES,
@@ -24,8 +25,6 @@ from wardround.core.errors import WardroundError
 from wardround.engines import ENGINES
 from wardround.models import MODELS
 from wardround.training.rounds import site_model
-
-LARGE = ("resnet", "densenet")
 
 
 @cache
@@ -88,7 +87,7 @@ def test_each_combination_of_an_algorithm_trains_or_is_refused_as_the_page_says(
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=pytest.mark.slow if row.startswith(LARGE) else ()) for row in model_rows()]
+    "row", [pytest.param(row, marks=pytest.mark.slow if row.startswith(LARGE_MODELS) else ()) for row in model_rows()]
 )
 def test_each_combination_of_a_model_trains_or_is_refused_as_the_page_says(row: str) -> None:
     for cell, mark in cells_of("Models", row, model_rows()[row]):

@@ -110,6 +110,9 @@ def test_every_code_is_declared_whole_and_every_code_that_is_raised_is_declared(
     source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     raised = set(re.findall(r'Notice\(\s*"([a-z0-9-]+)"', source))
     assert raised <= set(CODES)
+    families = re.findall(r'Notice\(\s*f"([a-z]+-){', source)  # a code for each kind of problem of an image
+    unused = [code for code in CODES if f'"{code}"' not in source.replace(f'"{code}":', "")]
+    assert [code for code in unused if not code.startswith(tuple(families))] == []
     assert set(CHECKS) >= {"no-rows", "few-rows", "one-site", "shared-rows", "leak", "target-leak", "copies"}
     assert set(CHECKS) >= {"label-direction", "one-class", "rare-class", "missing-class", "empty-column"}
     assert set(CHECKS) >= {"constant-column", "odd-values"}
@@ -171,6 +174,123 @@ WORDING = {
     Notice("few-matched-patients", "warning", arm="split", counts={"patients": 16, "of": 160}): (
         "split: only 16 of 160 training patients are at all parties, so that its model says little"
     ),
+    # reading
+    Notice("source-note", "info", details={"text": "made-up rows"}): "made-up rows",
+    Notice("column-not-recorded", "info", "a", ("x", "y"), details={"use": "own"}): (
+        "a: does not record 'x', 'y'; it uses the columns that it has"
+    ),
+    Notice("column-not-recorded", "warning", "a", ("x",), details={"use": "missing"}): (
+        "a: does not record 'x'; counts as missing there"
+    ),
+    Notice("column-not-shared", "info", columns=("x",)): "not at every hospital, left out: 'x'",
+    Notice("column-left-out", "info", "a", ("x",), details={"reason": "id"}): "a: left out (identifiers): 'x'",
+    Notice("column-left-out", "info", columns=("x",), details={"reason": "undeclared date"}): (
+        "left out (dates; `types = { NAME = \"date\" }` makes one a feature): 'x'"
+    ),
+    Notice("column-set-aside", "info", "a", ("x",), {"rows": 3, "of": 9}): (
+        "a: x counts as not recorded; 3 of 9 rows have a value in it"
+    ),
+    Notice("declaration-not-used", "info", columns=("x",), details={"setting": "levels"}): (
+        "'x': the study's `levels` are not used here: the column holds numbers, which have no levels"
+    ),
+    Notice("declared-column-missing", "info", "a", ("x",)): "a: named by the study, and not in this file: 'x'",
+    Notice("dates-as-years", "info", columns=("x",)): "'x': dates, read as years since 2000-01-01",
+    Notice("infinite-values", "info", "a", ("x",), {"values": 3}): "a: 'x': 3 infinite values, read as missing",
+    Notice("decimal-commas", "info", "a", ("x",)): "a: 'x': commas read as decimal signs",
+    Notice("impossible-values", "info", "a", ("x",), {"rows": 3}): (
+        "a: x is 0 in 3 rows, which is impossible; read as missing"
+    ),
+    Notice("spellings-joined", "info", columns=("x",), counts={"spellings": 5, "levels": 2}): (
+        "'x': 5 spellings joined into 2 levels"
+    ),
+    Notice("case-of-levels", "info", columns=("x",)): (
+        "'x': levels that differ only in upper and lower case count as different"
+    ),
+    Notice("rows-without-target", "info", "a", ("y",), {"rows": 1, "of": 3}): (
+        "a: 1 of 3 rows left out, without a value in 'y'"
+    ),
+    Notice("rows-dropped", "info", "a", counts={"rows": 6, "of": 303}): (
+        "a: 6 of 303 rows have gaps and were dropped, 297 remain"
+    ),
+    Notice("target-elsewhere", "warning", "a", ("worse",), other_sites=("b",)): (
+        "a: 'worse', the target at 'b', is a feature: does it reveal the outcome?"
+    ),
+    Notice("target-words", "warning", columns=("y",), other_sites=("a", "b"), details={"a": "yes/no", "b": "1/0"}): (
+        "target 'y': yes/no at 'a', 1/0 at 'b'. These were taken to mean the same; please confirm that they do."
+    ),
+    Notice("age-not-in-years", "info", "a", ("age",)): "a: 'age' is not in years, so there are no age groups",
+    Notice("no-patient-column", "info", "a"): (
+        "a: no column says which patient a row is of; equal rows count as one patient"
+    ),
+    Notice("unknown-patients", "info", "a", ("who",), {"rows": 2}): (
+        "a: 2 rows without a value in 'who', each taken as another patient's"
+    ),
+    Notice("impossible-ages", "info", counts={"ages": 2, "oldest": 120}): (
+        "2 ages are 0, above 120 or not a number, read as missing"
+    ),
+    Notice("party-lacks-patients", "info", "lab", counts={"patients": 1, "of": 4}, other_sites=("clinic",)): (
+        "lab: does not have 1 of the 4 patients of 'clinic'"
+    ),
+    Notice("visits-not-matched", "info", "lab", counts={"rows": 1}, other_sites=("clinic",)): (
+        "lab: does not have the visits of 1 rows of 'clinic'"
+    ),
+    Notice("may-be-target", "info", columns=("y",), classes=("no", "yes")): (
+        "'y': as a target, 'yes' would be the positive class and 'no' the other. If 'yes' means healthy here, say so "
+        "with `positive`, or with `labels`"
+    ),
+    # images and synthetic rows
+    Notice("synthetic-rows", "info", counts={"rows": 9, "seed": 1}, details={"what": "rows", "recipe": "r"}): (
+        "all 9 rows are synthetic (r, seed 1): no patient is behind them"
+    ),
+    Notice("image-missing", "info", counts={"images": 7, "of": 9}, files=("a.png", "b.png")): (
+        "images that the table names have no file, left out: 7 of 9 (a.png, b.png, ...)"
+    ),
+    Notice("dicom-unwindowed", "info", counts={"images": 2, "black": 0.1, "white": 99.9}): (
+        "2 images without a usable window: the 0.1th percentile became black, the 99.9th white"
+    ),
+    Notice("uncertain-labels", "info", counts={"labels": 3, "images": 2}, details={"uncertain": "zero"}): (
+        "3 uncertain labels (-1) in 2 images, taken as absent"
+    ),
+    # runs
+    Notice("diverged", "warning", arm="fedavg", seeds=(1, 4)): (
+        "fedavg: training diverged; the scores are not numbers and count nowhere (with 1 of 4 seeds)"
+    ),
+    Notice("saturated-scores", "warning", arm="fedavg", counts={"share": 0.25}): (
+        "fedavg: has a higher test loss than the same answer for everybody would have, and 25% of its scores are "
+        "nearly 0 or 1; the learning rate (`lr`) may be too high, or the rows too few for the model"
+    ),
+    Notice("flat-loss", "warning", arm="fedavg"): (
+        "fedavg: has hardly changed its training loss; the learning rate (`lr`) may be too low, or the rounds too few"
+    ),
+    Notice("update-not-finite", "warning", "a", arm="fedavg", counts={"rounds": 1}): (
+        "a: its update of fedavg had numbers that are not finite in 1 round, and counted for nothing there"
+    ),
+    Notice(
+        "figures-withheld",
+        "info",
+        "a",
+        counts={"smallest": 5},
+        classes=("v",),
+        seeds=(2, 4),
+        details={"part": "tested"},
+    ): (
+        "a: fewer than 5 patients tested of class v; its figures by class stay there and count nowhere else (with 2 of "
+        "4 seeds)"
+    ),
+    Notice("large-share-of-weight", "warning", "a", counts={"share": 0.987}): (
+        "a: has 99% of all training rows, so that it alone decides more than half of every average that is weighted by "
+        "rows"
+    ),
+    Notice("site-failed", "warning", "a", other_sites=("b",), details={"reason": "sent nothing"}): (
+        "a: failed: b: sent nothing"
+    ),
+    Notice("site-fails-check", "warning", "a", details={"check": "leak"}): (
+        "a: failed: its rows fail the check leak; its own screen says how"
+    ),
+    Notice("site-answer-unusable", "warning", "a", details={"reason": "too long"}): (
+        "a: sent an answer that cannot be used: too long"
+    ),
+    Notice("region-left", "warning", "a", details={"region": "north"}): "a: its region north left",
 }
 
 

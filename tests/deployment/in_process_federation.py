@@ -42,6 +42,11 @@ def body_of(sealed: Sealed) -> dict[str, Any]:
     return found
 
 
+def reason_in(body: Mapping[str, Any]) -> str:
+    """Why a site failed, in its answer."""
+    return str(body["notice"]["details"]["reason"])
+
+
 @dataclass
 class OpenGate:
     """Approves of one study; refuses as long as `refusal` is set, or the approval is `withdrawn`."""

@@ -130,7 +130,7 @@ def assert_same_regions(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
                 assert here[metric]["mean"] == pytest.approx(there[metric]["mean"], rel=1e-6), (region, kind, metric)
                 assert here[metric]["seeds"] == there[metric]["seeds"]
             off = abs(here["auc"]["mean"] - there["auc"]["mean"])
-            assert off <= told["auc_uncertain_by"][kind] + 1e-12, (region, kind)
+            assert off <= told["auc_error_bound"][kind] + 1e-12, (region, kind)
         assert told["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
         assert told["difference"]["brier"]["interval"] == pytest.approx(
             ours[region]["difference"]["brier"]["interval"], abs=1e-6

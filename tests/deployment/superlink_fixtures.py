@@ -20,7 +20,7 @@ def made_linked(folder: Path) -> Any:
     kit = CoordinatorKit.load(
         provision(federation_fixtures.study(), federation_fixtures.SITES, folder / "kits", port=free_port("127.0.0.1"))
     )
-    keys = {site: read_public_key(pem, site).public for site, pem in kit.sites.items()}
+    keys = {site: read_public_key(pem, site).public for site, pem in kit.public_keys.items()}
     return SuperLink("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
 
 

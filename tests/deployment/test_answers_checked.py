@@ -18,9 +18,10 @@ from tests.deployment.test_hostile_ends import forged
 from tests.noticed import noticed
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
+from wardround.deployment.flat.site_handler import failure
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
-from wardround.report.sections.answer import participation_sentence
+from wardround.report import participation_sentence
 
 SITES = ("alder", "birch", "cedar")
 Change = Callable[[dict[str, Any], Tree], None]
@@ -126,7 +127,7 @@ def test_impossible_counts_before_the_first_round_are_refused(change: Change, tm
     lies(network, "facts", change)
     network.run()
     assert any(line.startswith("cedar: sent an answer that cannot be used") for line in network.lines)
-    assert results(network)["participation"]["cedar"]["came"] is False
+    assert results(network)["participation"]["cedar"]["joined"] is False
     assert all(list(one) == ["alder", "birch"] for one in network.folder.records()["sites"])
 
 
@@ -191,14 +192,14 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
     found = results(network)["participation"]
     assert list(found) == list(SITES)
     assert found["cedar"] == {
-        "came": False,
+        "joined": False,
         "rounds": 0,
         "of": 0,
         "scored": False,
-        "why": "did not answer the greeting in time",
+        "reason": "did not answer the greeting in time",
     }
     rounds = len(network.folder.records())
-    assert found["alder"] == {"came": True, "rounds": rounds, "of": rounds, "scored": True, "why": None}
+    assert found["alder"] == {"joined": True, "rounds": rounds, "of": rounds, "scored": True, "reason": None}
     words = participation_sentence(results(network))
     assert words is not None
     assert words.startswith("Not everybody took part: 2 of 3 invited hospitals")
@@ -216,9 +217,9 @@ def test_who_left_in_the_middle_is_counted(tmp_path: Path) -> None:
     lies(network, "train", lambda body, tensors: body["trials"].clear(), round_number=1)
     network.run()
     entry = results(network)["participation"]["cedar"]
-    assert (entry["came"], entry["rounds"], entry["scored"]) == (True, 1, False)
+    assert (entry["joined"], entry["rounds"], entry["scored"]) == (True, 1, False)
     assert entry["of"] == len(network.folder.records())
-    assert entry["why"].startswith("sent an answer that cannot be used")
+    assert entry["reason"].startswith("sent an answer that cannot be used")
 
 
 def test_a_hospital_with_more_than_half_of_all_weight_is_noticed(tmp_path: Path) -> None:
@@ -260,7 +261,11 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if site == "cedar" and kind_of(sealed) == "train":
-            reason = {"reason": ESCAPES, "until": None} if kind == "refused" else {"problem": ESCAPES}
+            reason = (
+                {"reason": ESCAPES, "until": None}
+                if kind == "refused"
+                else {"notice": {**failure(site, "x").to_json(), "details": {"reason": ESCAPES}}}
+            )
             return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
         return answer
 

@@ -336,7 +336,7 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
     records = network.folder.records()
     assert [list(one) for one in records[records["round"] == 2]["sites"]] == [["alder", "birch"]] * 2
     entry = network.folder.read_json("results.json")["participation"]["cedar"]
-    assert entry == {"came": True, "rounds": 6, "of": 8, "scored": True, "why": None}  # of two arms
+    assert entry == {"joined": True, "rounds": 6, "of": 8, "scored": True, "reason": None}  # of two arms
     assert_replayed(network, content)
     plan = load_plan(*load_study(content, sources=KNOWN))
     happened: list[Any] = records[records["arm"] == "scaffold"].to_dict("records")

@@ -70,7 +70,7 @@ def test_figures_that_need_no_threshold_are_the_simulations(results: dict[str, A
         assert set(arm) == set(theirs)
         for metric in ("brier", "loss"):
             assert arm["metrics"][metric]["mean"] == pytest.approx(theirs["metrics"][metric]["mean"], abs=1e-7)
-        bound = arm["auc_uncertain_by"]
+        bound = arm["auc_error_bound"]
         assert 0 < bound < 0.1
         assert arm["metrics"]["auc"]["mean"] == pytest.approx(theirs["metrics"]["auc"]["mean"], abs=bound + 1e-7)
         for site in NAMES:

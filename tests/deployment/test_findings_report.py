@@ -10,7 +10,7 @@ from tests.deployment import radiology_sites as radiology
 from tests.deployment.parity import Both, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from wardround.cli.studies.render_run import show_run
-from wardround.report.build import build_report
+from wardround.report import build_report
 from wardround.runs.execute import StudyRun
 
 SMALLEST = 6

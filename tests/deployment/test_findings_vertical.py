@@ -106,7 +106,7 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
     assert results["findings"] == list(FINDINGS)
     ours, theirs = results["arms"]["split"], alone.results["arms"]["split"]
     assert_same_figures(ours["metrics"], theirs["metrics"])
-    assert ours["auc_uncertain_by"] == 0
+    assert ours["auc_error_bound"] == 0
     for name in FINDINGS:
         one, other = ours["findings"][name], theirs["findings"][name]
         assert one["threshold"] == {"mean": None, "chosen": other["threshold"]["chosen"]}

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tests.deployment.hospital_files import at_sites, study
-from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of
+from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, reason_in
 from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
 from wardround.core.tree import Tree
+from wardround.deployment.flat.site_handler import failure
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.audit import verify
 
@@ -136,7 +137,7 @@ def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, A
     network.transport.before = before
     network.run()
     assert kind_of(asked[0]) == "failed"
-    assert body_of(asked[0])["problem"].startswith(("asks for", "asks what cannot be read"))
+    assert reason_in(body_of(asked[0])).startswith(("asks for", "asks what cannot be read"))
 
 
 def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
@@ -182,7 +183,8 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "facts" and site == "birch":
-            told = {"problem": "on fire", "site": site, "head": "", "run": body_of(sealed)["run"]}
+            notice = failure(site, "on fire").to_json()
+            told = {"notice": notice, "site": site, "head": "", "run": body_of(sealed)["run"]}
             return seal(Message("failed", told), key(site))
         return answer
 

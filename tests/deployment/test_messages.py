@@ -178,7 +178,7 @@ def test_an_answer_belongs_to_one_question() -> None:
     asked = seal(Message("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}), key("coordinator"))
     place = {"run": "r", "wave": 0, "round": 2}
     assert belongs(Message("update", place), asked)
-    assert belongs(Message("failed", {**place, "problem": "p"}), asked)
+    assert belongs(Message("failed", {**place, "notice": {}}), asked)
     assert belongs(Message("refused", {"reason": "unreadable"}), asked)
     assert not belongs(Message("update", {**place, "round": 1}), asked)
     assert not belongs(Message("update", {**place, "wave": 1}), asked)

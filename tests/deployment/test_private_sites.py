@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import Federation, body_of, key, kind_of
+from tests.deployment.in_process_federation import Federation, body_of, key, kind_of, reason_in
 from tests.deployment.private_studies import EXAMPLE, KNOWN, begin, gate, ledger, private
 from tests.deployment.test_hostile_ends import Anyone
 from tests.noticed import noticed
@@ -127,7 +127,7 @@ def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path:
             forget_answer(tmp_path, site, body_of(sealed)["round"])
         said = network.transport.sites[site].answer(changed(sealed, another_model))
         assert kind_of(said) == "failed"
-        assert body_of(said)["problem"] == "asks again for a round that was answered, with another model"
+        assert reason_in(body_of(said)) == "asks again for a round that was answered, with another model"
         assert not said.tensors
         assert ledger(tmp_path, site) == before
         assert (
@@ -187,7 +187,7 @@ def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: P
     ]
     forget_answer(tmp_path, "alder", 0)
     said = network.transport.sites["alder"].answer(messages[0])
-    assert "destroyed" in body_of(said)["problem"]
+    assert "destroyed" in reason_in(body_of(said))
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 
 

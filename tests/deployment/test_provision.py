@@ -137,7 +137,7 @@ def test_public_halves_are_where_they_are_needed(kits_dir: Path) -> None:
 
     kit = CoordinatorKit.load(kits_dir)
     assert tuple(kit.sites) == SITES
-    for name, key in kit.sites.items():
+    for name, key in kit.public_keys.items():
         folder = kits_dir / "sites" / name
         assert key == public(folder / "site.key") == (folder / "site.pub").read_bytes()
         assert (folder / "coordinator.pub").read_bytes() == public(kit.signing_key)

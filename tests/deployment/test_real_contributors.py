@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import Federation, body_of, kind_of
+from tests.deployment.in_process_federation import Federation, body_of, kind_of, reason_in
 from tests.deployment.private_studies import KNOWN, begin, ledger
 from tests.deployment.test_private_sites import changed
 from tests.deployment.test_secure_wire import SITES, summed
@@ -80,7 +80,7 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
     def before(site: str, sealed: Sealed) -> bool:
         if (site, kind_of(sealed), _round(sealed)) == ("dogwood", "shares", 2):
-            said.append(body_of(network.transport.sites[site].answer(changed(sealed, forge)))["problem"])
+            said.append(reason_in(body_of(network.transport.sites[site].answer(changed(sealed, forge)))))
         return True
 
     network.transport.before = before

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.deployment.hospital_files import at_sites, dots_at_sites, own, study
-from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of
+from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of, reason_in
 from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
 from wardround.core.errors import DataError, DeployError
@@ -331,4 +331,4 @@ def test_a_message_that_is_not_what_it_should_be_fails_in_one_line_without_a_val
         to_cedar = Message(message.kind, {**message.body, "to": "cedar"})
         answer = cedar.answer(seal(to_cedar, key("coordinator")))
         assert kind_of(answer) == "failed", message
-        assert "\n" not in body_of(answer)["problem"], message
+        assert "\n" not in reason_in(body_of(answer)), message

@@ -17,7 +17,7 @@ from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
 from wardround.deployment import replay
 from wardround.protocol.messages import Sealed
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan

@@ -17,7 +17,7 @@ from tests.deployment.regional_federation import Hierarchy, assert_same_regions,
 from tests.small_federations import assert_same_tree
 from wardround.data.sources import Source
 from wardround.deployment import replay
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.report.sections.topology import region_sentences
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study

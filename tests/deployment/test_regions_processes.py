@@ -10,7 +10,7 @@ import pytest
 
 from tests.deployment.federation_processes import HEART, Hospitals, Process, fill_in, free_port, heart_study
 from wardround.deployment import approve, provision
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.runs.audit import verify
 from wardround.runs.catalog import load_study
 

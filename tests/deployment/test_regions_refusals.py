@@ -227,7 +227,7 @@ def test_kits_let_sites_trust_their_region_and_regions_the_coordinator_of_all(tm
         loaded = RegionFile.load(kits_dir / "regions" / region)
         assert (loaded.coordinator, tuple(loaded.kit.sites)) == ("all.example.org:9090", tuple(sites))
         assert loaded.ca.read_bytes() == top.ca.read_bytes()
-        assert top.sites[region] == (kits_dir / "regions" / region / "region.pub").read_bytes()
+        assert top.public_keys[region] == (kits_dir / "regions" / region / "region.pub").read_bytes()
         for name in sites:
             site = SiteFile.load(_filled_in(kits_dir / "sites" / name))
             assert site.ca.read_bytes() == loaded.kit.ca.read_bytes() != top.ca.read_bytes()

@@ -15,8 +15,7 @@ from tests.noticed import noticed
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.protocol.messages import Sealed, open_sealed
-from wardround.report.build import build_report
-from wardround.report.evidence import read_evidence
+from wardround.report import build_report, read_evidence
 from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.execute import run_study
 

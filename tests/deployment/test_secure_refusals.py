@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import Federation, body_of, kind_of
+from tests.deployment.in_process_federation import Federation, body_of, kind_of, reason_in
 from tests.deployment.private_studies import begin
 from tests.deployment.test_private_sites import changed, run_folder
 from tests.deployment.test_secure_wire import summed
@@ -35,7 +35,7 @@ def refusals(network: Federation, kind: str, change: Change) -> list[str]:
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("alder", kind, 0) and not said:
             network.restart_site(site)
             no = body_of(network.transport.sites[site].answer(changed(sealed, change)))
-            said.append(str(no.get("problem") or no.get("reason")))
+            said.append(str(no["reason"] if "reason" in no else reason_in(no)))
             raise Enough
         return answer
 
@@ -183,7 +183,7 @@ def test_after_the_run_no_other_sum_is_begun(quiet: Federation) -> None:
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("birch", "keys", 1)
     ]
     said = body_of(quiet.transport.sites["birch"].answer(sealed))
-    assert "destroyed" in said["problem"]
+    assert "destroyed" in reason_in(said)
 
 
 def test_the_same_work_is_not_added_up_again_with_other_sites(tmp_path: Path) -> None:

@@ -57,4 +57,5 @@ def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_noth
     assert (leak.columns, leak.classes, leak.counts["auc"]) == (("discharge",), ("yes",), 1.0)
     with pytest.raises(CheckError) as refused:
         refuse_errors([leak])
-    assert disclosable(refused.value) == "its rows fail the check target-leak; its own screen says how"
+    notice = disclosable("cedar", refused.value)
+    assert (notice.code, notice.details) == ("site-fails-check", {"check": "target-leak"})

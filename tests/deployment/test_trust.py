@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from tests.deployment.federation_processes import heart_study, hospitals
 from tests.deployment.hospital_files import at_sites, study
-from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, public
+from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, public, reason_in
 from tests.deployment.outsider_attacks import IMPOSTOR, OtherAuthority, attempt_to_join
 from tests.deployment.parity import KNOWN
 from wardround.core.errors import DeployError, WardroundError
@@ -316,7 +316,7 @@ def test_a_model_that_the_approved_study_does_not_have_is_refused(
     network.transport.before = before
     network.run()
     assert kind_of(answers[0]) == "failed"
-    assert body_of(answers[0])["problem"] == "sent another model than the study that was approved here has"
+    assert reason_in(body_of(answers[0])) == "sent another model than the study that was approved here has"
     assert not answers[0].tensors
     assert network.folder.complete  # and the right question was answered after it
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deployment.coordinator_restarts import Died, Place, place_of
-from tests.deployment.in_process_federation import body_of, kind_of
+from tests.deployment.in_process_federation import body_of, kind_of, reason_in
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
@@ -253,11 +253,11 @@ def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
         return body_of(answer)
 
     opened = {s: open_sealed(s, _Anybody(), "coordinator") for s in (second, third)}
-    assert "cannot be opened" in asked(Message("embed", opened[third].body, opened[second].tensors))["problem"]
-    assert "after the last block is gone" in asked(opened[third], round=3)["problem"]
-    assert "does not have" in asked(opened[third], wave=4, round=0)["problem"]
-    assert "another one's work" in asked(Message("learn", opened[third].body, {}))["problem"]
-    assert "over here" in asked(Message("embed", {**opened[second].body, "round": 0}, {}))["problem"]
+    assert "cannot be opened" in reason_in(asked(Message("embed", opened[third].body, opened[second].tensors)))
+    assert "after the last block is gone" in reason_in(asked(opened[third], round=3))
+    assert "does not have" in reason_in(asked(opened[third], wave=4, round=0))
+    assert "another one's work" in reason_in(asked(Message("learn", opened[third].body, {})))
+    assert "over here" in reason_in(asked(Message("embed", {**opened[second].body, "round": 0}, {})))
 
 
 class _Anybody:

@@ -59,7 +59,7 @@ def test_a_name_that_parts_of_the_network_have_is_no_partys(tmp_path: Path, name
             "arms: local",
             "both kinds",
         ),
-        ({"data": {"missing": "drop"}}, "data: missing", "would tell what is missing"),
+        ({"data": {"missing": "drop"}}, "data: missing", "learn what is missing"),
         ({"topology": {"known": {"lab": 0.5}}}, "topology: known", "for simulations"),
         ({"deployment": {"quorum": 1}}, "deployment: quorum", "every party is needed"),
         (

@@ -8,9 +8,9 @@ import pytest
 import wardround
 from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
 from wardround.evaluation.comparisons.benefit import BENEFIT, site_differences
-from wardround.report.evidence import Evidence
+from wardround.report import Evidence
 from wardround.report.sections.hospitals import site_difference_sentences
-from wardround.report.sections.privacy.releases import _compared
+from wardround.report.sections.privacy.releases import compares_labels
 
 # of 40 rows, with seeds 1 to 4; "large" would not weigh more here if it had more rows
 HITS = {
@@ -151,4 +151,4 @@ def test_that_columns_were_compared_with_the_label_is_told_where_they_were(
     protected: dict[str, Any] | None, asked: dict[str, Any], told: bool
 ) -> None:
     evidence = Evidence({"privacy": protected}, asked, {})
-    assert _compared(evidence) is told
+    assert compares_labels(evidence) is told

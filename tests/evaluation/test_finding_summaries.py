@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.evaluation.finding_predictions import NAMES, a_study, label_names, predictions, records_of, score_names
 from tests.noticed import noticed
-from wardround.deployment.common.site_counts import without_small_findings
 from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
@@ -24,6 +23,7 @@ from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_metrics
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.evaluation.thresholds import best_threshold
+from wardround.privacy.disclosure.small_cells import suppress_small_findings
 from wardround.study.schema import METRICS
 
 SMALLEST = 5
@@ -56,7 +56,7 @@ def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     area = METRICS.index("auc")
     for arm in exact.arms:
         np.testing.assert_allclose(told.overall[arm][:, places], exact.overall[arm][:, places], rtol=0, atol=1e-12)
-        bound = told.auc_uncertain_by(arm)
+        bound = told.auc_error_bound(arm)
         assert bound is not None
         assert 0 < bound < 0.1
         assert np.abs(told.overall[arm][:, area] - exact.overall[arm][:, area]).max() <= bound
@@ -68,7 +68,7 @@ def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     each = [told.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
-    assert told.auc_uncertain_by("a") == pytest.approx(np.mean(each))
+    assert told.auc_error_bound("a") == pytest.approx(np.mean(each))
 
 
 def test_one_site_alone_gives_all_its_figures() -> None:
@@ -78,7 +78,7 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     exact = Scores.of(table, groups)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     np.testing.assert_allclose(told.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
-    assert told.auc_uncertain_by("a") == 0
+    assert told.auc_error_bound("a") == 0
 
 
 def test_a_finding_that_no_row_has_is_left_out() -> None:
@@ -372,13 +372,13 @@ def rows_with(**groups: int) -> np.ndarray:
     ids=["all", "few have it", "few have it not", "one alone", "few others", "few both", "few several", "few none"],
 )
 def test_counts_of_findings_are_withheld(present: np.ndarray, expected: dict[str, int | None]) -> None:
-    assert without_small_findings(present, np.arange(len(present)), "abc", SMALLEST) == expected
+    assert suppress_small_findings(present, np.arange(len(present)), "abc", SMALLEST) == expected
 
 
 def test_counts_of_findings_count_patients() -> None:
     present = rows_with(a=20, b=20, n=60)
     people = np.concatenate([np.zeros(20, dtype=int), np.arange(1, 81)])  # all rows with `a` are one patient's
-    assert without_small_findings(present, people, "abc", SMALLEST) == {"a": None, "b": 20, "c": 0, "no finding": None}
+    assert suppress_small_findings(present, people, "abc", SMALLEST) == {"a": None, "b": 20, "c": 0, "no finding": None}
 
 
 # What was told, put together

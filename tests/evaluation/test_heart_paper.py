@@ -9,7 +9,7 @@ import pytest
 import wardround
 from wardround.evaluation.answer import claim_words
 from wardround.evaluation.claims.verdicts import FORMULAS
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.report.sections.claims import claim_count_table
 from wardround.runs.folder import RunFolder
 from wardround.study.claims import Claim

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import wardround
 from tests.evaluation.deployed_summaries import as_deployed, facts_of, lines_of, prediction
 from tests.noticed import noticed
-from wardround.deployment.common.site_counts import describe_deployed, without_small
+from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.calibration_curves import decision_curve
 from wardround.evaluation.deployed_results import diverged_arms, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
@@ -24,6 +24,7 @@ from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Summaries, merge_summaries
 from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
+from wardround.privacy.disclosure.small_cells import suppress_small_classes
 from wardround.study.schema import METRICS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
@@ -77,7 +78,7 @@ def test_every_metric_without_ranks_is_that_of_the_predictions(run: wardround.St
         np.testing.assert_allclose(
             told.overall[arm][:, exact_places], exact.overall[arm][:, exact_places], rtol=0, atol=1e-12
         )
-        bound = told.auc_uncertain_by(arm)
+        bound = told.auc_error_bound(arm)
         assert bound is not None
         assert np.abs(told.overall[arm][:, auc] - exact.overall[arm][:, auc]).max() <= bound + 1e-12
         assert set(told.by_site[arm]) == set(exact.by_site[arm])
@@ -332,7 +333,7 @@ def test_class_counts_are_withheld_two_at_a_time() -> None:
     def kept(**counts: int) -> dict[str, int | None]:
         """Each row is another patient."""
         ends = np.cumsum([0, *counts.values()])
-        return without_small({name: np.arange(ends[n], ends[n + 1]) for n, name in enumerate(counts)}, 5)
+        return suppress_small_classes({name: np.arange(ends[n], ends[n + 1]) for n, name in enumerate(counts)}, 5)
 
     assert kept(no=37, yes=3) == {"no": None, "yes": None}
     assert kept(no=37, yes=5) == {"no": 37, "yes": 5}
@@ -341,9 +342,9 @@ def test_class_counts_are_withheld_two_at_a_time() -> None:
     assert kept(a=3, b=3, c=20) == {"a": None, "b": None, "c": 20}
     assert kept(a=3) == {"a": None}
     one_patient = {"no": np.arange(37), "yes": np.full(12, 40)}
-    assert without_small(one_patient, 5) == {"no": None, "yes": None}
+    assert suppress_small_classes(one_patient, 5) == {"no": None, "yes": None}
     again = {"a": np.full(9, 1), "b": np.array([1, 2, 3, 4, 1]), "c": np.arange(5, 25)}  # four patients in a and b
-    assert without_small(again, 5) == dict.fromkeys("abc")
+    assert suppress_small_classes(again, 5) == dict.fromkeys("abc")
 
 
 def test_one_patient_with_many_rows_is_one_patient() -> None:
@@ -386,8 +387,8 @@ def test_the_results_have_the_shape_of_a_simulations(run: wardround.StudyRun, re
         theirs = run.results["arms"][arm]
         assert set(found) == set(theirs)
         assert set(found["sites"]) == set(theirs["sites"])
-        assert theirs["auc_uncertain_by"] == 0
-        assert 0 < found["auc_uncertain_by"] < 0.2
+        assert theirs["auc_error_bound"] == 0
+        assert 0 < found["auc_error_bound"] < 0.2
         assert found["calibration"]["slope"] is None
         assert found["cost"] == theirs["cost"]
         assert found["convergence"] == theirs["convergence"]
@@ -501,8 +502,8 @@ def test_who_took_part_in_what_is_counted() -> None:
     records = pd.DataFrame({"sites": [["a", "b"], ["a"], ["a"]], "dropped": [[], ["b"], ["b"]]})
     found = participation(["a", "b", "c"], ["a", "b"], ["a"], {"c": "late"}, records)
     assert found == {
-        "a": {"came": True, "rounds": 3, "of": 3, "scored": True, "why": None},
-        "b": {"came": True, "rounds": 1, "of": 3, "scored": False, "why": None},
-        "c": {"came": False, "rounds": 0, "of": 0, "scored": False, "why": "late"},
+        "a": {"joined": True, "rounds": 3, "of": 3, "scored": True, "reason": None},
+        "b": {"joined": True, "rounds": 1, "of": 3, "scored": False, "reason": None},
+        "c": {"joined": False, "rounds": 0, "of": 0, "scored": False, "reason": "late"},
     }
     assert [was_there(entry) for entry in found.values()] == [True, False, False]

@@ -71,7 +71,7 @@ def test_the_threshold_is_where_youdens_index_is_best_on_validation_rows() -> No
         calls = content["arms"][arm]["predicted_classes"]
         mean = (chosen[arm, 1] + chosen[arm, 2]) / 2
         assert calls["threshold"] == {"mean": pytest.approx(mean, abs=1e-3), "chosen": True}
-        assert calls["never"] == []
+        assert calls["never_predicted"] == []
 
 
 def test_a_number_holds_for_every_arm_and_is_not_chosen_on_anything() -> None:
@@ -90,13 +90,13 @@ def test_without_validation_rows_it_is_one_half_and_the_answer_says_that_nobody_
     rows = test[test["arm"] == "fedavg"]
     calls = content["arms"]["fedavg"]["predicted_classes"]
     assert calls["threshold"] == {"mean": 0.5, "chosen": False}
-    assert calls["never"] == [1]
+    assert calls["never_predicted"] == [1]
     assert calls["rows"] == [int((rows["label"] == 0).sum()), int((rows["label"] == 1).sum())]
     assert calls["predicted"] == [len(rows), 0]
-    assert calls["constant"] == pytest.approx((rows["label"] == 0).mean())
+    assert calls["constant_accuracy"] == pytest.approx((rows["label"] == 0).mean())
     (said,) = [one for one in content["answer"] if one["about"] == "predicted_classes"]
     assert said["text"].startswith("fedavg and local never predict class 1, which ")
-    share = f"{100 * calls['constant']:.1f} %"
+    share = f"{100 * calls['constant_accuracy']:.1f} %"
     assert said["text"].endswith(f"with {share}, that of predicting the most frequent class for everybody.")
 
 

@@ -9,7 +9,7 @@ from tests.mutants.mutant import Mutant, returns
 from wardround.evaluation import intervals, missing_party, scores, thresholds
 from wardround.evaluation.claims import verdicts
 from wardround.evaluation.comparisons import compare, differences, selection
-from wardround.evaluation.summaries import site_summary
+from wardround.privacy.disclosure import small_cells
 from wardround.runs import plan
 
 COMPARE = "evaluation/test_compare.py"
@@ -111,27 +111,25 @@ MUTANTS = (
     ),
     Mutant(
         "images are counted for patients",
-        site_summary.patients_in,
+        small_cells.patients_in,
         lambda original, people: len(people),
         "findings count patients and not their images",
         (f"{FINDINGS}::test_findings_count_patients_and_not_their_images",),
     ),
     Mutant(
         "small cells leave a site",
-        site_summary.is_small,
+        small_cells.is_small,
         lambda original, counts, smallest: np.zeros_like(np.asarray(counts), dtype=bool),
         "a small class leaves nothing by class",
         (f"{SUMMARIES}::test_a_small_class_leaves_nothing_by_class",),
     ),
     Mutant(
         "a small group can be worked out from the rest",
-        site_summary.large_enough,
+        small_cells.releasable_groups,
         lambda original, places, label, people, classes, fewest: {
             name
             for name, rows in places.items()
-            if not site_summary.is_small(
-                site_summary.patients_by_class(label[rows], people[rows], classes), fewest
-            ).any()
+            if not small_cells.is_small(small_cells.patients_by_class(label[rows], people[rows], classes), fewest).any()
         },
         "a small group cannot be worked out from the rest",
         (f"{SUMMARIES}::test_a_small_group_cannot_be_worked_out_from_the_rest",),

@@ -14,7 +14,7 @@ import wardround
 from tests.privacy.test_validate import EXAMPLE, plan_of, study
 from wardround.cli.main import app
 from wardround.privacy.dp.exposure import exposure_text, planned_exposure
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.report.sections.privacy import spending
 from wardround.report.sections.privacy.private_arms import epsilon_lines
 from wardround.report.sections.privacy.spending import (

@@ -24,7 +24,7 @@ ACROSS: dict[str, Any] = {
     "deployment": {"quorum": 3, "deadline": 90.0, "smallest_cell": 5},
 }
 NEED_ROWS = {"distributions", "correlation"}
-LATE = {"came": True, "rounds": 25, "of": 27, "scored": True, "why": None}
+LATE = {"joined": True, "rounds": 25, "of": 27, "scored": True, "reason": None}
 PRESENT = {site: {**LATE, "rounds": 27} for site in ("cleveland", "hungarian", "switzerland", "va")}
 
 
@@ -70,7 +70,7 @@ def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
     assert "predictions.parquet" not in text
     assert "switzerland: fewer than 5 patients tested of class" in text
     bound = max(
-        arm["auc_uncertain_by"]
+        arm["auc_error_bound"]
         for arm in folder.read_json("results.json")["arms"].values()
         if not arm["variant"] and not arm["train_at"]
     )

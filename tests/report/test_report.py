@@ -213,9 +213,9 @@ def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.Stu
 
 
 def test_names_in_latex_are_escaped_once() -> None:
-    from wardround.report.render.table import _tex
+    from wardround.report.render.table import TEX
 
-    assert _tex(r"a\b_{c}^2 50 % <x>") == r"a\textbackslash{}b\_\{c\}\textasciicircum{}2 50 \% $<$x$>$"
+    assert r"a\b_{c}^2 50 % <x>".translate(TEX) == r"a\textbackslash{}b\_\{c\}\textasciicircum{}2 50 \% $<$x$>$"
 
 
 def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jinja2 import Environment
@@ -81,11 +80,11 @@ def test_a_plain_report_does_not_import_other_sections(plain: Path) -> None:
 def test_a_section_of_ones_own_is_a_module_and_a_line(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = '<section id="own"><h2>Own</h2><p>{{ sentence }}</p></section>'
 
-    def values(evidence: Evidence) -> dict[str, Any]:
-        return {"sentence": f"There are {len(evidence.sites)} sites & more."}
+    def sentence(evidence: Evidence) -> str:
+        return f"There are {len(evidence.sites)} sites & more."
 
     module = type(sys)(f"{PACKAGE}.own")
-    module.__dict__["SECTION"] = Section(page, "own", "Own part", values)
+    module.__dict__["SECTION"] = Section(page, "own", "Own part", {"sentence": sentence})
     monkeypatch.setitem(sys.modules, f"{PACKAGE}.own", module)
     monkeypatch.setitem(SECTIONS, "own", lambda evidence: len(evidence.sites) > 1)
     html = wardround.build_report(plain).read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ from torch import equal
 import wardround
 from wardround.core.errors import StudyError
 from wardround.evaluation.regional import cost_of_links
-from wardround.report.evidence import read_evidence
+from wardround.report import read_evidence
 from wardround.report.sections.topology import (
     link_table,
-    region_privacy_sentences,
+    privacy_sentences,
     region_sentences,
     region_table,
     regional_models,
@@ -151,7 +151,7 @@ def test_the_report_of_an_older_run_has_no_such_section(run: StudyRun) -> None:
     arms = {name: {k: v for k, v in arm.items() if k != "topology"} for name, arm in evidence.results["arms"].items()}
     older = replace(evidence, results={**evidence.results, "arms": arms})
     assert region_sentences(evidence)
-    assert region_sentences(older) == region_privacy_sentences(older) == []
+    assert region_sentences(older) == privacy_sentences(older) == []
     assert not region_table(older).rows
     assert not link_table(older).rows
     assert regions_tree(older) is regional_models(older) is None

@@ -14,16 +14,15 @@ from tests.report.image_studies import SOURCES, findings_study
 from wardround.core.errors import StudyError
 from wardround.deployment import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
-from wardround.report import build, sections_of
-from wardround.report.evidence import read_evidence
+from wardround.report import build, read_evidence, sections_of
 from wardround.report.sections.appendix.citations import citations
 from wardround.report.sections.uncertainty import (
     referral_table,
-    strange,
     uncertainty_at_sites_table,
     uncertainty_sentences,
     uncertainty_table,
     unfamiliar_image_table,
+    unfamiliar_images,
 )
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import StudyRun
@@ -160,7 +159,7 @@ def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: 
     for arm, told in plain.results["arms"].items():
         assert told["metrics"] == run.results["arms"][arm]["metrics"]
     assert not (plain.folder / "uncertainty.parquet").exists()
-    assert uncertainty_sentences(read_evidence(RunFolder(plain.folder))) == []
+    assert "uncertainty" not in sections_of(read_evidence(RunFolder(plain.folder)))
 
 
 def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
@@ -208,7 +207,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert [row[0] for row in uncertainty_table(evidence).rows] == ["fedavg", "laplace", "local"]
     assert len(uncertainty_at_sites_table(evidence).rows) == 3 * 4
     assert not unfamiliar_image_table(evidence).rows  # there are no images
-    assert strange(evidence) is None
+    assert unfamiliar_images(evidence) is None
 
 
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:

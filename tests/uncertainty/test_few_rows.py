@@ -9,7 +9,7 @@ import pandas as pd
 from tests.evaluation.test_sureness import FEW, ONE, both_sides
 from wardround.evaluation.uncertainty.uncertainty_results import describe_arm
 from wardround.evaluation.uncertainty.uncertainty_rows import seeds_of
-from wardround.report.evidence import Evidence
+from wardround.report import Evidence
 from wardround.report.sections import uncertainty
 from wardround.report.sections.uncertainty import uncertainty_at_sites_table
 from wardround.study.schema import Uncertainty

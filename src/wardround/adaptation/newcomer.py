@@ -23,6 +23,7 @@ from wardround.data.split import Split
 from wardround.data.text_table import checked_names
 from wardround.data.text_table import read_table as read_csv
 from wardround.deployment.provisioning.kit_files import read_table
+from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.study.schema import Evaluation, Seeds
 
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
@@ -145,16 +146,14 @@ def target_vocabulary(hospital: str | Path, name: str, cohort: Cohort) -> list[d
     vocabulary = cohort.records.vocabulary.get(name)
     if not vocabulary:
         counts = label_counts(cohort.records, np.arange(len(cohort.records)))
-        return [{"word": None, "class": class_name, "rows": _unless_small(rows)} for class_name, rows in counts.items()]
+        return [
+            {"word": None, "class": name, "rows": suppress_small_count(rows, LEAST)} for name, rows in counts.items()
+        ]
     rows = _rows_of_words(Path(hospital))
     return [
-        {"word": word, "class": meaning, "rows": _unless_small(rows.get(word, 0))}
+        {"word": word, "class": meaning, "rows": suppress_small_count(rows.get(word, 0), LEAST)}
         for word, meaning in vocabulary.items()
     ]
-
-
-def _unless_small(rows: int) -> int | None:
-    return rows if rows >= LEAST or rows == 0 else None
 
 
 def _rows_of_words(hospital: Path) -> Mapping[str, int]:

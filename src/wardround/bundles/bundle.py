@@ -160,7 +160,7 @@ def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -
     try:
         return _read(folder, about, files, models)
     except MISFITS as error:
-        # every hash is right, so that it was made like this: by another program, or by a defect of this one
+        # its hashes are right, so that it was made like this: by another program, or by a defect of this one
         problem = f"does not hold what a bundle of format {FORMAT} holds ({type(error).__name__})"
         raise BundleError(str(folder), problem, BUNDLE.remake) from None
 
@@ -329,9 +329,9 @@ def _check_recipe(recipe: Recipe) -> None:
 def check_shapes(
     description: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None, leaves: Tree
 ) -> None:
-    """Before the model is made: a description of a model with billions of weights must not exhaust the memory.
+    """Before the model is built: the description of a model with billions of weights must not exhaust the memory.
 
-    On torch's device `meta` leaves have shapes and no numbers. A user's own model may need numbers to be made; it is
+    On torch's device `meta` leaves have shapes and no numbers. A user's own model may need numbers to be built; it is
     then not checked here.
     """
     try:

@@ -72,6 +72,11 @@ class Inputs:
     def image_at(self) -> str | None:
         return next((part.party for part in self.parts if len(part.shape) == 3), None)
 
+    @property
+    def pixels(self) -> int:
+        """Numbers of a line that are an image's."""
+        return 0 if self.images is None or self.image_at is None else int(np.prod(self.images.shape))
+
     def shape(self, recipe: Recipe) -> tuple[int, ...]:
         """Of a row of the model's input."""
         if self.parts:
@@ -95,16 +100,11 @@ class Inputs:
             if self.images is None or images is None:
                 return columns
             return self.images.numbers(images, dtype).numpy()
-        lines = np.zeros((len(columns), max(part.stop for part in self.parts) + len(self.optional_parties)))
-        lines = lines.astype(np.float64 if dtype == torch.float64 else np.float32)
-        first = 0
-        if self.images is not None and images is not None and self.image_at is not None:
-            pixels = self.images.numbers(images, dtype).flatten(1).numpy()
-            first = pixels.shape[1]
-            lines[:, :first] = pixels
-        elif self.images is not None and self.image_at is not None:
-            first = int(np.prod(self.images.shape))
-        lines[:, first : first + len(self.places)] = columns[:, list(self.places)]
+        width = max(part.stop for part in self.parts) + len(self.optional_parties)
+        lines = np.zeros((len(columns), width), dtype=np.float64 if dtype == torch.float64 else np.float32)
+        if self.images is not None and images is not None and self.pixels:
+            lines[:, : self.pixels] = self.images.numbers(images, dtype).flatten(1).numpy()
+        lines[:, self.pixels : self.pixels + len(self.places)] = columns[:, list(self.places)]
         for part in self.parts:
             if part.present is not None:
                 missing = missing_parties.get(part.party, np.zeros(len(columns), dtype=bool))
@@ -122,10 +122,12 @@ class Inputs:
     ) -> np.ndarray:
         """Numbers that show whether a row is out of distribution: statistics of its image, and its columns. Those of a
         missing party are `usual`."""
-        looks = columns if self.images is None else np.concatenate([self._of_image(images, columns, usual), columns], 1)
+        first = 0 if self.images is None else len(LOOKS)
+        of_image = np.tile(usual[:first], (len(columns), 1)) if images is None else looks_of(images)
+        looks = columns if self.images is None else np.concatenate([of_image, columns], axis=1)
         if not missing_parties:
             return looks
-        looks, first = looks.copy(), looks.shape[1] - columns.shape[1]
+        looks = looks.copy()
         for party, missing in missing_parties.items():
             held = self.held_by(party)
             selected = [first + place for place, name in enumerate(recipe.layout.columns) if name in held]
@@ -134,9 +136,6 @@ class Inputs:
             places = np.array(selected, dtype=np.int64)
             looks[np.ix_(missing, places)] = usual[places]
         return looks
-
-    def _of_image(self, images: np.ndarray | None, columns: np.ndarray, usual: np.ndarray) -> np.ndarray:
-        return np.tile(usual[: len(LOOKS)], (len(columns), 1)) if images is None else looks_of(images)
 
 
 def looks_of(images: np.ndarray) -> np.ndarray:
@@ -202,9 +201,8 @@ def read_part(content: Mapping[str, Any]) -> Block:
 
 def _check_lines(inputs: Inputs) -> None:
     """Each number of a line belongs to one party, and the flags follow them all."""
-    pixels = 0 if inputs.images is None or inputs.image_at is None else int(np.prod(inputs.images.shape))
     ends = sorted((part.start, part.stop) for part in inputs.parts)
-    whole = pixels + len(inputs.places)
+    whole = inputs.pixels + len(inputs.places)
     follows = [0, *(stop for _, stop in ends)] == [*(start for start, _ in ends), whole]
     flags = sorted(part.present for part in inputs.parts if part.present is not None)
     if not follows or flags != list(range(whole, whole + len(inputs.optional_parties))):

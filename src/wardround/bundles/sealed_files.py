@@ -55,9 +55,12 @@ def as_text(content: Mapping[str, Any]) -> bytes:
 
 def seal(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """The content of bundle.json."""
-    content = {key: value for key, value in about.items() if key not in ("files", "id", "seal")}
-    content["files"] = {name: sha256(files[name]).hexdigest() for name in sorted(files)}
-    content = without_nan(content)
+    content = {key: value for key, value in about.items() if key != "files"}
+    return _sealed({**content, "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)}})
+
+
+def _sealed(about: Mapping[str, Any]) -> bytes:
+    content: dict[str, Any] = without_nan({key: about[key] for key in about if key not in ("id", "seal")})
     content["id"] = _digest({key: value for key, value in content.items() if key != "made"})
     content["seal"] = _digest(content)
     return as_text(content)
@@ -65,6 +68,14 @@ def seal(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
 
 def _digest(content: Mapping[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+class SealedFileError(BundleError):
+    """About one file of a sealed folder; `file` is its name."""
+
+    def __init__(self, path: Path | str, problem: str, remedy: str) -> None:
+        super().__init__(str(path), problem, remedy)
+        self.file = Path(path).name
 
 
 def read_sealed(folder: Path, kind: SealedKind = BUNDLE) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -104,7 +115,7 @@ def _read_about(folder: Path, kind: SealedKind) -> dict[str, Any]:
     unknown = [name for name in about["files"] if name not in (*kind.needed, *kind.optional)]
     if missing or unknown:
         problem = f"lists no {missing[0]}" if missing else f"lists {unknown[0]!r}, which no {kind.name} has"
-        raise BundleError(str(path), problem, kind.remake)
+        raise SealedFileError(path, problem, kind.remake)
     return about
 
 
@@ -112,29 +123,23 @@ def _parsed(text: bytes, path: Path, kind: SealedKind) -> dict[str, Any]:
     try:
         about = json.loads(text)
     except (ValueError, RecursionError):
-        raise BundleError(str(path), "is damaged: it is not JSON", kind.remake) from None
+        raise SealedFileError(path, "is damaged: it is not JSON", kind.remake) from None
     number = about.get("format") if isinstance(about, dict) else None
     if type(number) is not int:
         problem = f"is not the description of a {kind.name}: it has no format number"
-        raise BundleError(str(path), problem, kind.remake)
+        raise SealedFileError(path, problem, kind.remake)
     if number != kind.format:
         problem = f"is of format {number}, and this version of wardround reads format {kind.format}"
-        raise BundleError(
-            str(path), problem, "Install a newer version of wardround." if number > kind.format else kind.remake
+        raise SealedFileError(
+            path, problem, "Install a newer version of wardround." if number > kind.format else kind.remake
         )
     return dict(about)
 
 
 def _is_sealed(about: Mapping[str, Any], text: bytes) -> bool:
     """Compares bytes, so that repeated keys are refused as well."""
-    files = about.get("files")
-    if not isinstance(files, dict):
-        return False
-    content = {key: value for key, value in about.items() if key not in ("id", "seal")}
     try:
-        identity = _digest({key: value for key, value in content.items() if key != "made"})
-        whole = _digest({**content, "id": identity})
-        return text == as_text(about) and about.get("id") == identity and about.get("seal") == whole
+        return isinstance(about.get("files"), dict) and _sealed(about) == text
     except (ValueError, RecursionError):  # NaN, or deeply nested lists
         return False
 
@@ -143,15 +148,15 @@ def _read_plain(path: Path, kind: SealedKind) -> bytes:
     """Links are refused: what they lead to may change later."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise BundleError(str(path), "is not a plain file", kind.remake)
+            raise SealedFileError(path, "is not a plain file", kind.remake)
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: OSError) -> BundleError:
-    return BundleError(str(path), f"cannot be read ({error.strerror})", "Look at its permissions.")
+    return SealedFileError(path, f"cannot be read ({error.strerror})", "Look at its permissions.")
 
 
 def _changed(path: Path, kind: SealedKind) -> BundleError:
-    return BundleError(str(path), f"was changed since the {kind.name} was made", kind.remake)
+    return SealedFileError(path, f"was changed since the {kind.name} was made", kind.remake)

@@ -10,7 +10,7 @@ from wardround.cli.bundles import adapt, bundle, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import check, data, report, results, resume, run, studies
+from wardround.cli.studies import check, data, report, run, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -22,11 +22,11 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("simulate", help="The same as `run`: every arm of a study with every seed, on this machine.")(run.run)
-app.command("resume")(resume.resume)
+app.command("resume")(run.resume)
 app.command("report")(report.report)
 app.command("compare")(report.compare)
-app.command("results")(results.results)
-app.command("plots")(results.plots)
+app.command("results")(report.results)
+app.command("plots")(report.plots)
 app.command("check")(check.check)
 app.command("attack")(attack.attack)
 app.command("bundle")(bundle.bundle)

@@ -57,16 +57,9 @@ def stopped(folder: Path) -> Exception:
 
 def show_error(error: WardroundError, as_json: bool) -> None:
     if as_json:
-        show_json(
-            {
-                "error": {
-                    "where": error.where,
-                    "problem": error.problem,
-                    "remedy": error.remedy,
-                    "exit_code": error.exit_code,
-                }
-            }
-        )
+        content = {"where": error.where, "problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code}
+        notice = getattr(error, "notice", None)  # of a check that failed, or of a site that left
+        show_json({"error": content if notice is None else {**content, "notice": notice.to_json()}})
     else:
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"Error: {error}", style="red"))
 

@@ -42,7 +42,6 @@ class Column:
 
     @property
     def own_name(self) -> str:
-        """Its name in the hospital's own file."""
         return self.header or self.name
 
 

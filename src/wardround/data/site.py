@@ -41,7 +41,6 @@ class Rows:
 
     @property
     def people(self) -> Tensor:
-        """The patient of each row, as a number."""
         return torch.arange(len(self)) if self.patients is None else self.patients
 
     def take(

@@ -54,7 +54,7 @@ def coordinate_study(
         need_extras(arm.name, arm.privacy)
     from wardround.deployment.flower.superlink import SuperLink
 
-    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
 
     def revoked() -> Mapping[str, str]:
         return read_keys(kit.path).revoked

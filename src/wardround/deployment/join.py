@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.health import Condition
-from wardround.core.notices import Notice, line_of, remedy_of, text_of
+from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
 from wardround.deployment.flat.site_handler import SiteWork
@@ -155,7 +155,7 @@ def preflight(site: SiteFile) -> list[Condition]:
         names = ", ".join(name for name in records.classes if name)
         labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
         conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
-        conditions += [Condition("note", True, line_of(notice), needed=False) for notice in records.notices]
+        conditions += [Condition(notice.code, True, text_of(notice), needed=False) for notice in records.notices]
     except WardroundError as error:
         return [_failed("data", error), connection_to(site.coordinator, site.ca)]
     studies = {

@@ -227,8 +227,8 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
     arms, classes = main_arms(content), content["classes"]
     by_class: dict[tuple[int, ...], list[str]] = {}
     for name, arm in arms.items():
-        if arm["predicted_classes"] and arm["predicted_classes"]["never"]:
-            by_class.setdefault(tuple(arm["predicted_classes"]["never"]), []).append(name)
+        if arm["predicted_classes"] and arm["predicted_classes"]["never_predicted"]:
+            by_class.setdefault(tuple(arm["predicted_classes"]["never_predicted"]), []).append(name)
     sentences = []
     for never, names in by_class.items():
         first = arms[names[0]]
@@ -238,12 +238,11 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
             f"{_listed(names)} never {'predicts' if len(names) == 1 else 'predict'} {missed}, which "
             f"{sum(counts['rows'][place] for place in never)} of {sum(counts['rows'])} test rows belong to (all seeds "
             f"together): compare the accuracy of {figure_words(first['metrics']['accuracy']['mean'], 'accuracy')} with "
-            f"{figure_words(counts['constant'], 'accuracy')}, that of predicting the most frequent class for everybody."
+            f"{figure_words(counts['constant_accuracy'], 'accuracy')}, that of predicting the most frequent class for "
+            "everybody."
         )
-        numbers = [
-            {"arm": name, **{key: arms[name]["predicted_classes"][key] for key in ("rows", "predicted", "constant")}}
-            for name in names
-        ]
+        keys = ("rows", "predicted", "constant_accuracy")
+        numbers = [{"arm": name, **{key: arms[name]["predicted_classes"][key] for key in keys}} for name in names]
         sentences.append(_sentence("predicted_classes", text, numbers))
     return sentences
 

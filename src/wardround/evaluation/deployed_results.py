@@ -25,8 +25,8 @@ def deployed_results(
 ) -> dict[str, Any]:
     """The whole content of `results.json`. `findings` are named where a row may have several.
 
-    `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `side` and a site's summary. Those
-    with the side `regional` are about test rows too, by the model of the site's region.
+    `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `subset` and a site's summary. Those
+    with the subset `regional` are about test rows too, by the model of the site's region.
     `sites` is what `describe_deployed` made; `notices` come before those of training.
     """
     order = {site: place for place, site in enumerate(sites[0]["sites"])}

@@ -1,4 +1,4 @@
-"""Who took part in a run across hospitals: invited, came, trained in how many rounds, scored."""
+"""Who took part in a run across hospitals: invited, joined, trained in how many rounds, scored."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,29 +10,29 @@ from wardround.core.notices import Notice
 
 def participation(
     invited: Sequence[str],
-    came: Collection[str],
+    joined: Collection[str],
     scored: Collection[str],
-    why: Mapping[str, str],
+    reasons: Mapping[str, str],
     records: pd.DataFrame,
 ) -> dict[str, dict[str, Any]]:
-    """By hospital, in the order of the invitation. `rounds` in which its work counted, `of` those that asked for it,
-    over all arms and seeds. `why` it was not there, where that is known."""
+    """By hospital, in the order of the invitation: `rounds` in which its work counted, `of` those that requested it,
+    over all arms and seeds; the `reason` for its absence, where that is known."""
     counted, dropped = (_often(records, name) for name in ("sites", "dropped"))
     return {
         site: {
-            "came": site in came,
+            "joined": site in joined,
             "rounds": counted.get(site, 0),
             "of": counted.get(site, 0) + dropped.get(site, 0),
             "scored": site in scored,
-            "why": why.get(site),
+            "reason": reasons.get(site),
         }
         for site in invited
     }
 
 
 def was_there(entry: Mapping[str, Any]) -> bool:
-    """Whether a hospital took part in all that it was asked for."""
-    return bool(entry["came"] and entry["scored"] and entry["rounds"] == entry["of"])
+    """Whether a hospital took part in every round that was requested, and is scored."""
+    return bool(entry["joined"] and entry["scored"] and entry["rounds"] == entry["of"])
 
 
 def not_finite(records: pd.DataFrame) -> list[Notice]:

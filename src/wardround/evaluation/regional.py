@@ -23,7 +23,7 @@ from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
 REGIONAL = "regional"  # the `subset` of a site's summary of its test rows by its region's own model
-SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # not known before models are scored
+SCORED = ("test", "metrics", "auc_error_bound", "difference")  # not known before models are scored
 LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
 
 
@@ -163,8 +163,8 @@ def _region_counts(entry: dict[str, Any], arm: str, own: Summaries, of_all: Summ
     if not rows:
         return None
     entry["test"] = sum(rows) / len(own.seeds)
-    bounds = own.auc_uncertain_by(arm), of_all.auc_uncertain_by(arm)
-    entry["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
+    bounds = own.auc_error_bound(arm), of_all.auc_error_bound(arm)
+    entry["auc_error_bound"] = dict(zip(("regional", "global"), bounds, strict=True))
     return sum(bound or 0.0 for bound in bounds)
 
 

@@ -189,7 +189,7 @@ def _arm(
         "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
         "metrics": summarise_metrics(scores.overall[name], resampling),
-        "auc_uncertain_by": scores.auc_uncertain_by(name),
+        "auc_error_bound": scores.auc_error_bound(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
         "own_models": has_own_models(arm),
         "within_sites": summarise_metrics(within_sites(by_site), resampling, {*WITHIN, study.evaluation.metric}),
@@ -254,8 +254,8 @@ def _predicted_classes(rows: list[int], predicted: list[int], threshold: dict[st
     return {
         "rows": rows,
         "predicted": predicted,
-        "never": [c for c, (actual, count) in enumerate(zip(rows, predicted, strict=True)) if actual and not count],
-        "constant": max(rows) / sum(rows),
+        "never_predicted": [number for number, count in enumerate(rows) if count and not predicted[number]],
+        "constant_accuracy": max(rows) / sum(rows),
         "threshold": threshold,
     }
 
@@ -289,7 +289,7 @@ def ranks_within_sites(scores: Scored, origin: Mapping[str, Arm]) -> bool:
     classes there is none.
     """
     own = any(has_own_models(arm) for name, arm in origin.items() if name in scores.arms)
-    bounds = [scores.auc_uncertain_by(name) for name in scores.arms]
+    bounds = [scores.auc_error_bound(name) for name in scores.arms]
     return own or any(bounds) or all(bound is None for bound in bounds)
 
 

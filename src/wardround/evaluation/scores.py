@@ -44,7 +44,7 @@ class Scored(Protocol):
     def subgroups(self) -> Iterator[Subgroups]: ...
     def calibration(self, arm: str) -> dict[str, Any] | None: ...
     def decision_curve(self, arm: str) -> dict[str, Any] | None: ...
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
@@ -214,7 +214,7 @@ class Scores:
         places = self.of_arm(arm)
         return decision_curve(self.label[places], self.score[places])
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         return None if np.isnan(self.overall[arm][:, METRICS.index("auc")]).all() else 0.0
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:

@@ -35,6 +35,7 @@ from wardround.protocol.values import (
     Part,
     Place,
     Positive,
+    Remark,
     Shape,
     Share,
     Sites,
@@ -71,7 +72,7 @@ class Refused(AnswerBase, kw_only=True):
 
 
 class Failed(AnswerBase, kw_only=True):
-    problem: Text
+    notice: Remark
     run: Name | UnsetType = UNSET
 
 
@@ -480,6 +481,10 @@ def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> 
     if kind not in REFUSALS and not _names_are_plain(body):
         raise unusable(site, "a name in it has control characters")
     return answer
+
+
+def bad_answer(site: str, problem: str, remedy: str) -> SiteError:
+    return SiteError(Notice("site-answer-unusable", "warning", site, details={"problem": plain_text(problem)}), remedy)
 
 
 def unusable(site: str, why: str) -> SiteError:

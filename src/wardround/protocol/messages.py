@@ -31,8 +31,6 @@ class Message:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A message as it travels."""
-
     head: bytes
     tensors: bytes = field(repr=False)
     signature: bytes = field(repr=False)
@@ -44,7 +42,6 @@ class Sealed:
 
     @cached_property
     def digest(self) -> bytes:
-        """What is signed."""
         return sha256(sha256(self.head).digest() + self.tensors_hash).digest()
 
     @property

@@ -17,8 +17,6 @@ SIGNATURE = ec.ECDSA(SHA256())
 
 @dataclass(frozen=True)
 class Key:
-    """A private key."""
-
     private: ec.EllipticCurvePrivateKey
 
     def sign(self, content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What arms have in common and in what they differ, for the titles of panels, lines and rows."""
+"""What arms have in common and in what they differ: titles of panels and lines, sweeps, grids, kinds of exchange."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from typing import Any
 
 from wardround.privacy.dp.epsilons import INFINITE
 from wardround.report.evidence import Evidence
+
+SELECTED = "[selected]"
+YARDSTICKS = ("local", "pooled")  # have no coordinator
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -16,14 +19,15 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def title_of(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     """`alpha 0.1`; a switch is named where it is on."""
-    told = []
+    parts = []
     for key in keys:
         value = settings.get(key)
         if value is True:
-            told.append(key)
+            parts.append(key)
         elif value is not None and value is not False:
-            told.append(str(value) if key == "name" else f"{key} {_short(value)}")
-    return ", ".join(told)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            parts.append(text if key == "name" else f"{key} {text}")
+    return ", ".join(parts)
 
 
 def partition_title(evidence: Evidence, partition: Mapping[str, Any]) -> str:
@@ -48,16 +52,32 @@ def line_title(evidence: Evidence, name: str) -> str:
     keys = [key for part in panel_keys(evidence).values() for key in part]
     family, bracket, rest = name.partition("[")
     settings = rest.removesuffix("]").split(",") if bracket else []
-    kept = [setting for setting in settings if setting.partition("=")[0] not in keys]
-    return f"{family}[{','.join(kept)}]" if kept else family
+    own = [setting for setting in settings if setting.partition("=")[0] not in keys]
+    return f"{family}[{','.join(own)}]" if own else family
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def swept_values(evidence: Evidence) -> dict[str, tuple[str, dict[float, str]]]:
+    """Families that differ in one number: the setting and, for each value, the arm."""
+    swept = {}
+    for family in evidence.families:
+        members = {name: arm["algorithm"] for name, arm in _members(evidence).items() if arm["family"] == family}
+        changing = [key for key in differing(list(members.values())) if key != "name"]
+        values = {name: algorithm.get(changing[0]) for name, algorithm in members.items()} if len(changing) == 1 else {}
+        arms = {float(value): name for name, value in values.items() if isinstance(value, int | float)}
+        if arms and len(arms) == len(members):
+            swept[family] = (changing[0], dict(sorted(arms.items())))
+    return swept
+
+
+def _members(evidence: Evidence) -> dict[str, Any]:
+    """Without those that a selection put together."""
+    return {name: arm for name, arm in evidence.arms.items() if not name.endswith(SELECTED)}
 
 
 @dataclass(frozen=True)
 class Grid:
+    """Arms that form a grid: a number of the partition, such as alpha, against one of the algorithm, such as mu."""
+
     setting: str  # of the partition
     values: tuple[float, ...]  # in order
     cells: Mapping[tuple[str, float], str]  # the arm of a line with a value
@@ -71,58 +91,42 @@ class Grid:
 
 def read_grid(evidence: Evidence) -> Grid | None:
     """None where the arms do not form one: several settings of the partition differ, or one that is no number."""
-    arms = {name: arm for name, arm in evidence.arms.items() if not name.endswith("[selected]") and "partition" in arm}
+    arms = {name: arm for name, arm in _members(evidence).items() if "partition" in arm}
     changing = differing([arm["partition"] for arm in arms.values()])
     if len(changing) != 1 or not all(_is_number(arm["partition"].get(changing[0])) for arm in arms.values()):
         return None
-    setting = changing[0]
-    swept = {family: _swept(arms, family) for family in dict.fromkeys(arm["family"] for arm in arms.values())}
-    cells: dict[tuple[str, float], str] = {}
-    numbers: dict[str, float] = {}
+    swept = {
+        family: differing([arm["algorithm"] for arm in arms.values() if arm["family"] == family])
+        for family in {arm["family"]: None for arm in arms.values()}
+    }
+    cells, numbers = {}, {}
     for name, arm in arms.items():
         keys = swept[arm["family"]]
         line = ", ".join(filter(None, (arm["family"], title_of(arm["algorithm"], keys))))
-        key = (line, float(arm["partition"][setting]))
-        if key in cells:  # they differ in something else
-            return None
-        cells[key] = name
+        cells[line, float(arm["partition"][changing[0]])] = name
         if len(keys) == 1 and _is_number(arm["algorithm"].get(keys[0])):
             numbers[line] = float(arm["algorithm"][keys[0]])
-    named = {keys[0] for keys in swept.values() if len(keys) == 1}
-    families = {line.partition(",")[0] for line in numbers}
-    own = next(iter(named)) if len(named) == 1 and len(families) == 1 else None
-    titles = dict.fromkeys(line for line, _ in cells)
-    ordered = sorted(numbers, key=numbers.__getitem__) if own else []
-    lines = (*ordered, *(line for line in titles if line not in ordered))
-    return Grid(setting, tuple(sorted({value for _, value in cells})), cells, lines, own, numbers if own else {})
+    return _as_grid(changing[0], cells, numbers, swept) if len(cells) == len(arms) else None  # else they differ more
 
 
-def _swept(arms: Mapping[str, Any], family: str) -> list[str]:
-    return differing([arm["algorithm"] for arm in arms.values() if arm["family"] == family])
+def _as_grid(
+    setting: str,
+    cells: Mapping[tuple[str, float], str],
+    numbers: Mapping[str, float],
+    swept: Mapping[str, Sequence[str]],
+) -> Grid:
+    """Lines have numbers where one setting of one family is swept."""
+    settings = {keys[0] for keys in swept.values() if len(keys) == 1}
+    if len(settings) != 1 or len({line.partition(",")[0] for line in numbers}) != 1:
+        numbers = {}
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    lines = (*ordered, *dict.fromkeys(line for line, _ in cells if line not in ordered))
+    values = tuple(sorted({value for _, value in cells}))
+    return Grid(setting, values, cells, lines, settings.pop() if numbers else None, numbers)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def swept_values(evidence: Evidence) -> dict[str, tuple[str, dict[float, str]]]:
-    """Families that differ in one number: the setting and, for each value, the arm."""
-    found = {}
-    for family in evidence.families:
-        members = {
-            name: arm["algorithm"]
-            for name, arm in evidence.arms.items()
-            if arm["family"] == family and not name.endswith("[selected]")
-        }
-        settings = {key for algorithm in members.values() for key in algorithm if key != "name"}
-        changing = [key for key in sorted(settings) if len({repr(a.get(key)) for a in members.values()}) > 1]
-        numbers = [a.get(changing[0]) for a in members.values()] if len(changing) == 1 else []
-        if numbers and all(isinstance(number, int | float) for number in numbers) and len(set(numbers)) == len(members):
-            found[family] = (changing[0], dict(sorted(zip(map(float, numbers), members, strict=True))))
-    return found
-
-
-YARDSTICKS = ("local", "pooled")  # have no coordinator
 
 
 def exchange_kind(arm: Mapping[str, Any]) -> str:
@@ -142,7 +146,7 @@ def approaches_differ(evidence: Evidence) -> bool:
     """Whether arms differ in kind: in who exchanges with whom, or in what protects patients."""
     kinds = set()
     for name, arm in evidence.arms.items():
-        kind, open_to_all = exchange_kind(arm), patient_epsilon(evidence, name) is None
-        if kind not in YARDSTICKS or not open_to_all:
-            kinds.add(("yardstick" if kind in YARDSTICKS else kind, open_to_all))
+        yardstick, private = exchange_kind(arm) in YARDSTICKS, patient_epsilon(evidence, name) is not None
+        if private or not yardstick:
+            kinds.add(("yardstick" if yardstick else exchange_kind(arm), private))
     return len(kinds) > 1

@@ -19,6 +19,7 @@ KNOWN_SCHEMA = 1
 KNOWN_ATTACK = 1  # `schema` of attack.json
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites", "primary_metric", "answer"}
+ROLES = ("training", "validation", "test")  # of rows
 KINDS = ("sex", "age", "view")  # of groups, in the order in which they are named
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
@@ -66,10 +67,15 @@ class Evidence:
 
     def curve(self, arm: str, column: str) -> tuple[list[int], list[float]]:
         """Rounds and means over seeds, where there is one."""
-        found = self.results["curves"][arm]
-        points = zip(found["round"], found.get(column, []), strict=False)
+        curves = self.results["curves"][arm]
+        points = zip(curves["round"], curves.get(column, []), strict=False)
         known = [(number, value) for number, value in points if value is not None]
         return [number for number, _ in known], [value for _, value in known]
+
+    def last(self, arm: str, column: str) -> float | None:
+        """What a curve ends with."""
+        values = self.curve(arm, column)[1]
+        return values[-1] if values else None
 
     @cached_property
     def partial(self) -> dict[str, Any]:
@@ -103,13 +109,19 @@ class Evidence:
         return list(dict.fromkeys(site for arm in self.arms.values() for site in arm["sites"]))
 
     @property
+    def site_counts(self) -> dict[str, dict[str, Any]]:
+        """Rows of each site by role and class, with the first seed."""
+        counts: dict[str, dict[str, Any]] = self.results["sites"][0]["sites"]
+        return counts
+
+    @property
     def variants(self) -> dict[str, Any]:
         """Without the study as it stands."""
         return {name: variant for name, variant in self.results["variants"].items() if name}
 
     @property
     def classes(self) -> list[str]:
-        return list(next(iter(self.results["sites"][0]["sites"].values()))["classes"])
+        return list(next(iter(self.site_counts.values()))["classes"])
 
     @property
     def local(self) -> str | None:
@@ -135,8 +147,8 @@ class Evidence:
     @cached_property
     def kinds(self) -> list[str]:
         """Of groups of patients, such as sex, of which any arm has figures."""
-        found = dict.fromkeys(kind for arm in self.arms.values() for kind in arm["subgroups"] if arm["subgroups"][kind])
-        return sorted(found, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
+        kinds = dict.fromkeys(kind for arm in self.arms.values() for kind in arm["subgroups"] if arm["subgroups"][kind])
+        return sorted(kinds, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
 
     @property
     def own_models(self) -> list[str]:
@@ -191,14 +203,18 @@ class Evidence:
         """Across hospitals: predictions of rows are not in the folder."""
         return bool(self.results.get("deployed"))
 
+    @property
+    def shares_patients(self) -> bool:
+        """Whether patients of test rows are among some site's training rows."""
+        return any(shared["rows"] for sites in self.results["leakage"].values() for shared in sites.values())
+
     @cached_property
     def rates(self) -> dict[str, float]:
         """Per cent of a site's rows that are of the positive class, where there are two classes and it is known."""
         if len(self.classes) != 2 or self.findings:
             return {}
         positive = self.classes[1]
-        described = self.results["sites"][0]["sites"]
-        known = {site: counts for site, counts in described.items() if counts["classes"][positive] is not None}
+        known = {site: counts for site, counts in self.site_counts.items() if counts["classes"][positive] is not None}
         return {site: 100 * counts["classes"][positive] / rows_of(counts) for site, counts in known.items()}
 
     @cached_property
@@ -212,9 +228,9 @@ class Evidence:
         return max(SMALLEST_GROUP, self.deployment.smallest_cell)
 
     @property
-    def auc_uncertain_by(self) -> float:
+    def auc_error_bound(self) -> float:
         """By how much any arm's AUC over all sites may be wrong."""
-        return max((arm.get("auc_uncertain_by") or 0.0 for arm in self.arms.values()), default=0.0)
+        return max((arm.get("auc_error_bound") or 0.0 for arm in self.arms.values()), default=0.0)
 
     def tests(self, variant: str = "") -> list[dict[str, Any]]:
         return [
@@ -223,10 +239,14 @@ class Evidence:
             if test["metric"] == self.headline.metric and self.results["arms"][test["arm"]]["variant"] == variant
         ]
 
-    def across(self, arm: str, kind: str) -> list[dict[str, Any]]:
+    def site_differences(self, arm: str, kind: str) -> list[dict[str, Any]]:
         """An arm against training alone (`alone`, the mean over sites only) or against the `reference`."""
-        wanted = (arm, kind, self.headline.metric)
-        return [e for e in self.results.get("site_differences", ()) if (e["arm"], e["kind"], e["metric"]) == wanted]
+        key = (arm, kind, self.headline.metric)
+        return [e for e in self.results.get("site_differences", ()) if (e["arm"], e["kind"], e["metric"]) == key]
+
+    def mean_difference(self, arm: str, kind: str) -> dict[str, Any] | None:
+        """On average over sites."""
+        return next((entry for entry in self.site_differences(arm, kind) if entry["site"] is None), None)
 
     def benefit(self, variant: str = "") -> list[dict[str, Any]]:
         return [
@@ -276,16 +296,16 @@ def read_results(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_attack(folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `wardround attack` found; refused where another version wrote it, or where it speaks of another study."""
+    """What `wardround attack` measured; refused where another version wrote it, or where it speaks of another study."""
     path = folder.path / "attack.json"
     if not path.is_file():
         return None
-    found, remedy = folder.read_json("attack.json"), f"Repeat `wardround attack {folder.path}`, or delete the file."
-    if not isinstance(found, dict) or found.get("schema") != KNOWN_ATTACK or "passed" not in found:
+    attack, remedy = folder.read_json("attack.json"), f"Repeat `wardround attack {folder.path}`, or delete the file."
+    if not isinstance(attack, dict) or attack.get("schema") != KNOWN_ATTACK or "passed" not in attack:
         raise RunError(str(path), "was written by another version of wardround, or changed", remedy)
-    if (found.get("study") or {}).get("hash") != results["study"]["hash"]:
+    if (attack.get("study") or {}).get("hash") != results["study"]["hash"]:
         raise RunError(str(path), "is of another study", remedy)
-    return found
+    return attack
 
 
 def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:

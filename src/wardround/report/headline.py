@@ -48,7 +48,7 @@ class Headline:
         """The heading of a column: of this figure, or of what it is measured on."""
         return f"{name or self.word}{self.unit}"
 
-    def told(self, value: float) -> str:
+    def text(self, value: float) -> str:
         return f"{self.shown(value)} %" if self.unit else self.shown(value)
 
 

@@ -9,24 +9,18 @@ from wardround.report.render.figures import Drawing
 from wardround.report.render.table import Table, without_empty
 
 
-def _nothing(_: Evidence) -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Section:
-    """`page` is a Jinja template. It has `evidence`, `tables`, `values`, and the macros show(table), draw(figure),
-    fold(title) and part(section)."""
+    """`page` is a Jinja template. It may use `evidence`, `tables`, the names of `values`, and the macros show(table),
+    draw(figure), fold(title) and part(section)."""
 
     page: str = ""
     anchor: str = ""  # the id of its HTML element; without one it is a part that the page of another section places
     link: str = ""  # in the contents of the page
-    values: Callable[[Evidence], Mapping[str, Any]] = _nothing
+    values: Mapping[str, Callable[[Evidence], Any]] = field(default_factory=dict)
     tables: Sequence[Callable[[Evidence], Table | None]] = ()
     figures: Mapping[str, Drawing] = field(default_factory=dict)
-    remarks: Mapping[str, Callable[[Evidence], list[str]]] = field(
-        default_factory=dict
-    )  # for other sections, by theirs
+    remarks: Mapping[str, Callable[[Evidence], list[str]]] = field(default_factory=dict)  # for other sections
 
 
 def compact(evidence: Evidence, table: Table) -> Table:

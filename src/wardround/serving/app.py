@@ -1,4 +1,4 @@
-"""The answers: /predict, /health, /schema. No answer and no log ever repeats a value of a request."""
+"""The endpoints: /predict, /health, /schema. No answer and no log ever repeats a value of a request."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,7 @@ from typing import Any
 
 import orjson
 
-from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict.predict import predict_rows
+from wardround.bundles import Bundle, predict_rows
 from wardround.core.errors import DataError, WardroundError
 from wardround.core.extras import needs
 from wardround.serving import guard
@@ -41,32 +40,21 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
     @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra=_body(bundle))
     async def predict(request: Request) -> Response:
         content = await _content(request, LARGEST if bundle.inputs.images is None else LARGEST_IMAGES)
-        made = await run_in_threadpool(predict_rows, bundle, _rows(content, most_rows(bundle)))
-        return _json(200, {"bundle": bundle.id, "rows": made})
+        rows = await run_in_threadpool(predict_rows, bundle, _rows(content, most_rows(bundle)))
+        return _json(200, {"bundle": bundle.id, "rows": rows})
 
-    @api.exception_handler(Refused)
-    async def refused(_: Request, error: Exception) -> Response:
-        if not isinstance(error, Refused):
-            return _broken(error)
-        answer = _told(error.status, error.error)
-        answer.headers["connection"] = "close"  # the rest of its body is not read
-        return answer
+    async def failed(_: Request, error: Exception) -> Response:
+        return _failure(error)
 
-    @api.exception_handler(WardroundError)
-    async def wrong(_: Request, error: Exception) -> Response:
-        return _told(422, error) if isinstance(error, WardroundError) else _broken(error)
-
-    @api.exception_handler(HTTPException)
-    async def unknown(_: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        return _told(status, DataError("request", "there is nothing here for it", f"Known: {', '.join(PATHS)}."))
+    for kind in (Refused, WardroundError, HTTPException):
+        api.add_exception_handler(kind, failed)
 
     @api.middleware("http")
     async def never_shown(request: Request, call_next: Any) -> Response:
         try:
             response: Response = await call_next(request)
-        except Exception as error:  # whatever it says could hold a value
-            return _broken(error)
+        except Exception as error:  # its message could hold a value
+            return _failure(error)
         return response
 
     return Guard(api, names, PATHS)
@@ -89,17 +77,17 @@ async def _content(request: Request, largest: int) -> bytes:
                     raise Refused(413, DataError("request", problem, remedy))
     except TimeoutError:
         raise Refused(408, DataError("request", "its body did not arrive in time", "Send it again.")) from None
-    except ClientDisconnect:  # nobody hears the answer; the log has it
-        raise Refused(400, DataError("request", "whoever sent it went away", "Send it again.")) from None
+    except ClientDisconnect:  # only the log has this
+        raise Refused(400, DataError("request", "the client went away", "Send it again.")) from None
     return bytes(content)
 
 
 def _rows(content: bytes, most: int) -> list[Mapping[str, Any]]:
     try:
-        told = orjson.loads(content)
+        body = orjson.loads(content)
     except orjson.JSONDecodeError:
         raise DataError("request", "it is not JSON", SHAPE) from None
-    rows = told.get("rows") if isinstance(told, dict) else None
+    rows = body.get("rows") if isinstance(body, dict) else None
     if not isinstance(rows, list) or not rows:
         raise DataError("request", "there are no rows in it", SHAPE)
     if len(rows) > most:
@@ -111,13 +99,22 @@ def _rows(content: bytes, most: int) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _told(status: int, error: WardroundError) -> Response:
-    return _json(status, {"error": {"where": error.where, "problem": error.problem, "remedy": error.remedy}})
-
-
-def _broken(error: Exception) -> Response:
+def _failure(error: Exception) -> Response:
+    if isinstance(error, Refused):
+        answer = _error(error.status, error.error)
+        answer.headers["connection"] = "close"  # the rest of its body is not read
+        return answer
+    if isinstance(error, WardroundError):
+        return _error(422, error)
+    if isinstance(error, HTTPException):
+        known = f"Known: {', '.join(PATHS)}."
+        return _error(error.status_code, DataError("request", "there is nothing here for it", known))
     LOG.error("a defect: %s", type(error).__name__)
-    return _told(500, DataError("server", "it failed, which is a defect", "Please report it."))
+    return _error(500, DataError("server", "it failed, which is a defect", "Please report it."))
+
+
+def _error(status: int, error: WardroundError) -> Response:
+    return _json(status, {"error": {"where": error.where, "problem": error.problem, "remedy": error.remedy}})
 
 
 def _json(status: int, content: object) -> Response:
@@ -129,15 +126,15 @@ def _body(bundle: Bundle) -> dict[str, Any]:
 
 
 def _responses(bundle: Bundle) -> dict[int | str, dict[str, Any]]:
-    def of(schema: Mapping[str, Any]) -> dict[str, Any]:
-        return {"application/json": {"schema": schema}}
-
-    refusals = {
-        408: "Too slow",
-        413: "Too large",
-        415: "Not JSON",
-        422: "A column is missing, or a value cannot be read",
+    error, answer = error_schema(), answer_schema(bundle)
+    texts = {
+        200: ("Predictions", answer),
+        408: ("Too slow", error),
+        413: ("Too large", error),
+        415: ("Not JSON", error),
+        422: ("A column is missing, or a value cannot be read", error),
     }
-    made: dict[int | str, dict[str, Any]] = {200: {"description": "Predictions", "content": of(answer_schema(bundle))}}
-    made |= {status: {"description": text, "content": of(error_schema())} for status, text in refusals.items()}
-    return made
+    return {
+        status: {"description": text, "content": {"application/json": {"schema": schema}}}
+        for status, (text, schema) in texts.items()
+    }

@@ -1,17 +1,20 @@
-"""What stands before the answers: whose requests are taken at all, how large they may be, and what is logged of them.
+"""Which requests are accepted, how large they may be, and what is logged of them.
 
-A page in a browser on this machine could send requests too, under a name of its own that it lets point here. So only
-the names of this machine are answered to, only JSON is taken, which a page may not send elsewhere unasked, and no
-other origin is allowed to read an answer.
+A page in a browser on this machine could send requests too, under a host name of its own that resolves to this machine
+(DNS rebinding). So only requests to the names of this machine are answered, only JSON is accepted, which a page may
+not send to another origin without asking first, and no other origin may read an answer.
 """
 
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any
 
 from wardround.core.errors import WardroundError
+from wardround.core.extras import needs
+
+with needs("serve", "predictions over HTTP"):
+    from starlette.responses import JSONResponse
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,8 +36,8 @@ class Refused(Exception):
 
 
 class Guard:
-    """`names` are the hosts that may be asked for, the one to recommend first; None takes all. `paths` are those that
-    the log may show."""
+    """`names` are the host names that are answered, the one to recommend first; None: all. `paths` are those that the
+    log may show."""
 
     def __init__(self, app: App, names: Sequence[str] | None, paths: Collection[str]) -> None:
         self.app, self.names, self.paths = app, names, paths
@@ -54,25 +57,18 @@ class Guard:
             await self.app(scope, receive, noting)
         else:
             body = {"where": "Host", "problem": "not a name of this server", "remedy": f"Use {self.names[0]}."}
-            await answer(noting, 421, {"error": body})
-        # neither a body nor a query, and no path that somebody made up: they could hold a patient's values
+            await JSONResponse({"error": body}, 421)(scope, receive, noting)
+        # neither a body nor a query, and no unknown path: they could hold a patient's values
         path = scope["path"] if scope["path"] in self.paths else "another path"
         LOG.info("%s %s %s %.1f ms", _method(scope), path, status, 1000 * (time.perf_counter() - began))
 
 
-async def answer(send: Send, status: int, content: object) -> None:
-    body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _host(scope: Scope) -> str:
-    """Without the port. A request with no name, or with two, is asked for by nobody who means well."""
-    found = [value for name, value in scope["headers"] if name == b"host"]
-    if len(found) != 1:
+    """Without the port. No honest client sends no host, or two."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1:
         return ""
-    text = str(found[0], "latin-1").lower()
+    text = str(hosts[0], "latin-1").lower()
     name, colon, port = text.rpartition(":")
     return name if colon and port.isdigit() else text
 

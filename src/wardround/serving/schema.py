@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wardround.bundles.bundle import Bundle
+from wardround.bundles import Bundle
 from wardround.bundles.predict.images import IMAGE
 from wardround.bundles.predict.predict import output_columns, required_columns
 from wardround.data.records import Column

@@ -1,4 +1,4 @@
-"""A server for one bundle, on this machine alone unless somebody says otherwise."""
+"""A server for one bundle, on this machine alone unless told otherwise."""
 
 import asyncio
 import errno
@@ -11,8 +11,8 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict.predict import predict_images, predict_rows, required_columns
+from wardround.bundles import Bundle, predict_images, predict_rows
+from wardround.bundles.predict.predict import required_columns
 from wardround.core.errors import MachineError, StudyError
 from wardround.core.extras import needs
 from wardround.core.threads import torch_threads
@@ -24,11 +24,11 @@ with needs("serve", "predictions over HTTP"):
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-BUSY = 32  # requests at a time; the next are told to come again
+BUSY = 32  # requests at a time; more are answered with 503
 
 
 def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[str], None]) -> None:
-    """Answer until Ctrl-C. `ready` is told the address as soon as it can be asked."""
+    """Answer until Ctrl-C. `ready` is called with the address as soon as requests can come."""
     with _listening(host, port, anyone) as listening:
         app = make_app(bundle, names_of(host, listening, anyone))
         _log_to_stderr()
@@ -53,7 +53,7 @@ def settings_of(app: App) -> uvicorn.Config:
 
 
 class TimedHead(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes a connection on which no request comes: it would take the place of one on which one does."""
+    """Closes a connection on which no request comes: it takes the place of another."""
 
     _patience: asyncio.TimerHandle | None = None
 
@@ -89,13 +89,13 @@ class TimedHead(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def warm_up(bundle: Bundle) -> None:
-    """The first time takes longer; nobody waits for it."""
+    """The first prediction takes longer; no client waits for it."""
+    gaps = dict.fromkeys(required_columns(bundle).needed)
     if bundle.inputs.images is None:
-        predict_rows(bundle, [dict.fromkeys(required_columns(bundle).needed)])
+        predict_rows(bundle, [gaps])
     else:
-        nothing = {name: [None] for name in required_columns(bundle).needed}
         black = np.zeros((1, *bundle.inputs.images.shape[1:]), dtype=np.uint8)
-        predict_images(bundle, black, pd.DataFrame(nothing, index=[0]))
+        predict_images(bundle, black, pd.DataFrame(gaps, index=[0]))
 
 
 def is_own(host: str) -> bool:
@@ -107,40 +107,37 @@ def is_own(host: str) -> bool:
 
 
 def names_of(host: str, listening: socket.socket, anyone: bool) -> tuple[str, ...] | None:
-    """By which names it may be asked for; None: by any. Where other machines cannot connect, a page in a browser here
-    still can, so that its names are looked at whatever else was allowed."""
+    """The host names that are answered; None: any. Where other machines cannot connect, a page in a browser here still
+    can, so that host names are checked even with --anyone-may-connect."""
     if anyone and not is_own(host):
         return None
-    bound = _in_address(listening.getsockname()[0])
-    return tuple(dict.fromkeys((bound, *OWN_NAMES)))
+    return tuple(dict.fromkeys((_bound_to(listening), *OWN_NAMES)))
 
 
 def _listening(host: str, port: int, anyone: bool) -> socket.socket:
     if not is_own(host) and not anyone:
-        problem = (
-            f"{host} can be reached from other machines, and whoever reaches it gets predictions without a password"
-        )
+        problem = f"{host} can be reached from other machines, and anyone there gets predictions without a password"
         remedy = "Leave --host out, or add --anyone-may-connect if the network is guarded in another way."
         raise StudyError("--host", problem, remedy)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen()  # now, so that a second server is refused before it says that it is ready
+        server.bind((host, port))
+        server.listen()  # now, so that a second server is refused before it is announced as ready
     except OSError as error:
-        made.close()
+        server.close()
         problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror})"
         raise MachineError(f"{host}, port {port}", problem, "Choose another with --port.") from None
-    return made
+    return server
 
 
 def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://{_in_address(host)}:{port}"
+    return f"http://{_bound_to(listening)}:{listening.getsockname()[1]}"
 
 
-def _in_address(host: str) -> str:
+def _bound_to(listening: socket.socket) -> str:
+    host = str(listening.getsockname()[0])
     return f"[{host}]" if ":" in host else host
 
 

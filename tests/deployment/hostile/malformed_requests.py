@@ -209,7 +209,7 @@ class Asked:
         body = body_of(answer)
         if body.get("site") != self.name:
             yield "is in another's name"
-        for text in (body.get("reason"), body.get("problem")):
+        for text in (body.get("reason"), body.get("notice", {}).get("details", {}).get("reason")):
             if text is not None and (CONTROL.search(text) or len(text) > LONGEST):
                 yield f"tells what it was told: {text[:60]!r}"
         try:

@@ -1,7 +1,7 @@
-"""The shared part of a trained arm, for a hospital that is new: encoder and head, and what training must be like.
+"""The shared part of a trained arm, for a hospital that is new: encoder and head, and the settings of training.
 
 shared.safetensors holds the leaves that all hospitals of the study share, and nothing else: no hospital's adapter, no
-head where heads are private, nothing of a site's memory. shared.json says what they are; it lists the hash of the
+head where heads are private, nothing of a site's memory. shared.json describes them; it has the hash of the
 other file and is sealed as a bundle is (`sealed_files.py`). Described in docs/reference/shared-part.md.
 """
 
@@ -32,14 +32,13 @@ from wardround.runs.catalog import load_study
 from wardround.runs.finished_run import arm_of, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import check_ledger
-from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Training
 
 FORMAT = 1
 ABOUT = "shared.json"
 WEIGHTS = "shared.safetensors"
 FOLDER = Path("shared")
-SENT = "server/params/"  # where a saved model has what every site is sent
+BROADCAST = "server/params/"  # prefix of the leaves of a saved model that every site is sent
 SHARED_PART = SealedKind("shared part", "wardround share", ABOUT, FORMAT, (WEIGHTS,))
 
 
@@ -60,22 +59,24 @@ class SharedPart:
 
     @cached_property
     def training(self) -> Training:
-        told: Training = parse(Training, self.about["training"], f"{self.path}: training")
-        return told
+        training: Training = parse(Training, self.about["training"], f"{self.path}: training")
+        return training
 
     @cached_property
     def preparation(self) -> Preparation:
-        told: Preparation = parse(Preparation, self.about["preparation"], f"{self.path}: preparation")
-        return told
+        preparation: Preparation = parse(Preparation, self.about["preparation"], f"{self.path}: preparation")
+        return preparation
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.training.precision == "float64" else torch.float32
 
     def model(self, width: int) -> Model:
-        """For rows of so many numbers."""
-        told = {**self.about["model"], "shape": {"inputs": [width], "classes": len(self.classes)}}
-        return build_model(told, str(self.path), self.models)
+        """For rows of `width` numbers."""
+        return build_model(self.description(width), str(self.path), self.models)
+
+    def description(self, width: int) -> dict[str, Any]:
+        return {**self.about["model"], "shape": {"inputs": [width], "classes": len(self.classes)}}
 
 
 def make_shared(
@@ -95,7 +96,7 @@ def make_shared(
         refuse_existing(as_path(out, "--out"))
     part = part_of_run(run, arm, seed, **members)
     target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
-    weights = _written(part.leaves)
+    weights = _serialized(part.leaves)
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
@@ -104,7 +105,7 @@ def make_shared(
 
 
 def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -> SharedPart:
-    """A shared part from its folder, refused unless it is whole and as it was made."""
+    """Refused unless it is complete and unchanged."""
     folder = as_path(path, "shared part", BundleError)
     about, files = read_sealed(folder, SHARED_PART)
     try:
@@ -134,17 +135,17 @@ def part_of_run(
     if not folder.complete:
         raise RunError(str(run), "is not complete", "Finish it first.")
     check_ledger(folder)
-    study, known = load_study(folder.path / "study.toml", **members)
+    study, _ = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
     if results["findings"]:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
     chosen_seed = seed_of(study, seed)
     trained = arm_of(study, results, arm, chosen_seed)
-    _refuse_no_adapter(trained, arm, known, len(_classes(results)), members.get("models"))
+    _refuse_no_adapter(trained, arm, len(_classes(results)), members.get("models"))
     about = _about(folder, study, results, trained, arm, chosen_seed)
-    leaves = _sent(folder, trained.name, chosen_seed)
-    sealed = json.loads(seal(about, {WEIGHTS: _written(leaves)}))
+    leaves = _shared_leaves(folder, trained.name, chosen_seed)
+    sealed = json.loads(seal(about, {WEIGHTS: _serialized(leaves)}))
     part = SharedPart(folder.path, sealed, leaves, members.get("models"))
     try:
         _refuse_misfit(part)
@@ -154,17 +155,17 @@ def part_of_run(
     return part
 
 
-def _refuse_no_adapter(
-    arm: Arm, asked: str, known: Families, classes: int, models: Mapping[str, Factory] | None
-) -> None:
-    """What a new hospital could not join."""
+def _refuse_no_adapter(arm: Arm, requested_arm: str, classes: int, models: Mapping[str, Factory] | None) -> None:
+    """An arm that a new hospital could not join."""
     if arm.algorithm.facts.personal:
         problem = f"{arm.algorithm.name} gives sites models of their own, so that there is no part that all share"
-        raise BundleError(f"arm {asked}", problem, "Name an arm with one shared model, such as fedavg or fedprox.")
-    told = {**_model(arm), "shape": {"inputs": [1], "classes": classes}}
-    if build_model(told, f"arm {asked}", models).at_site is None:
+        raise BundleError(
+            f"arm {requested_arm}", problem, "Name an arm with one shared model, such as fedavg or fedprox."
+        )
+    description = {**_model(arm), "shape": {"inputs": [1], "classes": classes}}
+    if build_model(description, f"arm {requested_arm}", models).at_site is None:
         problem = f"model {arm.model.name} has no private adapter, so that a hospital with other columns cannot join it"
-        raise BundleError(f"arm {asked}", problem, 'Train an arm with `model.kind = "adapter"`.')
+        raise BundleError(f"arm {requested_arm}", problem, 'Train an arm with `model.kind = "adapter"`.')
 
 
 def _model(arm: Arm) -> dict[str, Any]:
@@ -176,16 +177,16 @@ def _classes(results: Mapping[str, Any]) -> list[str]:
 
 
 def _about(
-    folder: RunFolder, study: Study, results: Mapping[str, Any], arm: Arm, asked: str, seed: int
+    folder: RunFolder, study: Study, results: Mapping[str, Any], arm: Arm, requested_arm: str, seed: int
 ) -> dict[str, Any]:
     evaluation = study.evaluation_of(arm)
     return {
         "format": FORMAT,
-        "name": plain_name(f"{study.name}-{asked}"),
+        "name": plain_name(f"{study.name}-{requested_arm}"),
         "wardround": version("wardround"),
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "run": folder.path.name,
-        "arm": asked,
+        "arm": requested_arm,
         "trained_as": arm.name,
         "algorithm": arm.algorithm.name,
         "seed": seed,
@@ -196,10 +197,10 @@ def _about(
         "preparation": _preparation(arm),
         "training": _training(arm),
         "evaluation": {"test_share": evaluation.test_share, "validation_share": evaluation.validation_share},
-        "sites": _trained_at(results, arm, asked),
+        "sites": _trained_at(results, arm, requested_arm),
         "simulated": not results["deployed"],
         "synthetic": bool(results.get("synthetic")),
-        "figures": _figures(results, arm, asked),
+        "figures": _figures(results, arm, requested_arm),
         "privacy": _privacy(results.get("privacy"), arm.name),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -213,60 +214,60 @@ def _preparation(arm: Arm) -> dict[str, Any]:
 
 def _training(arm: Arm) -> dict[str, Any]:
     """Of one site: who else works in a round, and on which machine, does not matter to it."""
-    told = asdict(replace(arm.training, share=1.0, stragglers=None, device="auto"))
-    return {key: value for key, value in told.items() if value is not None}
+    settings = asdict(replace(arm.training, share=1.0, stragglers=None, device="auto"))
+    return {key: value for key, value in settings.items() if value is not None}
 
 
-def _trained_at(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, int | None]:
-    """Sites whose rows the shared part has learnt from, with their training rows where the run tells them."""
-    known: Mapping[str, Any] = next((told["sites"] for told in results["sites"] if arm.name in told["arms"]), {})
-    names = [site for site in results["arms"][asked]["sites"] if not arm.train_at or site in arm.train_at]
+def _trained_at(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, int | None]:
+    """Sites that the shared part has learnt from, with their training rows where the run knows them."""
+    known: Mapping[str, Any] = next((group["sites"] for group in results["sites"] if arm.name in group["arms"]), {})
+    names = [site for site in results["arms"][requested_arm]["sites"] if not arm.train_at or site in arm.train_at]
     return {site: known.get(site, {}).get("train") for site in names}
 
 
-def _figures(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, Any]:
+def _figures(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
-    found = results["arms"][asked]
-    metrics = {**found["metrics"], **(ranked_within(found) if found["own_models"] else {})}
-    of_variant = results["variants"][arm.variant]
+    of_arm, variant = results["arms"][requested_arm], results["variants"][arm.variant]
+    metrics = {**of_arm["metrics"], **(ranked_within(of_arm) if of_arm["own_models"] else {})}
     return {
         "metrics": {name: metrics[name] for name in FIGURES},
         "seeds": list(results["seeds"]),
         "interval": {
             "confidence": results["interval"]["confidence"],
-            "method": of_variant["method"],
-            "covers": of_variant["covers"],
+            "method": variant["method"],
+            "covers": variant["covers"],
         },
     }
 
 
-def _privacy(found: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
+def _privacy(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
     """What the study's own sites were promised and have spent."""
-    if not found or arm not in found["arms"]:
+    if not privacy or arm not in privacy["arms"]:
         return None
-    told = found["arms"][arm]
-    keys = ("epsilon", "delta", "rounds")
-    spent = {site: {key: one[key] for key in keys if key in one} for site, one in told["sites"].items()}
+    of_arm = privacy["arms"][arm]
     return {
-        "guarantee": found["guarantee"],
-        "example": told["example"],
-        "site": told["site"],
-        "secure_sum": told["secure_sum"],
-        "spent": spent,
+        "guarantee": privacy["guarantee"],
+        "example": of_arm["example"],
+        "site": of_arm["site"],
+        "secure_sum": of_arm["secure_sum"],
+        "spent": {
+            site: {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent}
+            for site, spent in of_arm["sites"].items()
+        },
     }
 
 
-def _sent(folder: RunFolder, arm: str, seed: int) -> Tree:
+def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
     """What every site was sent last, and nothing that any of them keeps."""
     try:
         leaves = folder.load_model(arm, seed)
     except (OSError, SafetensorError) as error:
         problem = f"its model of {arm} with seed {seed} cannot be read ({type(error).__name__})"
         raise RunError(str(folder.path), problem, "Run the study again with --again.") from None
-    return {name.removeprefix(SENT): leaf for name, leaf in leaves.items() if name.startswith(SENT)}
+    return {name.removeprefix(BROADCAST): leaf for name, leaf in leaves.items() if name.startswith(BROADCAST)}
 
 
-def _written(leaves: Tree) -> bytes:
+def _serialized(leaves: Tree) -> bytes:
     return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()})
 
 
@@ -278,13 +279,11 @@ def _refuse_misfit(part: SharedPart) -> None:
     for key in ("seed", "init_seed", "first_seed"):
         if type(part.about[key]) is not int:
             raise ValueError("a seed is not a whole number")
-    told = {**part.about["model"], "shape": {"inputs": [1], "classes": len(part.classes)}}
-    check_shapes(told, str(part.path), part.models, part.leaves)
+    check_shapes(part.description(1), str(part.path), part.models, part.leaves)
     model = part.model(1)
-    wanted = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
-    if model.at_site is None or set(wanted) != set(part.leaves):
+    expected = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
+    if model.at_site is None or set(expected) != set(part.leaves):
         raise ValueError("the leaves are not those of the model")
-    for name, leaf in wanted.items():
-        found = part.leaves[name]
-        if found.shape != leaf.shape or found.dtype != part.dtype or not bool(torch.isfinite(found).all()):
+    for name, leaf in part.leaves.items():
+        if leaf.shape != expected[name].shape or leaf.dtype != part.dtype or not bool(torch.isfinite(leaf).all()):
             raise ValueError("a leaf does not have the shape or precision of the model's, or is not a number")

@@ -7,6 +7,7 @@ decimal one, and whether day and month can be told apart. Here a file comes in b
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 
 import numpy as np
 import pyarrow as pa
@@ -24,22 +25,14 @@ YEAR_2000 = 946_684_800  # seconds from 1970 to 2000-01-01
 CELLS = "Correct these cells, or leave them empty."
 
 
-@dataclass(frozen=True)
-class Notation:
-    """How one column's texts are written."""
+class Notation(Flag):
+    """How the texts of one column are written."""
 
-    commas: bool = False
-    points: bool = False
-    slashes: bool = False  # dates such as 31/12/2020
-    day_first: bool = False  # one of them has a first number above 12
-
-    def __or__(self, other: "Notation") -> "Notation":
-        return Notation(
-            self.commas or other.commas,
-            self.points or other.points,
-            self.slashes or other.slashes,
-            self.day_first or other.day_first,
-        )
+    NONE = 0
+    COMMAS = auto()
+    POINTS = auto()
+    SLASHES = auto()  # dates such as 31/12/2020
+    DAY_FIRST = auto()  # one of them has a first number above 12
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class _Values:
 
     numbers: np.ndarray  # NaN where missing or text
     codes: np.ndarray | None = None  # place among the known levels; behind them all: unseen; -1: missing
-    notation: Notation = Notation()
+    notation: Notation = Notation.NONE
 
 
 def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str], list[str]]:
@@ -97,7 +90,7 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
             strange = values.codes >= len(usable)  # levels that only fill gaps come after these
             if usable and strange.any():
                 unseen[column.own_name] = strange
-        if values.notation != Notation():
+        if values.notation:
             notations[column.own_name] = values.notation
     table = Encoded(
         recipe.columns,
@@ -124,16 +117,16 @@ def known_levels(recipe: Recipe, column: Column) -> tuple[str, ...]:
 
 def merge_notations(first: Mapping[str, Notation], second: Mapping[str, Notation]) -> dict[str, Notation]:
     """Of two parts of a file."""
-    return {name: first.get(name, Notation()) | second.get(name, Notation()) for name in {**first, **second}}
+    return {name: first.get(name, Notation.NONE) | second.get(name, Notation.NONE) for name in {**first, **second}}
 
 
 def refuse_ambiguous(notations: Mapping[str, Notation], where: str) -> None:
     """What only the whole file can show."""
     for name, notation in notations.items():
-        if notation.commas and notation.points:
+        if Notation.COMMAS | Notation.POINTS in notation:
             problem = f"column {name!r}: both points and commas stand as decimal signs"
             raise DataError(where, problem, "Write all of its numbers with the same sign.")
-        if notation.slashes and not notation.day_first:
+        if Notation.SLASHES in notation and Notation.DAY_FIRST not in notation:
             problem = f"column {name!r}: day and month cannot be told apart"
             raise DataError(where, problem, "Write dates as yyyy-mm-dd.")
 
@@ -232,14 +225,16 @@ def _years(array: pa.Array) -> np.ndarray:
 
 
 def _number_notation(cells: Cells) -> Notation:
-    if not cells.commas:
-        return Notation()
-    return Notation(commas=cells.decimal_commas, points=bool(pc.any(pc.match_substring(cells.texts, ".")).as_py()))
+    commas = Notation.COMMAS if cells.commas and cells.decimal_commas else Notation.NONE
+    points = cells.commas and pc.any(pc.match_substring(cells.texts, ".")).as_py()
+    return commas | Notation.POINTS if points else commas
 
 
 def _date_notation(cells: Cells) -> Notation:
     slashed = cells.slashed_dates
-    return Notation(slashes=bool(slashed), day_first=any(first > 12 for first, _ in slashed))
+    if not slashed:
+        return Notation.NONE
+    return Notation.SLASHES | (Notation.DAY_FIRST if any(first > 12 for first, _ in slashed) else Notation.NONE)
 
 
 def _unreadable(column: Column, cells: Cells, bad: np.ndarray, block: Block) -> DataError:

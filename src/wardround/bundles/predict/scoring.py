@@ -77,21 +77,11 @@ class _Prepared:
 class _Scored:
     score: np.ndarray  # NaN where there is none
     mean: np.ndarray  # over passes
-    low: np.ndarray
-    high: np.ndarray
+    low: np.ndarray | None  # NaN where there is no score; None: there is no interval
+    high: np.ndarray | None
     uncertainty: np.ndarray
     too_large: np.ndarray  # rows whose numbers give no score
     unscored: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What follows from the uncertainty of a prediction."""
-
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    sets: np.ndarray | None = None
-    marks: Sequence[Mark] = ()
 
 
 def predict_block(
@@ -103,18 +93,18 @@ def predict_block(
     scored = _score(bundle, settings, rows)
     predicted = bundle.predicted(scored.score)
     predicted[scored.unscored] = -1
-    decided = _Decision()
+    marks, sets, refer = _marks_of_rows(bundle, rows, scored), None, None
     if settings is not None:
-        decided = _decide(bundle, settings, scored, predicted, options.refer_share)
-    marks = [*_marks_of_rows(bundle, rows, scored), *decided.marks]
-    refer = None if settings is None else any_of((mark for _, _, mark in marks), block.rows)
+        sets, doubts = _decide(bundle, settings, scored, predicted, options.refer_share)
+        marks += doubts
+        refer = any_of((mark for _, _, mark in marks), block.rows)
     parties = [(party, "", missing) for party, missing in rows.missing_parties.items()]
     return Predictions(
         scored.score,
         bundle.probabilities(scored.score),
-        decided.low,
-        decided.high,
-        decided.sets,
+        scored.low,
+        scored.high,
+        sets,
         predicted,
         rows.out_of_distribution,
         join_texts(parties, block.rows) if bundle.inputs.parts else None,
@@ -192,18 +182,23 @@ def _score(bundle: Bundle, settings: Uncertainty | None, rows: _Prepared) -> _Sc
     def score_tile(x: np.ndarray) -> tuple[np.ndarray, ...]:
         score = bundle.scores(x)
         if settings is None:
-            return score, score, score, score, np.zeros(len(score))
+            return (score,)
         numbers = torch.from_numpy(x).to(bundle.dtype)
         measured = measure(settings, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
         return score, measured.mean, measured.low, measured.high, measured.uncertainty
 
     tile = TILE if bundle.inputs.images is None else IMAGES
-    score, mean, low, high, uncertainty = in_tiles(score_tile, rows.x, tile)
+    score, *measured = in_tiles(score_tile, rows.x, tile)
+    mean, low, high, uncertainty = measured or (score, None, None, score)
     too_large = np.isnan(score.reshape(len(score), -1 if len(score) else 1)).any(axis=1)
     unscored = too_large | rows.unreadable
     if bundle.recipe.settings.missing == "drop":  # how well incomplete rows are predicted is not known
         unscored |= any_of(rows.gaps.values(), len(score))
-    score[unscored] = np.nan
+    if settings is None or settings.method == "none":
+        low = high = None
+    for values in (score, low, high):
+        if values is not None:
+            values[unscored] = np.nan
     return _Scored(score, mean, low, high, uncertainty, too_large, unscored)
 
 
@@ -225,7 +220,8 @@ def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mar
 
 def _decide(
     bundle: Bundle, settings: Uncertainty, scored: _Scored, predicted: np.ndarray, refer_share: float | None
-) -> _Decision:
+) -> tuple[np.ndarray | None, list[Mark]]:
+    """Prediction sets, and reasons that follow from the prediction."""
     conformal = conformal_sets(settings, scored.mean)
     answers = None if conformal is None else decision.answers(conformal, predicted)
     doubt = np.where(scored.unscored, -np.inf, scored.uncertainty)
@@ -233,12 +229,7 @@ def _decide(
     for reason, rows in decision.referral_reasons(doubt, settings.cut(refer_share), answers).items():
         by_name = [("", rows)] if rows.ndim == 1 else zip(bundle.classes, rows.T, strict=True)
         marks += [(reason, name, own) for name, own in by_name]
-    sets = None if answers is None else answers.sets
-    if settings.method == "none":
-        return _Decision(sets=sets, marks=marks)
-    low, high = scored.low, scored.high
-    low[scored.unscored] = high[scored.unscored] = np.nan
-    return _Decision(low, high, sets, marks)
+    return None if answers is None else answers.sets, marks
 
 
 def _count(

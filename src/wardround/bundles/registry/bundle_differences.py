@@ -1,4 +1,4 @@
-"""What differs between two bundles, topic by topic, in plain values."""
+"""The differences between two bundles, topic by topic, in plain values."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,12 +14,20 @@ from wardround.data.records import Column
 
 OTHER_SHAPES = "other shapes"
 HEADLINE = ("auc", "accuracy")  # the first that is known
-COVERED = {"id", "seal", "made", "files", "card", "name", "features"}  # follow from others, or have words of their own
+COVERED = {
+    "id",
+    "seal",
+    "made",
+    "files",
+    "card",
+    "name",
+    "features",
+}  # follow from others, or have their own topic
 
 
 @dataclass(frozen=True)
 class Difference:
-    """None stands where one of the two has nothing of the kind."""
+    """`a` or `b` is None where that bundle has nothing of the kind."""
 
     topic: str
     what: str
@@ -28,35 +36,43 @@ class Difference:
 
 
 def differences(a: Bundle, b: Bundle) -> tuple[Difference, ...]:
-    """Nothing for two bundles with one id. When they were made is no difference."""
+    """None for two bundles with one id. The time when they were made does not count."""
     if a.id == b.id:
         return ()
-    found = [
-        *_between("origin", _origin(a), _origin(b)),
-        *_between("training", _training(a), _training(b)),
-        *_between("model", _model(a), _model(b)),
-        *_between("columns", _columns(a), _columns(b)),
-        *_between("preparation", asdict(a.recipe.settings), asdict(b.recipe.settings)),
-        *_between("images and parties", write_inputs(a.inputs), write_inputs(b.inputs)),
-        *_fitted(a.recipe, b.recipe),
-        *_between("words", a.vocabulary, b.vocabulary),
-        *_between("decision", _decision(a), _decision(b)),
-        *_weights(a, b),
-        *_between("figures", _figures(a), _figures(b)),
-        *_between("privacy", _privacy(a), _privacy(b)),
-        *_between("files", _files(a), _files(b)),
-    ]
-    return tuple(found) or tuple(_rest(a.about, b.about))
+    before, after = _topics(a), _topics(b)
+    listed: list[Difference] = []
+    for topic in before:
+        listed += _between(topic, before[topic], after[topic])
+        if topic == "images and parties":
+            listed += _fitted(a.recipe, b.recipe)
+        if topic == "decision":
+            listed += _weights(a, b)
+    return tuple(listed) or tuple(_rest(a.about, b.about))
+
+
+def _topics(bundle: Bundle) -> dict[str, Mapping[str, Any]]:
+    return {
+        "origin": _origin(bundle.about),
+        "training": _training(bundle.about),
+        "model": _model(bundle),
+        "columns": _columns(bundle),
+        "preparation": asdict(bundle.recipe.settings),
+        "images and parties": write_inputs(bundle.inputs),
+        "words": bundle.vocabulary,
+        "decision": _decision(bundle),
+        "figures": _figures(bundle),
+        "privacy": _privacy(bundle),
+        "files": dict.fromkeys(bundle.about["files"], "there"),
+    }
 
 
 def headline(about: Mapping[str, Any]) -> tuple[str, float, tuple[float, float] | None] | None:
     """The figure by which a list shows a bundle, at its own site on test rows: its name, its mean, its interval."""
-    of_site = _part(about, "card", "figures", "this_site")
     for name in HEADLINE:
-        found = of_site.get(name) or {}
-        if found.get("mean") is not None:
-            interval = found.get("interval")
-            return name, float(found["mean"]), None if not interval else (float(interval[0]), float(interval[1]))
+        figure = _part(about, "card", "figures", "this_site", name)
+        if figure.get("mean") is not None:
+            interval = figure.get("interval")
+            return name, float(figure["mean"]), None if not interval else (float(interval[0]), float(interval[1]))
     return None
 
 
@@ -66,13 +82,11 @@ def _between(topic: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator
             yield Difference(topic, what, a.get(what), b.get(what))
 
 
-def _origin(bundle: Bundle) -> dict[str, Any]:
-    about = bundle.about
-    study = about["study"]
+def _origin(about: Mapping[str, Any]) -> dict[str, Any]:
     trained_as = about.get("trained_as")
     return {
-        "study": study["name"],
-        "study hash": study["hash"],
+        "study": about["study"]["name"],
+        "study hash": about["study"]["hash"],
         "run": about.get("run"),
         "arm": about["arm"],
         "trained as": None if trained_as == about["arm"] else trained_as,  # what a selection chose
@@ -83,20 +97,20 @@ def _origin(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _training(bundle: Bundle) -> dict[str, Any]:
-    told = _part(bundle.about, "card", "training")
-    rows = {f"rows for {side}": count for side, count in _part(bundle.about, "rows").items()}
-    sites = {f"training rows of {site}": "not told" if n is None else n for site, n in _part(told, "sites").items()}
-    adapter = {f"adapter: {key}": _part(told, "adapter").get(key) for key in ("epochs", "rows")}
-    return {**{key: told.get(key) for key in ("algorithm", "rounds", "simulated")}, **adapter, **rows, **sites}
+def _training(about: Mapping[str, Any]) -> dict[str, Any]:
+    card = _part(about, "card", "training")
+    rows = {f"rows for {subset}": count for subset, count in _part(about, "rows").items()}
+    sites = {f"training rows of {site}": "not known" if n is None else n for site, n in _part(card, "sites").items()}
+    adapter = {f"adapter: {key}": _part(card, "adapter").get(key) for key in ("epochs", "rows")}
+    return {**{key: card.get(key) for key in ("algorithm", "rounds", "simulated")}, **adapter, **rows, **sites}
 
 
 def _model(bundle: Bundle) -> dict[str, Any]:
-    told = bundle.about["model"]
+    model = bundle.about["model"]
     return {
-        "kind": told["kind"],
-        **told["options"],
-        "inputs": told["shape"]["inputs"],
+        "kind": model["kind"],
+        **model["options"],
+        "inputs": model["shape"]["inputs"],
         "precision": bundle.about["precision"],
         "classes": list(bundle.classes),
     }
@@ -112,7 +126,7 @@ def _columns(bundle: Bundle) -> dict[str, Any]:
 
 def _column(column: Column, levels: tuple[str, ...] | None, unrecorded: bool) -> dict[str, Any]:
     """Only what it has, so that a plain number is shown as that and no more."""
-    told = {
+    values = {
         "kind": "date" if column.dates else column.kind,
         "written": column.header or None,
         "range": column.limits,
@@ -120,91 +134,84 @@ def _column(column: Column, levels: tuple[str, ...] | None, unrecorded: bool) ->
         "words": dict(column.words) or None,
         "recorded at this site": False if unrecorded else None,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _fitted(a: Recipe, b: Recipe) -> Iterator[Difference]:
     """Which of the columns that both have are filled or scaled otherwise."""
     before, after = _fits(a), _fits(b)
-    other = [name for name in before if name in after and before[name] != after[name]]
-    if other:
-        yield Difference("preparation", "filled or scaled otherwise", None, other)
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    if changed:
+        yield Difference("preparation", "filled or scaled otherwise", None, changed)
 
 
 def _fits(recipe: Recipe) -> dict[str, tuple[Any, ...]]:
     fit = recipe.fit
     numeric = zip(recipe.layout.numeric, fit.centre.tolist(), fit.spread.tolist(), strict=True)
-    found: dict[str, tuple[Any, ...]] = {c.name: (fit.fill.get(c.name), *scaled) for c, *scaled in numeric}
-    return found | {name: (fit.fill_level.get(name),) for name in recipe.layout.levels}
+    fits: dict[str, tuple[Any, ...]] = {c.name: (fit.fill.get(c.name), *scaled) for c, *scaled in numeric}
+    return fits | {name: (fit.fill_level.get(name),) for name in recipe.layout.levels}
 
 
 def _decision(bundle: Bundle) -> dict[str, Any]:
-    fitted = bundle.calibration
-    each = zip(bundle.classes, bundle.findings, strict=False)
-    unsure = bundle.uncertainty
+    fitted, uncertainty, rule = bundle.calibration, bundle.uncertainty, bundle.out_of_distribution
+    findings = zip(bundle.classes, bundle.findings, strict=False)
     return {
-        **{f"threshold of {name}": one.threshold for name, one in each},
-        "uncertainty by": None if unsure is None else unsure.method,
-        "refers above": None if unsure is None or unsure.referral is None else unsure.cut(),
+        **{f"threshold of {name}": finding.threshold for name, finding in findings},
+        "uncertainty by": None if uncertainty is None else uncertainty.method,
+        "refers above": None if uncertainty is None or uncertainty.referral is None else uncertainty.cut(),
         "threshold": bundle.threshold,
         "calibration slope": None if fitted is None else fitted.slope,
         "calibration intercept": None if fitted is None else fitted.intercept,
-        "out of distribution by": bundle.out_of_distribution.kind,
-        "out of distribution beyond": bundle.out_of_distribution.cut
-        if bundle.out_of_distribution.kind == "distance"
-        else None,
+        "out of distribution by": rule.kind,
+        "out of distribution beyond": rule.cut if rule.kind == "distance" else None,
     }
 
 
 def _weights(a: Bundle, b: Bundle) -> Iterator[Difference]:
-    """The length of each, and of what lies between them."""
+    """The norm of each, and of their difference."""
     before, after = ({**bundle.params, **bundle.buffers} for bundle in (a, b))
     if {name: leaf.shape for name, leaf in before.items()} != {name: leaf.shape for name, leaf in after.items()}:
         yield Difference("weights", OTHER_SHAPES, _count(before), _count(after))
         return
-    apart = _length({name: after[name].double() - leaf.double() for name, leaf in before.items()})
-    if apart:
-        yield Difference("weights", "length of all", _length(before), _length(after))
-        yield Difference("weights", "length of the difference", None, apart)
+    distance = _norm({name: after[name].double() - leaf.double() for name, leaf in before.items()})
+    if distance:
+        yield Difference("weights", "length of all", _norm(before), _norm(after))
+        yield Difference("weights", "length of the difference", None, distance)
 
 
 def _count(leaves: Tree) -> str:
     return f"{sum(leaf.numel() for leaf in leaves.values()):,} numbers"
 
 
-def _length(leaves: Tree) -> float:
+def _norm(leaves: Tree) -> float:
     return math.sqrt(float(tree.squared_norm({name: leaf.double() for name, leaf in leaves.items()})))
 
 
 def _figures(bundle: Bundle) -> dict[str, Any]:
-    told = _part(bundle.about, "card", "figures")
-    found: dict[str, Any] = {}
-    for key, words in (("this_site", "this site"), ("all_sites", "all sites")):
-        for metric, figure in _part(told, key).items():
-            if figure and figure.get("mean") is not None:
-                found[f"{metric}, {words}"] = {"mean": figure["mean"], "interval": figure.get("interval")}
-    found["seeds"] = len(told["seeds"]) if told.get("seeds") else None
-    return found
+    card = _part(bundle.about, "card", "figures")
+    figures: dict[str, Any] = {
+        f"{metric}, {key.replace('_', ' ')}": {"mean": figure["mean"], "interval": figure.get("interval")}
+        for key in ("this_site", "all_sites")
+        for metric, figure in _part(card, key).items()
+        if figure and figure.get("mean") is not None
+    }
+    return figures | {"seeds": len(card["seeds"]) if card.get("seeds") else None}
 
 
 def _privacy(bundle: Bundle) -> dict[str, Any]:
-    told = _part(bundle.about, "card", "privacy")
-    words = (("each patient", "example"), ("each site", "site"), ("secure sum", "secure_sum"), ("spent", "spent"))
-    return {"protected": bool(told), **{word: told.get(key) or None for word, key in words}}
-
-
-def _files(bundle: Bundle) -> dict[str, Any]:
-    return dict.fromkeys(bundle.about["files"], "there")
+    card = _part(bundle.about, "card", "privacy")
+    names = {"each patient": "example", "each site": "site", "secure sum": "secure_sum", "spent": "spent"}
+    return {"protected": bool(card), **{name: card.get(key) or None for name, key in names.items()}}
 
 
 def _rest(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Ids differ, and none of the above: then it is in the words of the card or in something new."""
+    """Where ids differ and none of the above: the card's text, or something new."""
     other = [key for key in dict.fromkeys((*a, *b)) if key not in COVERED and a.get(key) != b.get(key)]
-    yield Difference("other", "bundle.json" if other else "the card's words", None, other or None)
+    yield Difference("other", "bundle.json" if other else "the card's text", None, other or None)
 
 
-def _part(told: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+def _part(content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """A block inside blocks; empty where one of them is missing or null."""
     for key in keys:
-        told = told.get(key) or {}
-    return told
+        content = content.get(key) or {}
+    return content

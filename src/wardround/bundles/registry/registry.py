@@ -1,27 +1,28 @@
 """A folder of bundles, of which a hospital uses one version of each name.
 
-DIR/audit.jsonl   every change, hash-chained; what the registry holds is what reading it from the beginning gives
+DIR/audit.jsonl   every change, hash-chained; replaying it from the beginning gives what the registry holds
 DIR/NAME/1, 2...  the bundles, each as it was added
 DIR/.lock         one process changes it at a time
 
-A bundle counts from the moment its line stands in the log. Until then it has a companion `.adding-N`, by which what a
-dying process left can be told from what somebody put there by hand: the first is removed by the next `add`, the second
-never is.
+A bundle counts as soon as its line is in the log. Until then a folder `.adding-N` stands next to it. So what a dying
+process left differs from what somebody put there by hand: the next `add` removes the first, and never the second.
 """
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles.bundle import MISFITS, Bundle, load_bundle
+from wardround.bundles.registry.bundle_differences import headline
 from wardround.bundles.registry.versions import (
     ADDED,
     LOG,
@@ -35,7 +36,7 @@ from wardround.bundles.registry.versions import (
     refuse_name,
     replay,
 )
-from wardround.bundles.sealed_files import ABOUT, as_text, read_sealed
+from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, read_sealed
 from wardround.core.errors import BundleError, as_path, shown, suggest
 from wardround.runs.audit import BEGINNING, AuditLog
 from wardround.runs.audit import verify as verify_log
@@ -46,11 +47,11 @@ PATIENCE = 60.0  # seconds that a process waits for another one
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found: `problems` must not be, `leftovers` count for nothing and go with the next `add`."""
+    """`leftovers` do no harm, and the next `add` removes them."""
 
     entries: int  # of the log
     head: str
-    versions: int  # that were looked at
+    versions: int  # that were checked
     problems: tuple[str, ...]
     leftovers: tuple[str, ...]
 
@@ -59,7 +60,7 @@ class Registry:
     """`Registry("registry").add("made/heart")`, then `.promote("heart@1")`."""
 
     def __init__(self, path: str | Path, load: Callable[[Path], Bundle] = load_bundle) -> None:
-        """`load` is another one where bundles have models that are not wardround's own."""
+        """`load` differs where bundles have models that are not wardround's own."""
         self.path = as_path(path, "registry", BundleError)
         self.log = self.path / LOG
         self.load = load
@@ -77,25 +78,21 @@ class Registry:
         """A bundle by NAME[@VERSION] or by the path of its folder, as it was added or made."""
         if "/" in text or (Path(text) / ABOUT).exists():
             return self.load(find_bundle(text))
-        found = self.find(text)
-        self.refuse_changed(found)
-        return self.load(found.path)
+        return self.load(self.unchanged(self.find(text)).path)
 
     def promoted(self, name: str) -> Version:
         """The one in use, if it is still as it was added."""
         entry = self._entry(name)
         if entry.in_use is None:
-            raise self._not_in_use(entry)
-        found = self._version(entry, entry.in_use)
-        self.refuse_changed(found)
-        return found
+            raise self._none_in_use(entry)
+        return self.unchanged(self._version(entry, entry.in_use))
 
-    def _not_in_use(self, entry: Entry) -> BundleError:
+    def _none_in_use(self, entry: Entry) -> BundleError:
         where, of_registry = str(self.path / entry.name), f"--registry {self.path}"
         if entry.withdrawn is None:
             remedy = f"Promote one: `wardround bundles promote {entry.name}@{len(entry.versions)} {of_registry}`."
             return BundleError(where, "none of its versions is in use", remedy)
-        # it was withdrawn for a reason: nobody is told to put it back to use
+        # it was withdrawn for a reason: the remedy does not suggest using it again
         problem = f"none of its versions is in use: {entry.withdrawn}"
         other = "" if len(entry.versions) == 1 else ", or promote another version"
         remedy = f"Ask whoever withdrew it{other}. `wardround bundles show {entry.name} {of_registry}` has its history."
@@ -105,35 +102,34 @@ class Registry:
         """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
         source = as_path(bundle, "bundle", BundleError)
         self.load(source)
-        about, files = read_sealed(source)  # every byte that is written is one that was compared with its hash
+        about, files = read_sealed(source)  # only bytes that match their hash are copied
         name = default_name(about) if name is None else name
         refuse_name(name)
         with self._locked():
             entries = self.entries()
             self._remove_leftovers(entries)
             self._refuse_similar(name, entries)
-            before = entries[name].versions if name in entries else ()
-            for version in before:
+            versions = entries[name].versions if name in entries else ()
+            for version in versions:
                 if version.id == about["id"]:
                     problem = f"is there already, as {version.label}"
                     raise BundleError(str(source), problem, "Nothing needs to be added.")
-            return self._take({ABOUT: as_text(about), **files}, about["id"], name, len(before) + 1, by)
+            return self._copy({ABOUT: as_text(about), **files}, about["id"], name, len(versions) + 1, by)
 
     def promote(self, name: str, by: str | None = None, reason: str | None = None) -> Version:
         """From now on this version, NAME@VERSION, is the one in use. A bundle that was changed is refused."""
         named, number = parse_name(name)
         if number is None:
             remedy = f"Write {named}@1, or whichever it is: `wardround bundles list --registry {self.path}`."
-            raise BundleError(name, "says no version", remedy)
+            raise BundleError(name, "names no version", remedy)
         with self._locked(make=False):
             entry = self._entry(named)
-            chosen = self._version(entry, number)
-            self.refuse_changed(chosen)  # first: that it is in use does not make it right
+            chosen = self.unchanged(self._version(entry, number))  # first, also where it is in use already
             if entry.in_use == number:
                 raise BundleError(chosen.label, "is in use already", "Nothing needs to be done.")
             self.load(chosen.path)
             detail = {"name": named, "version": number, "bundle": chosen.id, "instead_of": entry.in_use}
-            self._write(PROMOTED, **detail, by=by or _user(), reason=reason)
+            self._log(PROMOTED, **detail, by=by or _user(), reason=reason)
         return chosen
 
     def withdraw(self, name: str, by: str | None = None, reason: str | None = None) -> Version:
@@ -145,7 +141,7 @@ class Registry:
                 raise BundleError(name, "is not in use", "Nothing needs to be withdrawn.")
             chosen = self._version(entry, entry.in_use)
             detail = {"name": named, "version": chosen.version, "bundle": chosen.id}
-            self._write(WITHDRAWN, **detail, by=by or _user(), reason=reason)
+            self._log(WITHDRAWN, **detail, by=by or _user(), reason=reason)
         return chosen
 
     def verify(self, name: str | None = None, head: str | None = None) -> Verified:
@@ -153,47 +149,40 @@ class Registry:
         if not self.path.is_dir():
             raise BundleError(str(self.path), "there is no such folder", "Name the folder of a registry.")
         if not self.log.is_file():
-            problems = [f"{LOG} is missing"] if self._things() else []
+            problems = [f"{LOG} is missing"] if self._content() else []
             return Verified(0, BEGINNING, 0, tuple(problems), ())
         with self._locked(make=False) if os.access(self.path, os.W_OK) else nullcontext():
             audit = verify_log(self.log, head)
-            if audit.broken:  # what the folder should hold is not known
+            if audit.broken:  # then it is unknown what the folder should hold
                 return Verified(audit.entries, audit.head, 0, (f"{LOG}: {audit.broken}",), ())
             entries = self.entries()
-            chosen = [version for entry in entries.values() for version in entry.versions]
-            if name is not None:
-                named, number = parse_name(name)
-                versions = self._entry(named).versions
-                chosen = list(versions) if number is None else [self._version(entries[named], number)]
-            problems = [problem for version in chosen for problem in self._wrong_with(version)]
-            leftovers: list[str] = []
             if name is None:
-                extra, leftovers = self._not_in_the_log(entries)
-                problems += extra
-        return Verified(audit.entries, audit.head, len(chosen), tuple(problems), tuple(leftovers))
+                versions = [version for entry in entries.values() for version in entry.versions]
+                unlogged, leftovers = self._unlogged(entries)
+            else:
+                named, number = parse_name(name)
+                entry, unlogged, leftovers = self._entry(named), [], []
+                versions = list(entry.versions) if number is None else [self._version(entry, number)]
+            problems = [problem for version in versions for problem in self._differences(version)]
+        return Verified(audit.entries, audit.head, len(versions), (*problems, *unlogged), tuple(leftovers))
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """The events of one name, oldest first."""
-        events = [event for event in read_events(self.log) if event["detail"].get("name") == name]
         return [
             {
                 "time": event["time"],
                 "event": event["event"],
                 **{key: value for key, value in event["detail"].items() if key not in ("name", "files")},
             }
-            for event in events
+            for event in read_events(self.log)
+            if event["detail"].get("name") == name
         ]
 
-    # ---- the log
-
-    def _write(self, event: str, **detail: Any) -> None:
+    def _log(self, event: str, **detail: Any) -> None:
         try:
             AuditLog(self.log).add(event, **detail)
         except OSError as error:
-            remedy = "Make room, or ask for the right to write there."
-            raise BundleError(str(self.log), f"cannot be written ({error.strerror})", remedy) from None
-
-    # ---- what is looked for
+            raise _unwritable(self.log, error) from None
 
     def _entry(self, name: str) -> Entry:
         entries = self.entries()
@@ -210,87 +199,83 @@ class Registry:
             raise BundleError(f"{entry.name}@{number}", "there is no such version", f"{entry.name} has {has}.")
         return entry.versions[number - 1]
 
-    def refuse_changed(self, version: Version) -> None:
-        wrong = self._wrong_with(version)
-        if wrong:
+    def unchanged(self, version: Version) -> Version:
+        """Refused where any file is not as it was added."""
+        differences = self._differences(version)
+        if differences:
             remedy = "Add the bundle anew from where it was made, as a new version."
-            raise BundleError(version.label, f"is not as it was added: {'; '.join(wrong)}", remedy)
+            raise BundleError(version.label, f"is not as it was added: {'; '.join(differences)}", remedy)
+        return version
 
     def is_as_added(self, version: Version) -> bool:
-        """Every file of it."""
-        return not self._wrong_with(version)
+        return not self._differences(version)
 
-    def _wrong_with(self, version: Version) -> list[str]:
+    def _differences(self, version: Version) -> list[str]:
         if version.path.is_symlink() or not version.path.is_dir():
             return [f"{version.label} is missing"]
         try:
             about, files = read_sealed(version.path)
+        except SealedFileError as error:
+            return [f"{version.label}: {error.file} {error.problem}"]
         except BundleError as error:
-            words = [error.where.removeprefix(str(version.path)).strip("/"), error.problem]
-            return [f"{version.label}: {' '.join(filter(None, words))}"]
+            return [f"{version.label}: {error.problem}"]
         # a whole bundle that was put in its place is in order by itself, and not by the log
-        found = _hashes({ABOUT: as_text(about), **files})
-        names = sorted({*found, *version.files})
-        changed = [name for name in names if found.get(name) != version.files.get(name)]
+        hashes = _hashes({ABOUT: as_text(about), **files})
+        names = sorted({*hashes, *version.files})
+        changed = [name for name in names if hashes.get(name) != version.files.get(name)]
         return [f"{version.label}: {name} is not the file that was added" for name in changed]
 
-    def _not_in_the_log(self, entries: Mapping[str, Entry]) -> tuple[list[str], list[str]]:
-        """What somebody put there, and what an `add` left that did not end."""
+    def _unlogged(self, entries: Mapping[str, Entry]) -> tuple[list[str], list[str]]:
+        """What somebody put there, and what an unfinished `add` left."""
         problems, leftovers = [], []
-        for thing in self._things():
-            if thing.is_symlink() or not thing.is_dir():
-                problems.append(f"{thing.name} is not in the log")
+        for folder in self._content():
+            if folder.is_symlink() or not folder.is_dir():
+                problems.append(f"{folder.name} is not in the log")
                 continue
-            known = {str(version.version) for version in entries[thing.name].versions} if thing.name in entries else ()
-            inside = sorted(thing.iterdir())
+            known, inside = _version_names(entries, folder.name), sorted(folder.iterdir())
             begun = {part.name.removeprefix(STAGING) for part in inside if part.name.startswith(STAGING)}
             for part in inside:
                 if part.name.startswith(STAGING) or (part.name in begun and part.name not in known):
-                    leftovers.append(f"{thing.name}/{part.name}")
+                    leftovers.append(f"{folder.name}/{part.name}")
                 elif part.name not in known:
-                    problems.append(f"{thing.name}/{part.name} is not in the log")
-            if not inside and thing.name not in entries:
-                leftovers.append(thing.name)
+                    problems.append(f"{folder.name}/{part.name} is not in the log")
+            if not inside and folder.name not in entries:
+                leftovers.append(folder.name)
         return problems, leftovers
 
-    def _things(self) -> list[Path]:
-        return sorted(thing for thing in self.path.iterdir() if thing.name not in (LOG, LOCK))
+    def _content(self) -> list[Path]:
+        return sorted(path for path in self.path.iterdir() if path.name not in (LOG, LOCK))
 
-    # ---- changes
-
-    def _take(self, files: Mapping[str, bytes], bundle: str, name: str, number: int, by: str | None) -> Version:
+    def _copy(self, files: Mapping[str, bytes], bundle: str, name: str, number: int, by: str | None) -> Version:
         folder = self.path / name
-        staging, place = folder / f"{STAGING}{number}", folder / str(number)
-        for thing in (folder, folder / ABOUT, place):
-            if thing.is_symlink() or (thing != folder and thing.exists()):
+        staging, target = folder / f"{STAGING}{number}", folder / str(number)
+        for path in (folder, folder / ABOUT, target):
+            if path.is_symlink() or (path != folder and path.exists()):
                 problem = "is in the way, and is not in the log"
-                raise BundleError(str(thing), problem, "Move it elsewhere, or give the bundle another --name.")
+                raise BundleError(str(path), problem, "Move it elsewhere, or give the bundle another --name.")
         try:
-            made = staging / "bundle"
-            made.mkdir(parents=True)
+            staged = staging / "bundle"
+            staged.mkdir(parents=True)
             for file, content in files.items():
-                _write_through(made / file, content)
-            os.rename(made, place)
-            self._write(ADDED, name=name, version=number, bundle=bundle, files=_hashes(files), by=by or _user())
+                _write_through(staged / file, content)
+            os.rename(staged, target)
+            self._log(ADDED, name=name, version=number, bundle=bundle, files=_hashes(files), by=by or _user())
         except OSError as error:
-            problem = f"cannot be written ({error.strerror})"
-            raise BundleError(str(place), problem, "Make room, or ask for the right to write there.") from None
+            raise _unwritable(target, error) from None
         finally:
             self._remove_leftovers(self.entries())
         return self._version(self._entry(name), number)
 
     def _remove_leftovers(self, entries: Mapping[str, Entry]) -> None:
         for staging in self.path.glob(f"*/{STAGING}*"):
-            if staging.parent.is_symlink():  # it leads to what is not ours
+            folder, number = staging.parent, staging.name.removeprefix(STAGING)
+            if folder.is_symlink():  # it leads out of the registry
                 continue
-            number = staging.name.removeprefix(STAGING)
-            name = staging.parent.name
-            known = {str(version.version) for version in entries[name].versions} if name in entries else ()
-            if number.isdecimal() and number not in known:
-                rmtree(staging.parent / number, ignore_errors=True)
-            rmtree(staging, ignore_errors=True)  # last: while it stands, the version beside it is a leftover
-            if not any(staging.parent.iterdir()):
-                staging.parent.rmdir()
+            if number.isdecimal() and number not in _version_names(entries, folder.name):
+                rmtree(folder / number, ignore_errors=True)
+            rmtree(staging, ignore_errors=True)  # last: it marks the version next to it as a leftover
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def _refuse_similar(self, name: str, entries: Mapping[str, Entry]) -> None:
         for other in entries:
@@ -325,7 +310,7 @@ class Registry:
 def find_bundle(path: str | Path) -> Path:
     """The folder of a bundle: `path` itself; in a registry, of DIR/NAME the version in use, or DIR/NAME@VERSION.
 
-    What is found in a registry is as it was added, or it is refused; also where the path leads to DIR/NAME/VERSION.
+    In a registry a bundle must be as it was added, also where the path leads to DIR/NAME/VERSION.
     """
     given = as_path(path, "bundle", BundleError)
     is_folder_of_bundle = (given / ABOUT).exists()
@@ -334,14 +319,21 @@ def find_bundle(path: str | Path) -> Path:
         raise BundleError(str(given), "is a registry, not a bundle", f"Name one of its bundles: {known}.")
     for whole in dict.fromkeys((Path(os.path.abspath(given)), given.resolve())):  # a link may lead into a registry
         if whole.name.isdecimal() and _is_registry(whole.parent.parent):
-            return _as_added(Registry(whole.parent.parent), f"{whole.parent.name}@{whole.name}", given)
+            registry = Registry(whole.parent.parent)
+            version = registry.unchanged(registry.find(f"{whole.parent.name}@{whole.name}"))
+            if not (given.exists() and given.samefile(version.path)):
+                raise BundleError(
+                    str(given), "is not in the log of its registry", "Name a bundle that was added to it."
+                )
+            return given
     parent = Path(os.path.abspath(given)).parent if given.name in ("", ".", "..") else given.parent
     if _is_registry(parent) or (not is_folder_of_bundle and (parent / LOG).is_file()):
-        name, number = parse_name(Path(os.path.abspath(given)).name)
-        if number is None:
-            return Registry(parent).promoted(name).path
-        return _as_added(Registry(parent), f"{name}@{number}")
-    return given  # whatever is wrong with it, `load_bundle` says so
+        name = Path(os.path.abspath(given)).name
+        registry = Registry(parent)
+        if parse_name(name)[1] is None:
+            return registry.promoted(name).path
+        return registry.unchanged(registry.find(name)).path
+    return given  # `load_bundle` says what is wrong with it
 
 
 def _is_registry(folder: Path) -> bool:
@@ -349,12 +341,13 @@ def _is_registry(folder: Path) -> bool:
     return (folder / LOG).is_file() and bool(Registry(folder).entries())
 
 
-def _as_added(registry: Registry, name: str, given: Path | None = None) -> Path:
-    found = registry.find(name)
-    registry.refuse_changed(found)
-    if given is not None and not (given.exists() and given.samefile(found.path)):
-        raise BundleError(str(given), "is not in the log of its registry", "Name a bundle that was added to it.")
-    return found.path if given is None else given
+def _version_names(entries: Mapping[str, Entry], name: str) -> set[str]:
+    return {str(version.version) for version in entries[name].versions} if name in entries else set()
+
+
+def _unwritable(path: Path, error: OSError) -> BundleError:
+    remedy = "Make room, or ask for the right to write there."
+    return BundleError(str(path), f"cannot be written ({error.strerror})", remedy)
 
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -374,3 +367,68 @@ def _user() -> str:
         return getuser()
     except (KeyError, OSError):  # a container may have no name for its user
         return "unknown"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version. What bundle.json holds is None where that file is not as it was added, or does not have it."""
+
+    name: str
+    version: int
+    in_use: bool
+    id: str
+    added: str
+    as_added: bool  # every file
+    made: str | None = None
+    study: str | None = None
+    arm: str | None = None
+    site: str | None = None
+    seed: int | None = None
+    metric: str | None = None
+    mean: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def listing(registry: Registry) -> tuple[Row, ...]:
+    """By name and version."""
+    return tuple(
+        _row(version, entry.in_use == version.version, registry.is_as_added(version))
+        for entry in registry.entries().values()
+        for version in entry.versions
+    )
+
+
+def details(registry: Registry, name: str) -> dict[str, Any]:
+    """All about one bundle, which must be as it was added."""
+    version = registry.unchanged(registry.find(name))
+    about, _ = read_sealed(version.path)
+    entry = registry.entries()[version.name]
+    return {
+        "name": version.name,
+        "version": version.version,
+        "versions": len(entry.versions),
+        "in_use": entry.in_use,
+        "added": version.added,
+        "path": version.path,
+        "files": dict(version.files),
+        "history": registry.history(version.name),
+        "bundle": about,
+        "card": (version.path / "card.md").read_text(encoding="utf-8"),
+    }
+
+
+def _row(version: Version, in_use: bool, as_added: bool) -> Row:
+    row = Row(version.name, version.version, in_use, version.id, version.added, as_added)
+    path = version.path / ABOUT
+    content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
+    if sha256(content).hexdigest() != version.files.get(ABOUT):
+        return replace(row, as_added=False)
+    try:
+        about = json.loads(content)
+        metric, mean, interval = headline(about) or (None, None, None)
+        texts = {"made": about["made"], "study": about["study"]["name"], "arm": about["arm"], "site": about["site"]}
+        if not all(isinstance(text, str) for text in texts.values()):
+            return row
+        return replace(row, **texts, seed=int(about["seed"]), metric=metric, mean=mean, interval=interval)
+    except MISFITS:  # a bundle that another version let in must not hide the others
+        return row

@@ -14,8 +14,7 @@ from wardround.cli.rendering import console
 
 if TYPE_CHECKING:
     from wardround.bundles.registry.bundle_differences import Difference
-    from wardround.bundles.registry.listing import Row
-    from wardround.bundles.registry.registry import Verified
+    from wardround.bundles.registry.registry import Row, Verified
     from wardround.bundles.registry.versions import Version
 
 NOTHING = "–"
@@ -162,8 +161,7 @@ def add(
 @app.command("list")
 def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
     """List names and versions, which is in use, and how good each was at its site."""
-    from wardround.bundles.registry.listing import listing
-    from wardround.bundles.registry.registry import Registry
+    from wardround.bundles.registry.registry import Registry, listing
 
     rows = listing(Registry(registry))
     if json:
@@ -175,8 +173,7 @@ def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
 @app.command("show")
 def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     """Show all about one bundle: its card, its files, and what was done with it."""
-    from wardround.bundles.registry.listing import details
-    from wardround.bundles.registry.registry import Registry
+    from wardround.bundles.registry.registry import Registry, details
 
     content = details(Registry(registry), name)
     if json:

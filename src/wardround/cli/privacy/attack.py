@@ -45,10 +45,10 @@ def _inversion(results: Mapping[str, Any]) -> Table:
         if "note" in entry:
             table.add_row(Text(arm), entry["note"], "", "", "", "")
             continue
-        sides = [entry["without"], entry["with"]]
-        counts = ["-" if side is None else f"{side['recovered']} of {side['of']}" for side in sides]
-        errors = ["-" if side is None else _number(_mean(side, "error")) for side in sides]
-        guess = sum(min(row["guess_error"], row["nearest_error"]) for row in sides[0]["rows"]) / sides[0]["of"]
+        outcomes = [entry["without"], entry["with"]]
+        counts = ["-" if outcome is None else f"{outcome['recovered']} of {outcome['of']}" for outcome in outcomes]
+        errors = ["-" if outcome is None else _number(_mean_error(outcome)) for outcome in outcomes]
+        guess = sum(min(row["guess_error"], row["nearest_error"]) for row in outcomes[0]["rows"]) / outcomes[0]["of"]
         table.add_row(Text(arm), *counts, *errors, _number(guess))
     return table
 
@@ -80,7 +80,6 @@ def _canary(results: Mapping[str, Any]) -> Table:
 
 
 def answer(results: Mapping[str, Any]) -> list[str]:
-    """The verdict in words."""
     return [*_about_rows(results), *_about_members(results), *_about_epsilon(results)]
 
 
@@ -159,8 +158,8 @@ def _caught(attack_result: Mapping[str, Any]) -> str:
     return f"{100 * shares[0]['share']:.1f} %" if shares else "-"
 
 
-def _mean(side: Mapping[str, Any], key: str) -> float:
-    return float(sum(row[key] for row in side["rows"]) / side["of"])
+def _mean_error(outcome: Mapping[str, Any]) -> float:
+    return float(sum(row["error"] for row in outcome["rows"]) / outcome["of"])
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,7 @@
 """A finished run in the terminal: headline, verdicts, and where the report is."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from rich.text import Text
 from wardround.cli.rendering import MOST_SITES, console, show_json
 
 if TYPE_CHECKING:
+    from wardround.report import Evidence
     from wardround.report.compare import Comparison
-    from wardround.report.evidence import Evidence
     from wardround.report.headline import Headline
     from wardround.report.render.table import Table as ReportTable
     from wardround.runs.execute import Progress, StudyRun
@@ -29,13 +29,13 @@ SHOWN = {
 OF_FINDINGS = {name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity")}
 OF_FINDINGS |= {"brier": "Brier"}
 SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
-MOST_WARNINGS = 6
+MOST_NOTICES = 6
 MOST_ARMS = 40
 
 
 def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
     """Make the report, unless it is there already or not wanted, and show the run."""
-    from wardround.report.build import build_report
+    from wardround.report import build_report
 
     report = run.folder / "report.html"
     if with_report and (run.fresh or not report.is_file()):
@@ -64,7 +64,7 @@ def drawing_workers() -> int:
 
 
 def show_run(run: "StudyRun", report: str | None) -> None:
-    from wardround.report.evidence import read_evidence
+    from wardround.report import read_evidence
     from wardround.report.phrases import SYNTHETIC, ranking_sentence
     from wardround.report.sections.answer import answer, participation_sentence
     from wardround.report.sections.design.settings import design
@@ -73,55 +73,52 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.runs.folder import RunFolder
 
     results, out = run.results, console()
-    evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked what it stands on
+    evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked its sources
     if not run.fresh:
         out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
-    question = results["study"]["question"]
-    seeds = len(results["seeds"])
-    title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
     missing = participation_sentence(results)
     if missing is not None:
         out.print(Text(missing, style="bold"), soft_wrap=True)
-    out.print(_metric_table(evidence, title))
-    spread = (
-        f"Mean ± SD over {seeds} seeds, all sites' test rows together."
-        if seeds > 1
-        else "One seed, all sites' test rows together."
-    )
-    word = evidence.curve_headline.word
-    out.print(f"{spread} Rounds: until 95 % of the final {word}. KB: tensors sent and received, one seed.")
-    out.print(Text(f"Primary metric: {design(evidence)['primary metric']}."), soft_wrap=True)
+    out.print(_metric_table(evidence))
+    _show_lines(out, [_note_on_figures(evidence), f"Primary metric: {design(evidence)['primary metric']}."])
     if evidence.findings:
-        out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
-    if evidence.ranked_within:
-        out.print(Text(ranking_sentence(evidence)), soft_wrap=True)
-    for sentence in left_out_sentences(evidence):
-        out.print(Text(sentence), soft_wrap=True)
+        _show_lines(out, [f"Every figure is the mean over {len(evidence.findings)} findings."])
+    _show_lines(out, [*([ranking_sentence(evidence)] if evidence.ranked_within else []), *left_out_sentences(evidence)])
     out.print()
-    if len(evidence.sites) <= MOST_SITES:
-        for sites in _fitting(evidence, out.width):
-            out.print(_site_table(evidence.arms, sites, evidence.headline))
-    if evidence.variants:
-        out.print(_variant_table(evidence))
-        for name, variant in evidence.variants.items():
-            if variant["text"]:
-                out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
-    for test in evidence.tests():
-        out.print(Text(test["sentence"]), soft_wrap=True)
+    _show_sites_and_variants(out, evidence)
+    _show_lines(out, [test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
-    for line in spent_lines(evidence):
-        out.print(Text(line), soft_wrap=True)
-    _show_warnings(
-        out, [*([SYNTHETIC] if evidence.synthetic else []), *(notice["text"] for notice in results["notices"])]
-    )
+    _show_lines(out, spent_lines(evidence))
+    synthetic = [SYNTHETIC] if evidence.synthetic else []
+    _show_notices(out, [*synthetic, *(notice["text"] for notice in results["notices"])])
     out.print(Text("\nAnswer", style="bold"))
-    for sentence in answer(evidence):
-        out.print(Text(f"  {sentence}"), soft_wrap=True)
+    _show_lines(out, [f"  {sentence}" for sentence in answer(evidence)])
     out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
     if report is not None:
         out.print(f"Report:     {report}", soft_wrap=True, style="bold")
     if (run.folder / "bundles").is_dir():
         out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
+
+
+def _show_lines(out: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def _note_on_figures(evidence: "Evidence") -> str:
+    seeds = len(evidence.results["seeds"])
+    spread = f"Mean ± SD over {seeds} seeds" if seeds > 1 else "One seed"
+    rounds = f"Rounds: until 95 % of the final {evidence.curve_headline.word}."
+    return f"{spread}, all sites' test rows together. {rounds} KB: tensors sent and received, one seed."
+
+
+def _show_sites_and_variants(out: Console, evidence: "Evidence") -> None:
+    if len(evidence.sites) <= MOST_SITES:
+        for sites in _fitting(evidence, out.width):
+            out.print(_site_table(evidence.arms, sites, evidence.headline))
+    if evidence.variants:
+        out.print(_variant_table(evidence))
+    _show_lines(out, [f"{name}: {variant['text']}" for name, variant in evidence.variants.items() if variant["text"]])
 
 
 def _show_claims(out: Console, evidence: "Evidence") -> None:
@@ -137,71 +134,67 @@ def _show_claims(out: Console, evidence: "Evidence") -> None:
             out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
             out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
         return
-    table = Table()
-    for column in counted.columns:
-        table.add_column(column, justify="right" if counted.is_number(column) else "left")
-    for row in counted.shown():
-        table.add_row(*row)
-    out.print(table)
-    out.print("Each claim with its figures: in the report, and in tables/claims.csv beside it.", soft_wrap=True)
+    out.print(_report_table(counted))
+    out.print("Each claim with its figures: in the report, and in tables/claims.csv.", soft_wrap=True)
 
 
 def show_report(report: Path) -> None:
     console().print(f"Report: {report}", soft_wrap=True)
 
 
-def show_comparison(found: "Comparison", out: Path | None) -> None:
+def show_comparison(comparison: "Comparison", out: Path | None) -> None:
     shown = console()
-    for table in found.tables:
-        shown.print(_plain_table(table))
-        if table.note:
-            shown.print(Text(table.note), soft_wrap=True)
-    for note in found.notes:
-        shown.print(Text(f"note: {note}"), soft_wrap=True)
+    for table in comparison.tables:
+        shown.print(_report_table(table))
+        _show_lines(shown, [table.note] if table.note else [])
+    _show_lines(shown, [f"note: {note}" for note in comparison.notes])
     if out is not None:
         shown.print(f"Tables as CSV and LaTeX: {out}", soft_wrap=True)
 
 
-def _plain_table(table: "ReportTable") -> Table:
-    made = Table(title=table.title, title_justify="left", title_style="bold")
+def _report_table(table: "ReportTable") -> Table:
+    shown = Table(title=table.title, title_justify="left", title_style="bold")
     for column in table.columns:
-        made.add_column(Text(column), justify="right" if table.is_number(column) else "left")
+        shown.add_column(Text(column), justify="right" if table.is_number(column) else "left")
     for row in table.shown():
-        made.add_row(*map(Text, row))
-    return made
+        shown.add_row(*map(Text, row))
+    return shown
 
 
-def _metric_table(evidence: "Evidence", title: str) -> Table:
-    shown = OF_FINDINGS if evidence.findings else SHOWN
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """An arm and its figures in each row."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("arm", no_wrap=True)
-    primary = evidence.headline.metric
-    first = f"{evidence.headline.word}{' in sites' if evidence.ranked_within else ''}"
-    shown = {metric: word for metric, word in shown.items() if metric != primary or evidence.ranked_within}
-    for heading in (first, *shown.values(), "rounds", "KB"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _metric_table(evidence: "Evidence") -> Table:
+    study, primary, inside = evidence.results["study"], evidence.headline, evidence.ranked_within
+    title = f"{study['name']}: {study['question']}" if study["question"] else study["name"]
+    shown = OF_FINDINGS if evidence.findings else SHOWN
+    shown = {metric: word for metric, word in shown.items() if metric != primary.metric or inside}
+    spread = () if inside else SPREAD_SHOWN  # with one more column, SDs would not fit a terminal
+    rows = []
     for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
-        cells = [_figure(evidence.figure(name))]
-        # with a column more, those of several SDs would not fit a terminal
-        spread = () if evidence.ranked_within else SPREAD_SHOWN
-        cells += [_figure(arm["metrics"][metric], metric in spread) for metric in shown]
-        table.add_row(
-            Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
-        )
-    return table
+        figures = [_figure(arm["metrics"][metric], metric in spread) for metric in shown]
+        cost = ["–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"]
+        rows.append([name, _figure(evidence.figure(name)), *figures, *cost])
+    return _table(title, [f"{primary.word}{' in sites' if inside else ''}", *shown.values(), "rounds", "KB"], rows)
 
 
 def _variant_table(evidence: "Evidence") -> Table:
     title = f"{evidence.primary_word[0].upper()}{evidence.primary_word[1:]} in the variants of the study"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in ("arm", "as it stands", *evidence.variants):
-        table.add_column(Text(name), justify="left" if name == "arm" else "right", no_wrap=True)
+    rows = []
     for name in evidence.arms:
-        known = [name, *(f"{name}@{variant}" for variant in evidence.variants)]
-        found = [_figure(evidence.figure(one)) if one in evidence.results["arms"] else "–" for one in known]
-        table.add_row(Text(name), *found)
-    return table
+        names = [name, *(f"{name}@{variant}" for variant in evidence.variants)]
+        known = evidence.results["arms"]
+        rows.append([name, *(_figure(evidence.figure(arm)) if arm in known else "–" for arm in names)])
+    return _table(title, ["as it stands", *evidence.variants], rows)
 
 
 def _fitting(evidence: "Evidence", width: int) -> list[list[str]]:
@@ -213,14 +206,11 @@ def _fitting(evidence: "Evidence", width: int) -> list[list[str]]:
 
 
 def _site_table(arms: Mapping[str, Any], sites: Sequence[str], headline: "Headline") -> Table:
-    table = Table(title=f"{headline.title} at each site", title_justify="left", title_style="bold")
-    table.add_column("arm", no_wrap=True)
-    for site in sites:
-        table.add_column(Text(site), justify="right")
+    rows = []
     for name, arm in list(arms.items())[:MOST_ARMS]:
-        known = [arm["sites"].get(site) for site in sites]
-        table.add_row(Text(name), *("–" if found is None else _figure(found[headline.metric]) for found in known))
-    return table
+        known = arm["sites"]
+        rows.append([name, *(_figure(known[site][headline.metric]) if site in known else "–" for site in sites)])
+    return _table(f"{headline.title} at each site", sites, rows)
 
 
 def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
@@ -229,10 +219,9 @@ def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
     return f"{figure['mean']:.3f}" + (f" ± {figure['sd']:.3f}" if with_sd and figure["sd"] is not None else "")
 
 
-def _show_warnings(out: Console, warnings: Sequence[str]) -> None:
-    if warnings:
+def _show_notices(out: Console, texts: Sequence[str]) -> None:
+    if texts:
         out.print("\nNotes and warnings:")
-        for line in warnings[:MOST_WARNINGS]:
-            out.print(Text(f"  - {line}"), soft_wrap=True)
-        if len(warnings) > MOST_WARNINGS:
-            out.print(f"  and {len(warnings) - MOST_WARNINGS} more, in the report")
+        _show_lines(out, [f"  - {text}" for text in texts[:MOST_NOTICES]])
+    if len(texts) > MOST_NOTICES:
+        out.print(f"  and {len(texts) - MOST_NOTICES} more, in the report")

@@ -1,4 +1,4 @@
-"""`wardround report` and `wardround compare`: from run folders to something that people read."""
+"""`wardround report`, `compare`, `results` and `plots`: from run folders to what people and programs read."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +9,10 @@ from wardround.cli import rendering as render
 from wardround.cli.options import Json
 from wardround.cli.studies.render_run import drawing_workers, show_comparison, show_report
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")], json: Json = False
-) -> None:
+
+def report(run: RunArgument, json: Json = False) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
     from wardround.report import build_report
 
@@ -41,3 +41,33 @@ def compare(
         render.show_json({"tables": tables, "notes": comparison.notes})
     else:
         show_comparison(comparison, out)
+
+
+def results(run: RunArgument) -> None:
+    """Print a run's results as JSON: the content of its results.json, checked against what the run made."""
+    from wardround.report.evidence import read_evidence
+    from wardround.runs.folder import RunFolder
+
+    render.show_json(read_evidence(RunFolder(run)).results)
+
+
+def plots(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Default: the run's own folder `figures`.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Draw a run's figures as SVG and PNG: arms, sites, curves, and what changes over alpha and over mu."""
+    from wardround.core.errors import RunError
+    from wardround.report import draw_figures, read_evidence
+    from wardround.runs.folder import RunFolder
+
+    folder = run / "figures" if out is None else out
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
+    drawn = draw_figures(read_evidence(RunFolder(run)), folder, drawing_workers())
+    if json:
+        render.show_json({"folder": str(folder), "figures": list(drawn)})
+    else:
+        typer.echo(f"{len(drawn)} figures, as SVG and PNG, in {folder}")

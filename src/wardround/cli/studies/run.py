@@ -1,4 +1,4 @@
-"""`wardround run`: train every arm of a study and show what came out."""
+"""`wardround run`: train every arm of a study and show the results. `wardround resume`: go on with a stopped run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -41,4 +41,21 @@ def run(
             )
         except KeyboardInterrupt:
             raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
+    show_finished(finished, json, report)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an unfinished run.")],
+    report: Report = True,
+    workers: Workers = None,
+    json: Json = False,
+) -> None:
+    """Go on with an unfinished run, exactly where its last checkpoint stands."""
+    from wardround.runs.execute import resume_study
+
+    with render.progress_bar(shown=not json) as show:
+        try:
+            finished = resume_study(run, progress=show, workers=workers)
+        except KeyboardInterrupt:
+            raise render.stopped(run) from None
     show_finished(finished, json, report)

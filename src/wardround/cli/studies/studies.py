@@ -24,11 +24,11 @@ def studies(
     if copy is not None:
         from wardround.runs.catalog import copy_study
 
-        made = copy_study(copy, out)
+        path_of_copy = copy_study(copy, out)
         if json:
-            render.show_json({"study": str(made)})
+            render.show_json({"study": str(path_of_copy)})
         else:
-            render.show_copied(made)
+            render.show_copied(path_of_copy)
         return
     # read without parsing, so that the list does not wait for torch
     listed = []

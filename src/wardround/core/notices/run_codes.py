@@ -29,8 +29,8 @@ def _withheld(notice: Notice) -> str:
 
 def _reason(what: str) -> Text:
     def text(notice: Notice) -> str:
-        reason = notice.details.get("reason")
-        return f"{what}: {reason}" if reason else what
+        peers = [f"{site}: " for site in notice.other_sites]
+        return f"{what}: {''.join(peers)}{notice.details['reason']}"
 
     return text
 

@@ -199,8 +199,6 @@ def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tu
 
 @dataclass(frozen=True)
 class _Judgement:
-    """One column and one class."""
-
     auc: float
     gap: bool
     rows: int
@@ -214,7 +212,6 @@ class _Judgement:
 
 
 def _judge(parts: Sequence[_Pairs]) -> list[_Judgement]:
-    """Of each column, over the hospitals."""
     pairs, rising, levels, gaps = (sum(getattr(p, n) for p in parts) for n in ("pairs", "rising", "levels", "gaps"))
     rows, rarer = sum(part.rows for part in parts), sum(part.rarer for part in parts)
     by_gap = np.maximum(gaps, pairs - gaps) / pairs

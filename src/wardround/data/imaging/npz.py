@@ -127,7 +127,6 @@ class Archive:
             raise self.damaged(f"{member.name} cannot be read to its end ({type(error).__name__})") from None
 
     def whole(self, name: str, rows: int | None = None) -> np.ndarray:
-        """A small member."""
         member = self.members.get(name)
         if member is None:
             raise self.damaged(f"has no {name}")

@@ -51,7 +51,7 @@ def heart(hospitals: tuple[Hospital, ...] = HOSPITALS) -> Source:
 
 
 def read_hospital(name: str) -> pd.DataFrame:
-    """One file as it is: 13 columns and `num`, '?' as NaN, nothing mended."""
+    """One file as it is: 13 columns and `num`, '?' as NaN, nothing corrected."""
     text = files("wardround.data.sources").joinpath("files", f"processed.{name}.data").read_text(encoding="ascii")
     names = [column.name for column in COLUMNS] + ["num"]
     return pd.read_csv(StringIO(text), header=None, names=names, na_values="?").astype(float)

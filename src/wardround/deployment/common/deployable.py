@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, suggest
 from wardround.deployment.regional.regions import is_federated as is_federated
-from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of
+from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES
 from wardround.study.schema import Arm, Study
@@ -62,8 +62,7 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
     """Refuse rounds that always have too few sites for their secure sum."""
     if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
-    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
-    working = max(1, round(arm.training.share * len(members)))
+    working = max(1, round(arm.training.share * len(trainers(arm, sites))))
     needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
     if working < needed:
         problem = f"a round has {working} sites, and its secure sum takes {needed}"

@@ -7,15 +7,15 @@ long as the quorum allows.
 import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
 from wardround.core.errors import DeployError, SecureSumError, SiteError
-from wardround.core.notices import Notice, line_of, text_of
-from wardround.deployment.common.answer_checks import Check
+from wardround.core.notices import ABSENCES, Notice, line_of, read_notice, text_of
+from wardround.deployment.common.answer_checks import Check, require
 from wardround.evaluation.summaries.summary_validation import Impossible
-from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, belongs, read_answer, unusable
+from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, bad_answer, belongs, read_answer, unusable
 from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier, open_sealed, seal
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
@@ -177,8 +177,7 @@ class Messenger:
         except SiteError as error:
             self.leave(error.notice)
         except (DeployError, SecureSumError) as error:
-            details = {"problem": plain_text(error.problem)}
-            self.leave(Notice("site-answer-unusable", "warning", site, details=details))
+            self.leave(bad_answer(site, error.problem, error.remedy).notice)
         except Impossible as impossible:
             self.leave(unusable(site, str(impossible)).notice)
         return None
@@ -204,9 +203,11 @@ class Messenger:
 
     def _refused(self, site: str, message: Message) -> float:
         """The time at which to ask a closed site again."""
-        reason = plain_text(message.body.get("reason") or message.body.get("problem"))
-        if message.kind == "failed" or not message.body.get("until"):
-            notice = Notice(f"site-{message.kind}", "warning", site, details={"reason": reason})
+        if message.kind == "failed":
+            raise SiteError(read_absence(site, message.body["notice"], self.known_names), "Settle it with the site.")
+        reason = plain_text(message.body["reason"])
+        if not message.body.get("until"):
+            notice = Notice("site-refused", "warning", site, details={"reason": reason})
             raise SiteError(notice, "Settle it with the site.")
         try:
             opens = datetime.fromisoformat(message.body["until"])
@@ -238,6 +239,11 @@ class Messenger:
             raise DeployError("coordinator", problem, remedy)
 
     @property
+    def known_names(self) -> Sequence[str]:
+        """Those that an answer may name as the reason why a site fails."""
+        return self.sites
+
+    @property
     def quorum(self) -> int:
         return self.study.deployment.quorum or len(self.sites)
 
@@ -262,6 +268,16 @@ class Messenger:
 
 def revoked_key(site: str) -> Notice:
     return Notice("site-revoked", "warning", site)
+
+
+def read_absence(site: str, payload: object, known: Collection[str]) -> Notice:
+    """Why a site does not go on, as it says itself or its region says: about nobody else, except for a peer."""
+    try:
+        notice = read_notice(payload)
+    except ValueError as error:
+        raise Impossible(str(error)) from None
+    require(notice.code in ABSENCES and notice.site == site, "a remark that is not about the site itself")
+    return replace(notice, other_sites=tuple(name for name in notice.other_sites if name in known))
 
 
 def left_payload(left: Mapping[str, Notice]) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Each hospital's counts of its own rows, and the description of all sites that the coordinator makes of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from wardround.data.cohort import Cohort
 from wardround.data.heterogeneity import measure_counts
-from wardround.data.records import NO_FINDING
 from wardround.data.split import Split
-from wardround.evaluation.summaries.site_summary import patients_in
+from wardround.privacy.disclosure.small_cells import patients_in, suppress_small_classes, suppress_small_findings
 from wardround.runs.site_descriptions import COMPARED_SITES, description, known_ages, site_counts
 from wardround.study.schema import Study
 
@@ -19,11 +18,11 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
     patients."""
     counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
     if records.has_findings:
-        counts["classes"] = without_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
+        counts["classes"] = suppress_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
     else:
         target = records.target[split.rows]
         patients = {name: people[target == number] for number, name in enumerate(records.classes)}
-        counts["classes"] = without_small(patients, smallest)
+        counts["classes"] = suppress_small_classes(patients, smallest)
     ages = known_ages(split, cohort)
     if ages is not None and patients_in(people[~np.isnan(ages)]) < smallest:
         counts["age"] = {"mean": None, "sd": None}
@@ -34,47 +33,6 @@ def without_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Only the numbers of rows: no count of patients has been paid for."""
     hidden: dict[str, Any] = {**counts, "classes": dict.fromkeys(counts["classes"])}
     return {**hidden, "age": {"mean": None, "sd": None}} if "age" in counts else hidden
-
-
-def without_small(patients: Mapping[str, np.ndarray], smallest: int) -> dict[str, int | None]:
-    """Rows by class; None for classes of fewer than `smallest` patients, and for the next smallest classes if those
-    could be derived otherwise. `patients` has the patient of each row of a class.
-
-    The total is known, so at least two counts are withheld, and together they must have enough patients.
-    """
-    counts = {name: len(rows) for name, rows in patients.items()}
-    few = {name for name, rows in patients.items() if 0 < patients_in(rows) < smallest}
-    others = sorted(
-        (name for name, count in counts.items() if count and name not in few), key=lambda name: counts[name]
-    )
-    hidden = sorted(few)
-    while (
-        hidden and others and (len(hidden) < 2 or patients_in(np.concatenate([patients[n] for n in hidden])) < smallest)
-    ):
-        hidden.append(others.pop(0))
-    return {name: None if name in hidden else count for name, count in counts.items()}
-
-
-def without_small_findings(
-    present: np.ndarray, people: np.ndarray, names: Sequence[str], smallest: int
-) -> dict[str, int | None]:
-    """Rows by finding and without any; None where few patients have a finding or lack it. The rows without any finding
-    are withheld as well if their number would tell about few patients. `present` is (rows, findings).
-
-    Rows with any finding, minus those with one of them, are rows that have only others. All findings' rows, minus the
-    rows with any, tell how many rows have more than one.
-    """
-
-    def small(rows: np.ndarray) -> bool:
-        return 0 < patients_in(people[rows]) < smallest
-
-    counts: dict[str, int | None] = {
-        name: None if small(has) or small(~has) else int(has.sum()) for name, has in zip(names, present.T, strict=True)
-    }
-    any_finding, multiple = present.any(axis=1), present.sum(axis=1) > 1
-    apart = [any_finding & ~has for has in present.T if has.any()]
-    hidden = None in counts.values() or any(small(rows) for rows in (any_finding, ~any_finding, multiple, *apart))
-    return counts | {NO_FINDING: None if hidden else int((~any_finding).sum())}
 
 
 def describe_deployed(

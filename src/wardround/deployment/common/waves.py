@@ -224,11 +224,12 @@ def scored_records(
     ready, waiting = [], []
     for record in state.pending:
         number = record["trial"]
-        if record["round"] == trials[number].training.rounds and not final:
+        ended = record["round"] == trials[number].training.rounds
+        if ended and not final:
             waiting.append(record)  # its last model is scored when the wave ends
             continue
         shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **curve(number, bodies)})
+        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
     return ready, waiting
 
 

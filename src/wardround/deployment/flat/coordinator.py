@@ -352,19 +352,25 @@ class Coordinator(SecureSumming):
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
-        answers = yield from self.summaries(number, trials, state, score, prepare)
+        own = self._own_models(trials, state, score)
+        answers = yield from self.summaries(number, trials, state, score, prepare, own)
         for record in scored_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
             records.add(record)
-        self._keep_final(number, trials, state, answers)
+        save_summaries(self.folder, number, trials, self._by_hospital(answers))
+        for trial, run in zip(trials, state.runs, strict=True):
+            if self.study.arm(trial.arm).held_out is None:
+                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
         heads = {site: message.body["head"] for site, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)
 
-    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Message]) -> None:
-        save_summaries(self.folder, number, trials, answers)
-        for trial, run in zip(trials, state.runs, strict=True):
-            if self.study.arm(trial.arm).held_out is None:
-                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+    def _own_models(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Tree]:
+        """Those of regions, where sites form some."""
+        return {}
+
+    def _by_hospital(self, answers: Mapping[str, Message]) -> Mapping[str, Message]:
+        """The summaries of each hospital."""
+        return answers
 
     def summaries(
         self,

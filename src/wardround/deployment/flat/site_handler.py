@@ -21,7 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
-from wardround.core.errors import CheckError, DataError, DeployError, WardroundError
+from wardround.core.errors import CheckError, DataError, DeployError, SiteError, WardroundError
+from wardround.core.notices import Notice, text_of
 from wardround.core.tree import Tree
 from wardround.data.records import Records
 from wardround.deployment.common.secure_sum_site import (
@@ -51,7 +52,6 @@ from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
 
 MOST_SHOWN = 1000  # characters of one line on this site's screen
-UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
 
 
 class SiteWork:
@@ -104,13 +104,17 @@ class SiteWork:
                 "refused", {**body, **about}, "refused", {"kind": message.kind, "reason": reason}, reason
             )
         except WardroundError as error:
-            problem, shown = self._disclosable(error), str(error)
+            notice, shown = disclosable(self.site, error), str(error)
         except OSError as error:
-            problem = shown = f"cannot write its files ({error.strerror})"
+            shown = f"cannot write its files ({error.strerror})"
+            notice = failure(self.site, shown)
         except Exception as error:  # a defect, or a message that is not what it should be; the rest stays here
-            problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
-        detail = {"kind": plain_text(message.kind, 40), "problem": problem}
-        return self._decline("failed", {"problem": problem, **about}, "failed", detail, shown)
+            notice, shown = (
+                failure(self.site, f"an unexpected {type(error).__name__}"),
+                f"{type(error).__name__}: {error}",
+            )
+        detail = {"kind": plain_text(message.kind, 40), "problem": text_of(notice)}
+        return self._decline("failed", {"notice": notice.to_json(), **about}, "failed", detail, shown)
 
     def _handle(self, message: Message, sealed: Sealed, about: dict[str, Any]) -> Sealed:
         place = {name: value for name, value in about.items() if name != "run"}
@@ -332,11 +336,6 @@ class SiteWork:
         seat.refuse_other_sums(self.past_sums, survivors)
         return answer
 
-    def _disclosable(self, error: WardroundError) -> str:
-        """With the name of the peer that the error is about."""
-        about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
-        return f"{about}{disclosable(error)}"
-
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
         return seal(Message(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
 
@@ -347,10 +346,15 @@ def request_hash(body: Body, tensors: bytes) -> str:
     return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
 
 
-def disclosable(error: WardroundError) -> str:
-    """What others may know about an error: no content of a cell, and no number of rows."""
-    if isinstance(error, DataError):
-        return UNREADABLE
-    if isinstance(error, CheckError):
-        return f"its rows fail the check {error.where.rpartition(': ')[2]}; its own screen says how"
-    return error.problem
+def disclosable(site: str, error: WardroundError) -> Notice:
+    """What others may know about an error: no content of a cell, and no number of rows; the peer that is at fault."""
+    if isinstance(error, CheckError) and error.notice is not None:
+        return Notice("site-fails-check", "warning", site, details={"check": error.notice.code})
+    if isinstance(error, DataError | CheckError):
+        return Notice("site-data-unusable", "warning", site)
+    about = error.notice.site if isinstance(error, SiteError) else site
+    return failure(site, error.problem, () if about == site else (about,))
+
+
+def failure(site: str, reason: str, peers: tuple[str, ...] = ()) -> Notice:
+    return Notice("site-failed", "warning", site, other_sites=peers, details={"reason": plain_text(reason)})

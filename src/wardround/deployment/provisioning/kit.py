@@ -52,43 +52,31 @@ class Keys:
     connections_per_address: Annotated[int, Range(low=4, high=2**16)] = 32  # of callers that have not authenticated yet
 
 
-@dataclass(frozen=True)
-class CoordinatorKit:
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorKit(Keys):
     path: Path  # the folder
     study: Path
-    hash: str
-    hosts: tuple[str, ...]
-    port: int
-    sites: Mapping[str, bytes]  # public key of each as PEM, in the order of their numbers; revoked ones too
-    revoked: Mapping[str, str]
+    public_keys: Mapping[str, bytes]  # as PEM, of all sites, revoked ones too
     ca: Path
     certificate: Path
     key: Path
     signing_key: Path
-    hospitals: tuple[str, ...] = ()
-    connections: int = Keys.connections
-    connections_per_address: int = Keys.connections_per_address
 
     @classmethod
     def load(cls, path: Path) -> "CoordinatorKit":
         """`path` is the folder, the one around it, or coordinator.toml. A kit that cannot serve is refused."""
         folder = folder_of(path)
         keys = read_keys(folder)
+        public = {name: require_file(folder / "sites" / f"{name}.pub", NEW_KIT) for name in keys.sites}
         kit = cls(
+            **vars(keys),
             path=folder,
             study=require_file(folder / "study.toml", NEW_KIT),
-            hash=keys.hash,
-            hosts=keys.hosts,
-            port=keys.port,
-            sites={name: require_file(folder / "sites" / f"{name}.pub", NEW_KIT).read_bytes() for name in keys.sites},
-            revoked=keys.revoked,
+            public_keys={name: path.read_bytes() for name, path in public.items()},
             ca=require_file(folder / "ca.pem", NEW_KIT),
             certificate=require_file(folder / "coordinator.pem", NEW_KIT),
             key=require_private(folder / "coordinator.key", NEW_KIT),
             signing_key=require_private(folder / "signing.key", NEW_KIT),
-            hospitals=keys.hospitals,
-            connections=keys.connections,
-            connections_per_address=keys.connections_per_address,
         )
         if (folder / "ca.key").exists():  # it may be kept elsewhere: only new certificates need it
             require_private(folder / "ca.key", NEW_KIT)
@@ -118,7 +106,6 @@ class CoordinatorKit:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """Sites that are not revoked."""
         return tuple(name for name in self.sites if name not in self.revoked)
 
 

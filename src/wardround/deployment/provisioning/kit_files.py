@@ -65,7 +65,6 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def need_cryptography() -> None:
-    """For keys and certificates."""
     load("cryptography", "deploy", "a study across hospitals")
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from wardround.core.errors import DeployError, WardroundError
+from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.site_handler import SiteWork, disclosable, request_hash
+from wardround.deployment.flat.site_handler import SiteWork, request_hash
 from wardround.deployment.flat.site_session import check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_session import FILE, Body, RegionalCoordinator, RegionSession, forget
@@ -155,10 +155,6 @@ class RegionWork(SiteWork):
         if "prepare" in body:  # the region was away when the others agreed
             self.region.remember(body["prepare"])
         return self.region
-
-    def _disclosable(self, error: WardroundError) -> str:
-        about = f"{error.where}: " if error.where in self.own.sites else ""
-        return f"{about}{disclosable(error)}"
 
     def _session_of(self, run: str) -> RegionSession:
         folder = self.state / run

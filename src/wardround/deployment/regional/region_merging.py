@@ -5,7 +5,7 @@ Under each site's name it learns what the report shows of a site in any deployme
 columns go with the label (where the study compares labels), and in the end its figures on test rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from wardround.core.notices import lines_of
 from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
-from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
@@ -28,11 +28,12 @@ from wardround.deployment.common.schema_agreement import (
     write_moments,
 )
 from wardround.deployment.common.waves import pooled_figures
+from wardround.deployment.regional.regions import trainers
 from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 
 Answers = Mapping[str, Message]
-SIDES = ("test", "validation")
+SUBSETS = ("test", "validation")
 
 
 def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
@@ -61,23 +62,18 @@ def lacking_columns(ready: Answers) -> list[str]:
 
 def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in answers.items()}
-    kinds = []
-    for kind in plan.kinds:
-        rows = plan.rows_of(kind)
-        kinds.append(
-            _facts_of_kind(plan.study.arm(kind[0]), {site: facts[rows]["facts"] for site, facts in sets.items()})
-        )
     return {
-        "kinds": kinds,
+        "kinds": [_facts_of_kind(plan, kind, sets) for kind in plan.kinds],
         "sets": {site: [split_sizes(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
         "described": {site: message.body["described"] for site, message in answers.items()},
         "directions": {site: message.body["directions"] for site, message in answers.items()},
     }
 
 
-def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of_kind(plan: DeployedPlan, kind: Key, sets: Mapping[str, Mapping[Key, Any]]) -> dict[str, Any]:
     """For one kind of arm: facts of the sites that train in it, and whether all sites have a value in each column."""
-    members = _trainers(arm, facts_by_site)
+    arm, facts_by_site = plan.study.arm(kind[0]), {site: own[plan.rows_of(kind)]["facts"] for site, own in sets.items()}
+    members = trainers(arm, facts_by_site)
     if any(facts is None for facts in facts_by_site.values()):
         return {"facts": None, "present": [], "trains": bool(members)}
     known = {site: read_facts(facts) for site, facts in facts_by_site.items()}
@@ -90,35 +86,31 @@ def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]
 
 def merged_fill_values(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     """Means weighted by the values behind them, and counts of categories added up."""
-    fill_values: list[dict[str, Any]] = []
-    for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), answers)
-        parts = [read_fill_values(answers[site].body["fill_values"][number]) for site in members]
-        fill_values.append(_added_up(parts))
-    return {"fill_values": fill_values}
+    by_kind = _payloads(plan, answers, "fill_values")
+    return {"fill_values": [_added_up([read_fill_values(payload) for payload in payloads]) for payloads in by_kind]}
 
 
 def merged_moments(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
-    summed: list[dict[str, Any] | None] = []
-    for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), answers)
-        payloads = [answers[site].body["moments"][number] for site in members]
-        parts = [read_moments(payload) for payload in payloads if payload is not None]
-        summed.append(write_moments(_sum_of(parts)) if parts else None)
-    return {"moments": summed}
+    by_kind = _payloads(plan, answers, "moments")
+    parts = [[read_moments(payload) for payload in payloads if payload is not None] for payloads in by_kind]
+    return {"moments": [write_moments(_sum_of(moments)) if moments else None for moments in parts]}
+
+
+def _payloads(plan: DeployedPlan, answers: Answers, name: str) -> list[list[Any]]:
+    """For each kind of arm, those of the sites that train in it."""
+    return [
+        [answers[site].body[name][number] for site in trainers(plan.study.arm(kind[0]), answers)]
+        for number, kind in enumerate(plan.kinds)
+    ]
 
 
 def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
     merged: dict[str, Any] = {}
     for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
-        sides = {side: pooled_figures(number, side, bodies) for side in SIDES}
-        merged[number] = {side: figures for side, figures in sides.items() if figures is not None}
+        by_subset = {subset: pooled_figures(number, subset, bodies) for subset in SUBSETS}
+        merged[number] = {subset: figures for subset, figures in by_subset.items() if figures is not None}
     return merged
-
-
-def _trainers(arm: Arm, sites: Iterable[str]) -> list[str]:
-    return [site for site in sites if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
 
 
 def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
@@ -152,7 +144,6 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
 
 
 def _same_inputs(ready: Answers) -> Any:
-    """The shape of images, where rows are images."""
     first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body["inputs"] != ready[first].body["inputs"]:

@@ -17,7 +17,7 @@ from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES, REMEDY
-from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState, curve
+from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
 from wardround.protocol.messages import Message
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
@@ -161,7 +161,6 @@ def _check_record(record: Mapping[str, Any], trial: Trial, hospitals: Collection
 
 
 def trials_with_model(body: Mapping[str, Any]) -> list[int]:
-    """Trials of which a region sends its model."""
     return [int(number) for number, trial in body["trials"].items() if trial["weight"] > 0]
 
 
@@ -206,31 +205,14 @@ def close_span(
     return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
 
 
-def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, quiet: Collection[int]) -> Tree:
-    """The region's own models, as they were before the last average and are kept; `quiet` are trials of which none is
-    scored."""
+def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, score: Collection[int]) -> Tree:
+    """The region's own models of the trials `score`, as they were before the last average."""
     return {
         f"{number}/{REGION_MODEL}/{name}": leaf
         for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True))
-        if number not in quiet and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
+        if number in score and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
         for name, leaf in run.server[part_of(region)].items()
     }
-
-
-def span_records(
-    state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """As `scored_records`: but only the last record before an average has a model that sites could score."""
-    ready, waiting = [], []
-    for record in state.pending:
-        number = record["trial"]
-        ended = record["round"] == trials[number].training.rounds
-        if ended and not final:
-            waiting.append(record)
-            continue
-        shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
-    return ready, waiting
 
 
 def _averaged(number: int, trial: Trial, server: State, entries: Mapping[str, Entry]) -> State:

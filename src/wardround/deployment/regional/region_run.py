@@ -71,7 +71,7 @@ def coordinate_region(
     sites = hospitals_of(region, study)
     if not kit.active:
         raise DeployError(str(kit.path), f"all hospitals of {region.name} are revoked", NO_REGION)
-    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
     coordinator_key = read_public_key(region.coordinator_key.read_bytes(), region.coordinator_key)
 
     trust(region.ca)
@@ -151,7 +151,7 @@ def _keys(region: RegionFile) -> str:
     own, public = read_key(region.key), region.key.with_suffix(".pub")
     read_key(region.kit.signing_key)
     read_public_key(region.coordinator_key.read_bytes(), region.coordinator_key)
-    for site, content in region.kit.sites.items():
+    for site, content in region.kit.public_keys.items():
         read_public_key(content, f"{site}.pub")
     if public.is_file() and read_public_key(public.read_bytes(), public).public != own.private.public_key():
         raise DeployError(str(region.key), f"does not belong to {public.name}", UNCHANGED)
@@ -159,7 +159,6 @@ def _keys(region: RegionFile) -> str:
 
 
 def _own_certificate(kit: CoordinatorKit) -> Condition:
-    """With which hospitals know it."""
     try:
         authority, own = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (kit.ca, kit.certificate))
         own.verify_directly_issued_by(authority)

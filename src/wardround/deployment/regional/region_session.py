@@ -178,7 +178,7 @@ class RegionSession:
         request = Message("facts", {"run": self.run, "columns": body["columns"]})
         merged = self._merged(request, check, merged_facts)
         if "sets" in merged:
-            self.known |= {"sides": merged["sets"]}
+            self.known |= {"split_sizes": merged["sets"]}
             self._write()
         return merged
 
@@ -258,11 +258,11 @@ class RegionSession:
         hospitals, known = self.known["hospitals"], self.known
         near, findings = self.coordinator.members, bool(known.get("findings"))
         plan = coordinator_plan(self.study, self.families, hospitals, known["classes"], near, findings)
-        if "prepare" in known and "sides" in known:
+        if "prepare" in known and "split_sizes" in known:
             for kind, agreed in agreed_of(plan, known["prepare"]).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
-                sides = {site: sizes[place] for site, sizes in known["sides"].items()}
-                plan.agreed[kind] = replace(agreed, split_sizes=sides)
+                split_sizes = {site: sizes[place] for site, sizes in known["split_sizes"].items()}
+                plan.agreed[kind] = replace(agreed, split_sizes=split_sizes)
         return plan
 
     @property
@@ -277,11 +277,9 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        """Its sites that left, and why."""
         return left_payload(self.coordinator.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
-        """All steps, shown as they come."""
         while True:
             try:
                 self.watch(next(steps))
@@ -291,7 +289,7 @@ class RegionSession:
 
     def _train_rows(self, site: str) -> int:
         """The most in any set of rows of a site."""
-        return max(int(sizes["train"]) for sizes in self.known["sides"][site])
+        return max(int(sizes["train"]) for sizes in self.known["split_sizes"][site])
 
     def _merged(
         self, request: Message, check: Check, merge: Callable[[DeployedPlan, Answers], dict[str, Any]]

@@ -4,7 +4,7 @@ To the coordinator of all a region is a site; to its hospitals a region is their
 regions, because a hospital has one coordinator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from wardround.algorithms.regions import region_of_each, with_only
 from wardround.core.errors import StudyError, suggest
@@ -27,6 +27,11 @@ def regions_of(study: Study, sites: Sequence[str]) -> dict[str, tuple[str, ...]]
 def companions(study: Study, site: str, sites: Sequence[str]) -> tuple[str, ...]:
     """The sites of its region, itself among them; empty where there are no regions."""
     return next((members for members in regions_of(study, sites).values() if site in members), ())
+
+
+def trainers(arm: Arm, sites: Iterable[str]) -> list[str]:
+    """Those of `sites` that train in an arm."""
+    return [site for site in sites if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
 
 
 def span_of(arm: Arm) -> int:
@@ -70,13 +75,12 @@ def check_regions(study: Study, named: Sequence[str], sites: Sequence[str]) -> N
 
 
 def _refuse_small_sums(arm: Arm, region_of: Mapping[str, str]) -> None:
-    """Regions whose secure sum could never be."""
     if arm.privacy.secure_sum is None:
         return
     needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
     for region in dict.fromkeys(region_of.values()):
         members = [site for site, of in region_of.items() if of == region]
-        working = [site for site in members if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
+        working = trainers(arm, members)
         if working and len(working) < needed:
             problem = f"{len(working)} sites of {region} train, and its secure sum takes {needed}"
             raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Form larger regions.")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from wardround.core.errors import SiteError
-from wardround.core.notices import ABSENCES, Notice, line_of, read_notice
+from wardround.core.notices import Notice, line_of
+from wardround.core.tree import Tree
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
 from wardround.data.serialization import write_column
@@ -27,7 +28,7 @@ from wardround.deployment.common.answer_checks import (
     rows_scored,
 )
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step, Take
+from wardround.deployment.common.messaging import SiteLeft, Step, Take, read_absence
 from wardround.deployment.common.schema_agreement import (
     Answers,
     Federation,
@@ -43,18 +44,17 @@ from wardround.deployment.common.schema_agreement import (
 )
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
-from wardround.deployment.common.waves import Arrivals, WaveState
+from wardround.deployment.common.waves import Arrivals, WaveState, scored_records
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.regional.region_rounds import (
     check_span,
     close_span,
     model_shapes,
     own_of_region,
-    span_records,
     trials_with_model,
 )
 from wardround.deployment.regional.regions import regions_of, span_of
-from wardround.evaluation.summaries.summary_validation import Impossible, check_curve
+from wardround.evaluation.summaries.summary_validation import check_curve
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
@@ -104,6 +104,10 @@ class CoordinatorOfAll(Coordinator):
         return {**gone, **away, **self.away}
 
     @property
+    def known_names(self) -> list[str]:
+        return [*self.sites, *self.all_hospitals]
+
+    @property
     def invited_hospitals(self) -> list[str]:
         return self.all_hospitals
 
@@ -114,7 +118,7 @@ class CoordinatorOfAll(Coordinator):
             take(region, sealed, message)
             for hospital, notice in (message.body.get("left") or {}).items():
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
-                    self._note(_absence(hospital, notice))
+                    self._note(read_absence(hospital, notice, self.known_names))
 
         return super()._judged(site, sealed, take_and_note, request)
 
@@ -193,7 +197,6 @@ class CoordinatorOfAll(Coordinator):
     def _round(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
-        """All rounds until the next average over regions."""
         began, first = time.monotonic(), state.round
         last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
         spool = Spool(self.folder.path / "state", number, last - 1)
@@ -202,7 +205,7 @@ class CoordinatorOfAll(Coordinator):
         yield from self._ask_for_models(number, trials, state, spool, last, prepare)
         self.patience = 2
         entries = spool.entries(self.present)
-        ready, waiting = span_records(state, trials, [entry.body for entry in entries.values()], final=False)
+        ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
         for record in ready:
             records.add(record)
         scored = replace(state, pending=waiting, records=records.flush())
@@ -250,10 +253,10 @@ class CoordinatorOfAll(Coordinator):
     ) -> None:
         """Of all hospitals of a region together, or of those whose figures may leave."""
         members = regions_of(self.study, self.hospitals)[region]
-        for key, sides in figures.items():
+        for key, by_subset in figures.items():
             require(key == str(int(key)) and int(key) in score, "figures of a model that was not to be scored")
-            for side, curve in sides.items():
-                most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
+            for subset, curve in by_subset.items():
+                most = sum(rows_scored(hospital, subset, trials[int(key)], self.agreed_plan)[0] for hospital in members)
                 check_curve(curve, most, False, self.agreed_plan.has_findings)
                 require(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
@@ -266,15 +269,10 @@ class CoordinatorOfAll(Coordinator):
     def _rounds_of(self, trials: Sequence[Trial]) -> int:
         return span_of(self.study.arm(trials[0].arm))
 
-    def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
-    ) -> Generator[Step, None, WaveState]:
-        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
-        score = [n for n in range(len(trials)) if n not in quiet]
-        own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
-        answers = yield from self.summaries(number, trials, state, score, prepare, own)
-        for record in span_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
-            records.add(record)
+    def _own_models(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Tree]:
+        return {region: own_of_region(trials, state, region, score) for region in self.present}
+
+    def _by_hospital(self, answers: Mapping[str, Message]) -> dict[str, Message]:
         members = regions_of(self.study, self.hospitals)
         by_site = {
             site: Message("summary", {"summaries": summaries})
@@ -282,26 +280,11 @@ class CoordinatorOfAll(Coordinator):
             for site, summaries in message.body["summaries"].items()
             if site in members[region]
         }
-        self._keep_final(number, trials, state, {site: by_site[site] for site in self.hospitals if site in by_site})
-        heads: dict[str, Any] = {region: message.body["head"] for region, message in answers.items()}
-        self.log.add("wave finished", wave=number, heads=heads)
-        return replace(state, pending=[], records=records.flush(), done=True)
-
-
-def _absence(hospital: str, payload: object) -> Notice:
-    """A region's notice of a hospital that left: about nobody else."""
-    try:
-        notice = read_notice(payload)
-    except ValueError as error:
-        raise Impossible(str(error)) from None
-    require(notice.code in ABSENCES and notice.site == hospital, "a remark that is not about a hospital that left")
-    return replace(notice, other_sites=())
+        return {site: by_site[site] for site in self.hospitals if site in by_site}
 
 
 @dataclass(frozen=True)
 class FactsOfRegions:
-    """By region and kind of arm."""
-
     plan: DeployedPlan
     known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
     hospitals: Mapping[str, Sequence[str]]  # of each region
@@ -345,8 +328,8 @@ def agree_on_regions(
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))
-        sides = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sides)
+        by_site = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=by_site)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in answers.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, FactsOfRegions(plan, by_kind, members), ask, run)
     return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))

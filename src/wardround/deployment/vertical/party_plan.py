@@ -255,7 +255,6 @@ def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
 
 
 def own_vertical_plan(study: Study, families: Families, name: str, records: Records) -> VerticalPlan:
-    """At a party."""
     holder = holder_of(study)
     if name == holder and len(records.classes) < 2 and not records.has_findings:
         problem = "has the labels of this study, and its rows have none"
@@ -279,7 +278,6 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
 def coordinator_vertical_plan(
     study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
 ) -> VerticalPlan:
-    """At the coordinator."""
     holder = holder_of(study)
     return VerticalPlan(study, families, {}, sites=(holder,), class_names=tuple(classes), with_findings=with_findings)
 

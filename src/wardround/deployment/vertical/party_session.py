@@ -51,6 +51,7 @@ from wardround.deployment.vertical.patient_matching import (
     visit_ids,
 )
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
+from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.privacy.psi.patient_ids import Patients
 from wardround.protocol.messages import Signer, Verifier, tensor_bytes
 from wardround.protocol.party_sealing import Channel
@@ -179,9 +180,8 @@ class PartySession:
         rows = [self.plan.assigned[kind].rows for kind in self.plan.kinds]
         sizes = [{part: len(own[part]) for part in SPLIT_PARTS} for own in rows]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
-        left = drawn - sizes[0]["train"]
-        few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
-        return {"sizes": sizes, "unmatched": None if few else left, "described": described}, sealed
+        unmatched = suppress_small_count(drawn - sizes[0]["train"], self.study.deployment.smallest_cell)
+        return {"sizes": sizes, "unmatched": unmatched, "described": described}, sealed
 
     def shape(self, tensors: Tree) -> dict[str, Any]:
         if not self.is_holder:

@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from wardround.core import tree
-from wardround.core.errors import DeployError
+from wardround.core.errors import DeployError, SiteError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.balance import class_weights
@@ -29,6 +29,7 @@ from wardround.engines.serial import order_of
 from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
 from wardround.engines.split.split import blocks, threads_for
 from wardround.privacy.dp.noise import SecretStream, site_key
+from wardround.protocol.answers import bad_answer
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.training.optimisers import optimiser_for
@@ -332,7 +333,7 @@ def read_tensors(sender: str, content: bytes) -> list[Tensor]:
     try:
         tensors = load(content)
     except SafetensorError:
-        raise DeployError(sender, "sent numbers that cannot be read", "Install the same version everywhere.") from None
+        raise bad_answer(sender, "sent numbers that cannot be read", "Install the same version everywhere.") from None
     return [tensors[name] for name in sorted(tensors)]
 
 
@@ -341,14 +342,14 @@ def check_shapes(
 ) -> None:
     if [(tuple(tensor.shape), tensor.dtype) for tensor in tensors] != [(shape, dtype) for shape in expected]:
         problem = "sent other numbers than this block has; its rows may be others"
-        raise DeployError(sender, problem, "Install the same version of wardround everywhere, and begin a new run.")
+        raise bad_answer(sender, problem, "Install the same version of wardround everywhere, and begin a new run.")
     if not all(map(is_finite, tensors)):
         raise not_finite(sender, "what it sent")
 
 
-def not_finite(party: str, what: str) -> DeployError:
+def not_finite(party: str, what: str) -> SiteError:
     problem = f"{what} has numbers that are not finite"
-    return DeployError(party, problem, "Lower the learning rate, or leave the arm out; then begin a new run.")
+    return bad_answer(party, problem, "Lower the learning rate, or leave the arm out; then begin a new run.")
 
 
 def place_in(body: Body) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,17 +17,12 @@ from safetensors.torch import load
 
 from wardround.core.errors import DataError, DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.answer_checks import check_waves, require
+from wardround.deployment.common.answer_checks import check_classes, check_waves, require, rows_scored
+from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.schema_agreement import split_sizes
 from wardround.deployment.flat.coordinator import Coordinator
-from wardround.deployment.vertical.party_answer_checks import (
-    check_assigned,
-    check_messages,
-    check_shapes,
-    check_without,
-)
 from wardround.deployment.vertical.party_plan import VerticalPlan, coordinator_vertical_plan, shapes_by_kind
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
@@ -39,14 +35,17 @@ from wardround.deployment.vertical.patient_matching import (
 )
 from wardround.deployment.vertical.vertical_results import keep_without, topology_facts
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
-from wardround.privacy.psi.psi import COORDINATOR, Matcher, PsiMessage
-from wardround.protocol.answers import OF_PARTIES, Kinds
+from wardround.evaluation.summaries.summary_validation import Expected, check_summary
+from wardround.privacy.psi.psi import COORDINATOR, SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
+from wardround.privacy.secure_sum.secure_sum import Verifier
+from wardround.protocol.answers import OF_PARTIES, Kinds, bad_answer
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.folder import JsonLines, write_atomically
 from wardround.training.trial import RoundRecord, Trial
 
+MOST_NUMBERS = 1_000_000  # that a party gives of one row
 CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
 SAME = "Install the same version of wardround everywhere."
 Number = TypeVar("Number", int, float)
@@ -294,7 +293,6 @@ class VerticalCoordinator(Coordinator):
         self.folder.remove_state()
 
     def _train_wave(self, number: int, trials: list[Trial], plan: VerticalPlan) -> Generator[Step]:
-        """All blocks of a wave, and its evaluation."""
         path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
         state = read_exchange(path)
         before, steps = self.done, [plan.steps_of(trial) for trial in trials]
@@ -357,7 +355,7 @@ class VerticalCoordinator(Coordinator):
         assessed, _ = (yield from self._exchange({self.holder: message}, "predictions", check))[self.holder]
         for record in state.pending:
             figures = assessed.body["figures"].get(str(record["trial"]), {})
-            curve = {f"{side}_{name}": curve.get(name) for side, curve in figures.items() for name in CURVE}
+            curve = {f"{subset}_{name}": curve.get(name) for subset, curve in figures.items() for name in CURVE}
             known = {name: value for name, value in curve.items() if value is not None}
             records.add({**{name: value for name, value in record.items() if name != "trial"}, **known})
         save_summaries(self.folder, number, trials, {self.holder: assessed})
@@ -366,7 +364,6 @@ class VerticalCoordinator(Coordinator):
         return ExchangeState(step=state.step, records=records.flush(), done=True)
 
     def _heads(self, answers: Answers, of_holder: Message) -> dict[str, str]:
-        """Of the audit logs of all parties."""
         heads = {party: message.body["head"] for party, (message, _) in answers.items()}
         return {**heads, self.holder: of_holder.body["head"]}
 
@@ -470,3 +467,56 @@ def _facts(matched: Matched) -> dict[str, Any]:
         "unmatched_train": matched.unmatched,
         "bytes": matched.traffic,
     }
+
+
+def check_messages(
+    party: str, answer: Answered, received: Sequence[PsiMessage], matcher: Matcher, keys: Mapping[str, Verifier]
+) -> None:
+    """A party's part of the matching: all that the messages it received ask for and nothing else.
+
+    What is missing cannot be asked for later: the others would have gone on without it, and stand by their answers.
+    """
+    require(sorted(answer[1]) == [f"{place:03}" for place in range(len(answer[1]))], "messages that are out of order")
+    messages = [PsiMessage.decode(encoded) for encoded in messages_in(answer[1])]
+    for message in messages:
+        if message.sender != party:
+            raise bad_answer(party, "speaks in another party's name", "Look into its log.")
+        check_message(party, matcher.terms, message, keys)
+    kinds = [(message.kind, message.owner, message.keys) for message in messages]
+    require(kinds == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
+    if {message.owner for message in received if message.kind == SUM_PRINT} == set(matcher.terms.roster):
+        require(answer[0].body["common"] == matcher.common, "another number of common patients")
+
+
+def check_assigned(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:
+    body, sealed = answer[0].body, answer[1]
+    require(set(sealed) == set(others), "rows for other parties than the study has")
+    require(len(body["sizes"]) == len(plan.kinds), "rows of another number of arms")
+    require(all(sizes["train"] > 0 for sizes in body["sizes"]), "no training rows")
+    for part, rows in body["sizes"][0].items():
+        require(body["described"][part] == rows, f"two numbers of {part} rows")
+    check_classes(body["described"], plan.classes, plan.has_findings)
+
+
+def check_shapes(party: str, answer: Answered, plan: VerticalPlan) -> None:
+    """Who is named with columns gives numbers of every row; an image has three sizes, a table one. The holder of the
+    labels may have nothing but these."""
+    shapes = answer[0].body["shapes"]
+    require(len(shapes) == len(plan.kinds), "sizes for another number of arms")
+    for shape, kind in zip(shapes, plan.kinds, strict=True):
+        gives = bool(plan.study.arm(kind[0]).topology.parties[party])
+        may_be_empty = not gives or party == holder_of(plan.study)
+        require((gives and len(shape) in (1, 3)) or (may_be_empty and not shape), "a size that no row has")
+        require(prod(shape) <= MOST_NUMBERS, "more numbers than a row may have")
+
+
+def check_without(
+    without: Mapping[str, Any], trials: Sequence[Trial], plan: DeployedPlan, holder: str, others: Collection[str]
+) -> None:
+    """Figures as they are while another party is missing."""
+    for key, by_party in without.items():
+        require(key == str(int(key)) and int(key) < len(trials), "figures of a model that the study does not have")
+        require(set(by_party) == set(others), "figures without other parties than the study has")
+        rows, exact = rows_scored(holder, "test", trials[int(key)], plan)
+        for summary in by_party.values():
+            check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))

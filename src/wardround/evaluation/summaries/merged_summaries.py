@@ -104,7 +104,7 @@ class Summaries:
                     rows[a, s, v] = sum(part["rows"] for part in parts)
             yield Subgroups(kind, values, figures, rows)
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         known = [uncertain for _, uncertain in self.over_sites[arm] if not math.isnan(uncertain)]
         return max(known) if known else None
 
@@ -317,7 +317,7 @@ class FindingSummaries(Summaries):
                     rows[self.arms.index(arm), self.seeds.index(seed), values.index(value)] += group["rows"]
         return rows
 
-    def auc_uncertain_by(self, arm: str) -> float | None:
+    def auc_error_bound(self, arm: str) -> float | None:
         """The mean of the findings' bounds: their mean AUC is wrong by this at most."""
         bounds = np.array([[bound for _, bound in summaries.over_sites[arm]] for summaries in self.each.values()])
         known = ~np.isnan(bounds)

@@ -38,6 +38,7 @@ from wardround.evaluation.metrics import (
 )
 from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.thresholds import best_threshold, class_threshold
+from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
 from wardround.study.schema import CHOSEN, METRICS
 
 EDGES = (0.0, *THRESHOLDS.tolist(), 1.0)  # a bin holds its lower edge; the last one holds 1 too
@@ -163,8 +164,8 @@ def _by_value(
     """
     fewest = max(smallest, SMALLEST_GROUP)
     places = places_of(values)
-    released = large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
-    by_class = large_enough({name: places[name] for name in released}, label, people, _classes(score), smallest)
+    released = releasable_groups(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
+    by_class = releasable_groups({name: places[name] for name in released}, label, people, _classes(score), smallest)
     return {
         name: figures_of(label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
         for name in sorted(released)
@@ -178,39 +179,8 @@ def places_of(values: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(values == name) for name in names}
 
 
-def large_enough(
-    places: Mapping[str, np.ndarray], label: np.ndarray, people: np.ndarray, classes: int, fewest: int | np.ndarray
-) -> set[str]:
-    """Groups in which no class is small, such that none is small in the rest of the rows.
-
-    `fewest` may be one number for all classes, or one for each.
-    """
-
-    def small(rows: np.ndarray) -> bool:
-        return bool(is_small(patients_by_class(label[rows], people[rows], classes), fewest).any())
-
-    released = {name for name, rows in places.items() if not small(rows)}
-    while released and small(np.setdiff1d(np.arange(len(label)), np.concatenate([places[name] for name in released]))):
-        released.remove(min(sorted(released), key=lambda name: len(places[name])))  # the least is lost
-    return released
-
-
-def patients_in(people: np.ndarray) -> int:
-    return len(np.unique(people))
-
-
-def patients_by_class(label: np.ndarray, people: np.ndarray, classes: int) -> np.ndarray:
-    """How many patients have a row of each class."""
-    pairs = np.unique(np.stack([label, people]), axis=1)
-    return np.bincount(pairs[0], minlength=classes)
-
-
 def _classes(score: np.ndarray) -> int:
     return 2 if score.ndim == 1 else score.shape[1]
-
-
-def is_small(counts: np.ndarray, smallest: int | np.ndarray) -> np.ndarray:
-    return np.asarray((counts > 0) & (counts < smallest))
 
 
 def _or_none(value: float) -> float | None:
@@ -337,15 +307,15 @@ def _findings_by_value(
     of either class are not small cells there or in the rest."""
     fewest = max(smallest, SMALLEST_GROUP)
     places = places_of(values)
-    released = sorted(large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest))
+    released = sorted(releasable_groups(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest))
     by_value: dict[str, Any] = {
         value: {"rows": len(places[value]), "diverged": False, "findings": {}} for value in released
     }
     for f, name in enumerate(names):
         is_open = (label[:, f] < 0).astype(np.int64)
-        known_in = large_enough({v: places[v] for v in released}, is_open, people, 2, np.array([fewest, smallest]))
+        known_in = releasable_groups({v: places[v] for v in released}, is_open, people, 2, np.array([fewest, smallest]))
         state = np.where(is_open, 2, label[:, f])
-        by_class = large_enough({v: places[v] for v in known_in}, state, people, 3, smallest)
+        by_class = releasable_groups({v: places[v] for v in known_in}, state, people, 3, smallest)
         for value in released:
             rows = places[value]
             by_value[value]["findings"][name] = (

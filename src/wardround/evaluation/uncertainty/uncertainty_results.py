@@ -113,7 +113,7 @@ def describe_referral(
         "area": {name: defined_mean([curve[name].area for curve in curves]) for name in FIGURES},
         "gain": {name: defined_mean([curve[name].gain for curve in curves]) for name in FIGURES},
         "at": {
-            "asked": share,
+            "target": share,
             "referred": defined_mean([float((~keep).mean()) for keep in retained]),
             "reasons": {
                 reason.code: defined_mean([float(rows_with(of_seed[reason]).mean()) for of_seed in reasons])

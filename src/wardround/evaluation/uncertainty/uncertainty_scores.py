@@ -71,7 +71,7 @@ def _at_site(seeds: Sequence[SeedRows], site: str) -> dict[str, Any]:
         # logits are divided by it, so that means are taken of its logarithm
         "temperature": float(np.exp(np.log(values).mean())) if len(values) else None,
         "fitted": float(fitted.mean()),
-        "moved": float((np.concatenate([item.values for item in fits]) != 1).mean()),
+        "changed": float((np.concatenate([item.values for item in fits]) != 1).mean()),
         **_errors(rows),
     }
 

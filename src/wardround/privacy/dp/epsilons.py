@@ -17,5 +17,4 @@ def from_json(epsilon: float | str | None) -> float | None:
 
 
 def format_epsilon(epsilon: float | str, form: str = "g") -> str:
-    """8, 1.234 or infinite."""
     return INFINITE if epsilon == INFINITE or math.isinf(float(epsilon)) else format(float(epsilon), form)

@@ -14,7 +14,6 @@ NOT_COVERED = "figures on the rows of test and validation patients are covered b
 
 
 def splits_of(study: Study, arm: Arm) -> int:
-    """How many different splits the seeds of an arm have."""
     drawn = study.evaluation.split == "drawn" and {"partition", "split"} & set(arm.vary)
     return study.evaluation.seeds.count if drawn else 1
 

@@ -109,7 +109,6 @@ def private_order(rows: Rows, batch_size: int, epochs: int, streams: Streams) ->
 
 
 def seeded_streams(seed: int, round_number: int, site: str) -> Streams:
-    """Of a simulation."""
     return lambda purpose: SeededStream(seed, f"privacy: {purpose}", round_number, site)
 
 

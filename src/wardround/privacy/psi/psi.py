@@ -320,7 +320,6 @@ class Matcher:
         self._prints: dict[str, bytes] = {}
 
     def take(self, message: PsiMessage) -> list[PsiMessage]:
-        """Messages to send on."""
         check_message("coordinator", self.terms, message, self._verifiers)
         if message.kind == PRINTS:
             return self._compare(message)

@@ -132,7 +132,6 @@ class Advert:
         return pack(b"advert", terms.digest, self.site.encode(), self.seal_key, self.mask_key, self.seed_hash, adds)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         fields = {name: value.hex() if isinstance(value, bytes) else value for name, value in vars(self).items()}
         return {**fields, "adds": list(self.adds)}
 
@@ -403,7 +402,6 @@ class Collector:
         self._adverts[advert.site] = advert
 
     def adverts(self) -> list[Advert]:
-        """For every site that advertised."""
         self._close("advertise", self._adverts, "share")
         return [self._adverts[site] for site in sorted(self._adverts)]
 
@@ -432,7 +430,6 @@ class Collector:
         self._survivors.append(site)
 
     def survivors(self) -> list[str]:
-        """For every one of them."""
         self._close("mask", self._survivors, "confirm")
         self._agreed = agreed(self.terms, self._adverts, self._sealed, self._survivors)
         return sorted(self._survivors)

@@ -15,8 +15,6 @@ with needs("privacy", "a secure sum"):
 
 
 class SimulatedKey:
-    """Signs and verifies in one site's name."""
-
     def __init__(self) -> None:
         private = Ed25519PrivateKey.generate()
         self.sign, self._public = private.sign, private.public_key()

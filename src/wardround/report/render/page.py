@@ -30,7 +30,8 @@ def render_page(
         """A section's HTML; nothing where it does not apply."""
         if name not in sections:
             return Markup()
-        return Markup(jinja.get_template(name).render(sections[name].values(evidence)))
+        values = {key: make(evidence) for key, make in sections[name].values.items()}
+        return Markup(jinja.get_template(name).render(values))
 
     jinja.globals.update(
         evidence=evidence,

@@ -60,6 +60,21 @@ def looks(evidence: Evidence, arm: str) -> dict[str, Any]:
     }
 
 
+def numbered_style(number: int) -> dict[str, str]:
+    """Colour and dashes of the lines of a figure in which families have none."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+
+
+def offset(number: int, count: int, width: float) -> float:
+    """Where the mark of one of several arms stands beside the middle of its row."""
+    return (number - (count - 1) / 2) * width / count
+
+
+def single_axes(height: float, width: float = WIDTH) -> tuple[Figure, Any]:
+    drawn = figure(height, width)
+    return drawn, drawn.subplots()
+
+
 def as_svg(drawn: Figure, name: str) -> str:
     """The figure as an element of a page. Its ids are made its own, because a page holds several figures."""
     content = BytesIO()
@@ -78,7 +93,7 @@ def save_png(drawn: Figure, path: Path) -> None:
 
 def bar(
     axes: Any,
-    found: Mapping[str, Any],
+    figures: Mapping[str, Any],
     place: float,
     scale: float,
     colour: str,
@@ -89,11 +104,11 @@ def bar(
     thin: bool = False,
 ) -> None:
     """A mean of a share with its interval, lying or upright; `scale` is 100 for per cent."""
-    if found["mean"] is None:
+    if figures["mean"] is None:
         return
     alpha = 1.0 if not faded else 0.55
-    ends = [scale * min(1.0, max(0.0, limit)) for limit in found["interval"]] if found["interval"] else []
-    line, point = ([place] * len(ends), ends), (place, scale * found["mean"])
+    ends = [scale * min(1.0, max(0.0, limit)) for limit in figures["interval"]] if figures["interval"] else []
+    line, point = ([place] * len(ends), ends), (place, scale * figures["mean"])
     if not upright:
         line, point = (line[1], line[0]), (point[1], point[0])
     axes.plot(*line, color=colour, linewidth=1 if thin else 1.4, alpha=alpha)
@@ -139,21 +154,30 @@ def heat(
     return image
 
 
-def small_panels(count: int, across: int, side: float, below: float = 0.55) -> tuple[Figure, list[Any]]:
+def label_panels(panels: Any, columns: Sequence[str], rows: Sequence[str]) -> None:
+    """Titles above the columns of curves over rounds, labels at the left of their rows."""
+    for above, below, title in zip(panels[0], panels[-1], columns, strict=True):
+        above.set_title(title, fontsize=9)
+        below.set_xlabel("round")
+    for axes, label in zip(panels[:, 0], rows, strict=True):
+        axes.set_ylabel(label)
+
+
+def small_panels(count: int, columns: int, size: float, below: float = 0.55) -> tuple[Figure, list[Any]]:
     """A figure with `count` square panels that share their axes, and room for a legend at its foot.
 
     Laid out by hand: searching for a layout of so many panels takes a second.
     """
-    rows = -(-count // across)
+    rows = -(-count // columns)
     left, top, gap, title = 0.55, 0.25, 0.16, 0.26
-    height = top + rows * (side + title) + below
+    height = top + rows * (size + title) + below
     drawn = Figure(figsize=(WIDTH, height))
-    width = (WIDTH - left - 0.1 - gap * (across - 1)) / across
+    width = (WIDTH - left - 0.1 - gap * (columns - 1)) / columns
     panels = []
     for number in range(count):
-        row, column = divmod(number, across)
-        x, y = left + column * (width + gap), height - top - row * (side + title) - side
-        axes = drawn.add_axes((x / WIDTH, y / height, width / WIDTH, side / height))
-        axes.tick_params(labelsize=7, labelbottom=number + across >= count, labelleft=not column)
+        row, column = divmod(number, columns)
+        x, y = left + column * (width + gap), height - top - row * (size + title) - size
+        axes = drawn.add_axes((x / WIDTH, y / height, width / WIDTH, size / height))
+        axes.tick_params(labelsize=7, labelbottom=number + columns >= count, labelleft=not column)
         panels.append(axes)
     return drawn, panels

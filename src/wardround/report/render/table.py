@@ -59,9 +59,9 @@ class Table:
             rf"% {self.title}. Names in other alphabets need XeLaTeX or LuaLaTeX.",
             rf"\begin{{tabular}}{{{kinds}}}",
             r"\hline",
-            " & ".join(map(_tex, self.columns)) + r" \\",
+            _tex_row(self.columns),
             r"\hline",
-            *(" & ".join(map(_tex, row)) + r" \\" for row in self.shown()),
+            *map(_tex_row, self.shown()),
             r"\hline",
             r"\end{tabular}",
         ]
@@ -104,8 +104,11 @@ def few(count: int | None) -> str:
 
 def count_or_few(count: float) -> int | float | str:
     """A count of patients as a table may hold it, whole where it is; on average over seeds it need not be."""
-    if 0 < count < FEWEST:
-        return f"below {FEWEST}"
+    return f"below {FEWEST}" if 0 < count < FEWEST else whole(count)
+
+
+def whole(count: float) -> int | float:
+    """A count on average over seeds, without decimals where it needs none."""
     return int(count) if float(count).is_integer() else count
 
 
@@ -115,6 +118,10 @@ def count_text(value: Any) -> str:
 
 def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def p_text(value: float) -> str:
@@ -130,9 +137,13 @@ def make_table(
 
 def without_empty(table: Table) -> Table:
     """Without columns in which no row has anything."""
-    kept = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
-    rows = [[row[place] for place in kept] for row in table.rows]
-    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows)
+    places = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    rows = [[row[place] for place in places] for row in table.rows]
+    return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)
+
+
+def mean_sd(figure: Mapping[str, Any] | None) -> list[Any]:
+    return [figure["mean"], figure["sd"]] if figure else [None, None]
 
 
 def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
@@ -157,9 +168,5 @@ TEX = str.maketrans(
 )
 
 
-def _tex(text: str) -> str:
-    return text.translate(TEX)
-
-
-def mean_sd(found: Mapping[str, Any] | None) -> list[Any]:
-    return [found["mean"], found["sd"]] if found else [None, None]
+def _tex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(TEX) for cell in cells) + r" \\"

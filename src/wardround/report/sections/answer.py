@@ -1,6 +1,7 @@
 """The answer: what the study found, above everything else."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from wardround.evaluation.participation import was_there
@@ -10,6 +11,7 @@ from wardround.report.section import Section
 from wardround.report.sections import remarks
 
 QUICK = "This is the study at its quick size (--quick): fewer rows or rounds than it needs to be believed."
+MOST_NAMED = 12  # hospitals; the table of results has all
 
 
 def answer(evidence: Evidence) -> list[str]:
@@ -19,21 +21,15 @@ def answer(evidence: Evidence) -> list[str]:
     Before it one sentence where an audit failed, one where not all invited hospitals took part, and one where no
     patient is behind it all; after it what privacy cost.
     """
-    return [
-        sentence
-        for sentence in (
-            *remarks(evidence, "alarms"),
-            participation_sentence(evidence.results),
-            SYNTHETIC if evidence.synthetic else None,
-            QUICK if evidence.environment.get("quick") else None,
-            *(sentence["text"] for sentence in evidence.results["answer"]),
-            *remarks(evidence, "answer"),
-        )
-        if sentence is not None
+    sentences = [
+        *remarks(evidence, "alarms"),
+        participation_sentence(evidence.results),
+        SYNTHETIC if evidence.synthetic else None,
+        QUICK if evidence.environment.get("quick") else None,
+        *(sentence["text"] for sentence in evidence.results["answer"]),
+        *remarks(evidence, "answer"),
     ]
-
-
-MOST_NAMED = 12  # hospitals; the table of results has all
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def participation_sentence(results: Mapping[str, Any]) -> str | None:
@@ -42,7 +38,7 @@ def participation_sentence(results: Mapping[str, Any]) -> str | None:
     missing = {site: entry for site, entry in invited.items() if not was_there(entry)}
     if not missing:
         return None
-    named = [_of_one(site, entry) for site, entry in list(missing.items())[:MOST_NAMED]]
+    named = [_absence(site, entry) for site, entry in list(missing.items())[:MOST_NAMED]]
     if len(missing) > MOST_NAMED:
         named.append(f"and {len(missing) - MOST_NAMED} more")
     here = len(invited) - len(missing)
@@ -50,9 +46,9 @@ def participation_sentence(results: Mapping[str, Any]) -> str | None:
     return f"Not everybody took part: {whole}. {'; '.join(named)}."
 
 
-def _of_one(site: str, entry: Mapping[str, Any]) -> str:
-    why = f" ({entry['why']})" if entry["why"] else ""
-    if not entry["came"]:
+def _absence(site: str, entry: Mapping[str, Any]) -> str:
+    why = f" ({entry['reason']})" if entry["reason"] else ""
+    if not entry["joined"]:
         return f"{site} did not take part{why}"
     parts = []
     if entry["rounds"] < entry["of"]:
@@ -62,10 +58,6 @@ def _of_one(site: str, entry: Mapping[str, Any]) -> str:
     return f"{site}: {' and '.join(parts)}{why}"
 
 
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"sentences": answer(evidence), "alarms": remarks(evidence, "alarms")}
-
-
 PAGE = """
 <section id="answer"><h2>Answer</h2>
 {% for sentence in sentences %}
@@ -73,4 +65,4 @@ PAGE = """
 <p class="{{ kind }}"{{ " role=alert" if kind == "failed" }}>{{ sentence }}</p>
 {% endfor %}
 </section>"""
-SECTION = Section(PAGE, "answer", values=_values)
+SECTION = Section(PAGE, "answer", values={"sentences": answer, "alarms": partial(remarks, target="alarms")})

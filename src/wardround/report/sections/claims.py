@@ -31,8 +31,8 @@ class Subject:
 
 def subjects(evidence: Evidence) -> list[Subject]:
     """In the study's order."""
-    found = by_group(evidence.results["claims"])
-    return [_subject(title or (OTHER if len(found) > 1 else ""), claims) for title, claims in found.items()]
+    groups = by_group(evidence.results["claims"])
+    return [_subject(title or (OTHER if len(groups) > 1 else ""), claims) for title, claims in groups.items()]
 
 
 def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
@@ -49,10 +49,10 @@ def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
 
 def _shown(claim: Mapping[str, Any]) -> dict[str, Any]:
     """A claim with its figures in words."""
-    written = FigureFormat(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
+    form = FigureFormat(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
 
     def text(value: float | None) -> str:
-        return NONE if value is None else figure_text(value, written)
+        return NONE if value is None else figure_text(value, form)
 
     return {
         **claim,
@@ -73,21 +73,17 @@ def claim_table(evidence: Evidence) -> Table:
 
 def claim_count_table(evidence: Evidence) -> Table | None:
     """How the claims of each subject fared; None where they have no subjects."""
-    found = by_group(evidence.results["claims"])
-    if len(found) < 2:
+    groups = by_group(evidence.results["claims"])
+    if len(groups) < 2:
         return None
     used = [outcome for outcome, count in count_outcomes(evidence.results["claims"]).items() if count]
     rows: list[list[Any]] = [
         [title or OTHER, len(claims), *(count_outcomes(claims)[outcome] for outcome in used)]
-        for title, claims in found.items()
+        for title, claims in groups.items()
     ]
     rows.append(["all", *(sum(row[place] for row in rows) for place in range(1, len(used) + 2))])
     columns = {"subject": None, "claims": str, **dict.fromkeys(used, str)}
     return make_table("claims-by-subject", "Published claims by subject", columns, rows)
-
-
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"subjects": subjects(evidence)}
 
 
 PAGE = """
@@ -114,4 +110,4 @@ PAGE = """
 <summary>{{ subject.title }} ({{ subject.claims | length }})</summary>{{ claim_rows(subject) }}</details>
 {% else %}{{ claim_rows(subject) }}{% endif %}
 {% endfor %}</section>"""
-SECTION = Section(PAGE, "claims", "Claims", _values, tables=(claim_count_table, claim_table))
+SECTION = Section(PAGE, "claims", "Claims", {"subjects": subjects}, tables=(claim_count_table, claim_table))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, DASHES, WIDTH, figure, looks
+from wardround.report.render.style import WIDTH, figure, label_panels, looks, numbered_style
 from wardround.report.section import Section
 
 MOST_OF_SITE = 6
@@ -32,12 +32,12 @@ def samples(evidence: Evidence) -> Figure | None:
     longest = max(map(len, of_site.values()))
     blocks = 2 if len(of_site) > SIDE_BY_SIDE and longest <= 4 else 1
     gap = 0.1
-    side = min(1.25, (WIDTH - 0.2 - 0.3 * (blocks - 1)) / (blocks * longest) - gap)
-    letters = int(side / 0.06)  # of the captions' size that fit into the width of an image
+    size = min(1.25, (WIDTH - 0.2 - 0.3 * (blocks - 1)) / (blocks * longest) - gap)
+    letters = int(size / 0.06)  # of the captions' size that fit into the width of an image
     texts = {place: _short(captions[place], letters) for places in of_site.values() for place in places}
     lines = max(text.count("\n") + 1 for text in texts.values())
     rows = -(-len(of_site) // blocks)
-    row_height = 0.24 + side + 0.13 * lines + 0.08
+    row_height = 0.24 + size + 0.13 * lines + 0.08
     head = 0.24 if evidence.synthetic else 0.0
     height = rows * row_height + 0.05 + head
     drawn = Figure(figsize=(WIDTH, height))
@@ -45,11 +45,11 @@ def samples(evidence: Evidence) -> Figure | None:
         drawn.text(0.1 / WIDTH, 1 - 0.04 / height, "SYNTHETIC: no patient", fontsize=9, color="#a33c00", va="top")
     for number, (site, places) in enumerate(of_site.items()):
         row, block = number % rows, number // rows
-        left, top = 0.1 + block * (longest * (side + gap) + 0.3), height - head - row * row_height - 0.05
+        left, top = 0.1 + block * (longest * (size + gap) + 0.3), height - head - row * row_height - 0.05
         drawn.text(left / WIDTH, (top - 0.02) / height, site, fontsize=9, fontweight="bold", va="top")
         for column, place in enumerate(places):
-            x, y = left + column * (side + gap), top - 0.22 - side
-            axes = drawn.add_axes((x / WIDTH, y / height, side / WIDTH, side / height))
+            x, y = left + column * (size + gap), top - 0.22 - size
+            axes = drawn.add_axes((x / WIDTH, y / height, size / WIDTH, size / height))
             axes.imshow(images[place][0], cmap="gray", vmin=0, vmax=255, interpolation="none")
             axes.set_axis_off()
             text = texts[place]
@@ -60,15 +60,12 @@ def samples(evidence: Evidence) -> Figure | None:
 def _short(caption: str, letters: int) -> str:
     """In lines of so many letters; what does not fit is counted."""
     names = caption.replace("_", " ").split(", ")
-    for kept in range(len(names), 0, -1):
-        more = f" +{len(names) - kept}" if kept < len(names) else ""
-        lines = wrap(", ".join(names[:kept]) + more, letters, break_long_words=False)
-        if len(lines) <= LINES or kept == 1:
+    for count in range(len(names), 0, -1):
+        more = f" +{len(names) - count}" if count < len(names) else ""
+        lines = wrap(", ".join(names[:count]) + more, letters, break_long_words=False)
+        if len(lines) <= LINES or count == 1:
             return "\n".join(lines[:LINES])
     return caption
-
-
-MOST_LINES = 24
 
 
 LOSSES = {"loss": "training loss", "validation_loss": "validation loss", "test_loss": "test loss"}
@@ -83,7 +80,7 @@ def losses(evidence: Evidence) -> Figure | None:
 
 def headline_curves(evidence: Evidence) -> Figure | None:
     metric, word = evidence.curve_headline.metric, evidence.curve_headline.word
-    return _panels(evidence, {f"{side}_{metric}": f"{side} {word}" for side in ("validation", "test")})
+    return _panels(evidence, {f"{role}_{metric}": f"{role} {word}" for role in ("validation", "test")})
 
 
 def movement(evidence: Evidence) -> Figure | None:
@@ -92,46 +89,43 @@ def movement(evidence: Evidence) -> Figure | None:
 
 def _panels(evidence: Evidence, columns: dict[str, str]) -> Figure | None:
     """Figures from left to right; sites that were formed differently from top to bottom."""
-    if not evidence.of_images:
-        return None
-    arms = list(evidence.arms)
-    points = {column: {name: evidence.curve(name, column) for name in arms} for column in columns}
-    shown = [column for column in columns if any(any(values) for _, values in points[column].values())]
+    points = {column: _points(evidence, column) for column in columns}
+    shown = [column for column in columns if points[column]]
     if not shown:
         return None
-    panel = {name: panel_title(evidence, name) for name in arms}
-    line = {name: line_title(evidence, name) for name in arms}
-    rows, titles = list(dict.fromkeys(panel.values())), list(dict.fromkeys(line.values()))
-    foot = 0.5 + 0.19 * -(-len(titles) // 4)
-    drawn = figure(foot + max(2.5 if len(rows) == 1 else 1.75, 0) * len(rows), WIDTH)
-    grid = drawn.subplots(len(rows), len(shown), sharex=True, sharey="col", squeeze=False)
+    layout = {name: (panel_title(evidence, name), line_title(evidence, name)) for name in evidence.arms}
+    rows, lines = (list(dict.fromkeys(titles)) for titles in zip(*layout.values(), strict=True))
+    styles = _styles(evidence, {name: line for name, (_, line) in layout.items()})
+    foot = 0.5 + 0.19 * -(-len(lines) // 4)
+    drawn = figure(foot + (2.5 if len(rows) == 1 else 1.75) * len(rows))
+    panels = drawn.subplots(len(rows), len(shown), sharex=True, sharey="col", squeeze=False)
     handles: dict[str, Any] = {}
-    for name in arms:
-        for column, axes in zip(shown, grid[rows.index(panel[name])], strict=True):
-            rounds, values = points[column][name]
-            if any(values) or not rounds:  # a line that is 0 throughout, of one site alone, says nothing
-                # an arm that diverged at once has no number to draw, but keeps its place in the legend
-                (handles[line[name]],) = axes.plot(
-                    rounds, values, linewidth=1.3, **_style(evidence, name, titles, line)
-                )
-    for j, column in enumerate(shown):
-        grid[0][j].set_title(columns[column], fontsize=9)
-        grid[-1][j].set_xlabel("round")
-    for i, title in enumerate(rows):
-        grid[i][0].set_ylabel(title if len(rows) > 1 else "")
-    for axes in grid.flat:
+    for name, (row, line) in layout.items():
+        for column, axes in zip(shown, panels[rows.index(row)], strict=True):
+            if name in points[column]:
+                (handles[line],) = axes.plot(*points[column][name], linewidth=1.3, **styles[name])
+    label_panels(panels, [columns[column] for column in shown], rows if len(rows) > 1 else [""])
+    for axes in panels.flat:
         axes.xaxis.get_major_locator().set_params(integer=True)
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(titles)), fontsize=8)
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)), fontsize=8)
     return drawn
 
 
-def _style(evidence: Evidence, name: str, titles: list[str], line: dict[str, str]) -> dict[str, Any]:
+def _points(evidence: Evidence, column: str) -> dict[str, tuple[list[int], list[float]]]:
+    """A line that is 0 throughout, of one site alone, says nothing. An arm that diverged at once has no number to draw,
+    but keeps its place in the legend."""
+    curves = {name: evidence.curve(name, column) for name in evidence.arms}
+    if not any(any(values) for _, values in curves.values()):
+        return {}
+    return {name: (rounds, values) for name, (rounds, values) in curves.items() if any(values) or not rounds}
+
+
+def _styles(evidence: Evidence, line: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The family's colour where every arm has a line of its own, else a colour for each line."""
-    looking = {repr(looks(evidence, arm)) for arm in line}
-    if len(looking) == len(line) == len(titles):
-        return looks(evidence, name)
-    number = titles.index(line[name])
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+    lines, styles = list(dict.fromkeys(line.values())), {name: looks(evidence, name) for name in line}
+    if len(set(map(repr, styles.values()))) == len(line) == len(lines):
+        return styles
+    return {name: numbered_style(lines.index(title)) for name, title in line.items()}
 
 
 SECTION = Section(

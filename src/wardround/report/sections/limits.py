@@ -1,7 +1,5 @@
 """What the figures of a report cannot say."""
 
-from typing import Any
-
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.phrases import ranking_sentence
 from wardround.report.render.table import listed
@@ -15,14 +13,14 @@ def limits(evidence: Evidence) -> list[str]:
     results = evidence.results
     test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
     described = results["sites"][0]
-    counted = (
+    size = (
         f"The sites have {described['rows']:,} rows"
         if described["patients"] is None
         else f"The source has {described['rows']:,} rows; with the first seed {described['patients']:,} different "
         "patients are at the sites"
     )
     lines = [
-        f"{counted}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
+        f"{size}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
         "years.",
     ]
     lines += _on_seeds(evidence)
@@ -42,7 +40,7 @@ def limits(evidence: Evidence) -> list[str]:
         lines.append(ranking_sentence(evidence))
     if evidence.synthetic:
         lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
-    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+    if evidence.shares_patients:
         lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
     lines += _undefined(evidence)
     lines += _some_seeds(evidence)
@@ -91,17 +89,17 @@ def _undefined(evidence: Evidence) -> list[str]:
 
 def _some_seeds(evidence: Evidence) -> list[str]:
     """Sites that have the primary metric with some seeds only, for want of test rows of one class with the others."""
-    metric, found = evidence.headline.metric, []
+    metric, some = evidence.headline.metric, []
     for site in evidence.sites:
         counts = [arm["sites"][site][metric]["seeds"] for arm in evidence.arms.values() if site in arm["sites"]]
         if counts and 0 < max(counts) < evidence.seeds:
-            found.append(f"{site} {max(counts)}")
-    if not found:
+            some.append(f"{site} {max(counts)}")
+    if not some:
         return []
     return [
         f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed does "
         f"not count at the site, and the mean over sites is then over the others. Of {evidence.seeds} seeds count: "
-        f"{listed(found)}."
+        f"{listed(some)}."
     ]
 
 
@@ -111,13 +109,9 @@ def _without_rows(evidence: Evidence) -> list[str]:
         "patients, distributions and correlations of columns.",
         "Whether a patient is at two hospitals could not be checked. One who is may have been tested at one and "
         "trained on at the other.",
-        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_uncertain_by:.3f}. Each "
+        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_error_bound:.3f}. Each "
         "site's own AUC is exact, and so are the other metrics, over the sites that told what they need.",
     ]
-
-
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"lines": limits(evidence)}
 
 
 PAGE = """
@@ -126,4 +120,4 @@ PAGE = """
 {% call fold("Notes and warnings of this run (" ~ results.notices | length ~ ")") %}
 <ul>{% for notice in results.notices %}<li>{{ notice.text }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
 </section>"""
-SECTION = Section(PAGE, "limits", "Limits", _values)
+SECTION = Section(PAGE, "limits", "Limits", {"lines": limits})

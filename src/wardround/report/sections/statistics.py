@@ -1,22 +1,27 @@
 """The comparisons with the reference, as verdicts follow from them and by other methods."""
 
+from typing import Any
+
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.phrases import corrected
-from wardround.report.render.table import Format, Table, decimals, limits, make_table, p_text, without_empty
+from wardround.report.render.table import Table, decimals, limits, make_table, p_text, without_empty
 from wardround.report.section import Section
 
 
 def test_table(evidence: Evidence) -> Table:
     """The comparisons that verdicts stand on, corrected and by themselves."""
     headline, rows = evidence.headline, []
-    for variant in evidence.results["variants"]:
-        for test in evidence.tests(variant=variant):
-            alone = test["uncorrected"] or {"interval": None, "p_value": None}
-            figures = [test["difference"], *limits(test["interval"]), test["p_value"], *limits(alone["interval"])]
-            rows.append([test["arm"], *figures, alone["p_value"], test["p_value_holm"]])
-    shown = headline.difference
-    columns: dict[str, Format | None] = {"arm": None, headline.points: shown, "from": shown, "to": shown, "p": p_text}
-    columns |= {"from, by itself": shown, "to, by itself": shown, "p by itself": p_text, "p, Holm": p_text}
+    for test in _tests(evidence):
+        alone = test["uncorrected"] or {"interval": None, "p_value": None}
+        figures = [test["difference"], *limits(test["interval"]), test["p_value"], *limits(alone["interval"])]
+        rows.append([test["arm"], *figures, alone["p_value"], test["p_value_holm"]])
+    columns = {
+        "arm": None,
+        **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+        "p": p_text,
+        **dict.fromkeys(("from, by itself", "to, by itself"), headline.difference),
+        **dict.fromkeys(("p by itself", "p, Holm"), p_text),
+    }
     note = (
         f"{headline.title} against the reference; {evidence.results['interval']['method']}. {corrected(evidence)} By "
         "itself: as if there were no other comparison. Holm's p-values are corrected too, but have no intervals."
@@ -25,18 +30,24 @@ def test_table(evidence: Evidence) -> Table:
     return without_empty(make_table("tests", title, columns, rows, f"{note}{headline.point}"))
 
 
+def _tests(evidence: Evidence) -> list[dict[str, Any]]:
+    """Of the study as it stands and of its variants."""
+    return [test for variant in evidence.results["variants"] for test in evidence.tests(variant)]
+
+
 def other_test_table(evidence: Evidence) -> Table:
     """What others would have printed of the same comparisons."""
     rows = []
-    for variant in evidence.results["variants"]:
-        for test in evidence.tests(variant=variant):
-            bootstrap = limits(test["bootstrap"]["interval"] if test["bootstrap"] else None)
-            figures = [test["p_value_paired"], test["p_value_independent"], *test["effect"].values()]
-            rows.append([test["arm"], test["difference"], *bootstrap, *figures])
-    shown = evidence.headline.difference
-    columns: dict[str, Format | None] = {"arm": None, evidence.headline.points: shown}
-    columns |= {"BCa from": shown, "BCa to": shown, "p, paired t": p_text, "p, independent t": p_text}
-    columns |= {"d (paired)": decimals, "d (independent)": decimals}
+    for test in _tests(evidence):
+        bootstrap = limits(test["bootstrap"]["interval"] if test["bootstrap"] else None)
+        figures = [test["p_value_paired"], test["p_value_independent"], *test["effect"].values()]
+        rows.append([test["arm"], test["difference"], *bootstrap, *figures])
+    columns = {
+        "arm": None,
+        **dict.fromkeys((evidence.headline.points, "BCa from", "BCa to"), evidence.headline.difference),
+        **dict.fromkeys(("p, paired t", "p, independent t"), p_text),
+        **dict.fromkeys(("d (paired)", "d (independent)"), decimals),
+    }
     note = (
         "For comparison with publications; no verdict of this report follows from them, and none is corrected. Both "
         "t-tests take seeds for independent studies, and reject too often. BCa: a bootstrap, d: Cohen's effect sizes."

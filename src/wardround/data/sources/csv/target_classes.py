@@ -98,8 +98,6 @@ Order = list[tuple[str, ...]]  # the words of each class, by class number; the f
 
 @dataclass(frozen=True)
 class DeclaredClasses:
-    """By the study."""
-
     positive: str | None
     classes: tuple[str, ...] | None
     labels: Mapping[str, Mapping[str, str]]  # by hospital: from its word to the class

@@ -11,14 +11,12 @@ from wardround.report.evidence import Evidence
 from wardround.report.section import Section
 from wardround.report.sections.design.settings import design
 
-AUTHORS = ""
-
 
 @dataclass(frozen=True)
 class Item:
     number: str
     topic: str
-    answer: str
+    answer: str  # none: for the authors
 
     @property
     def open(self) -> bool:
@@ -26,72 +24,81 @@ class Item:
 
 
 def checklist(evidence: Evidence) -> list[Item]:
-    study, results, made = evidence.study, evidence.results, design(evidence)
-    sites = results["sites"][0]["sites"]
-    classes = results["sites"][0]["heterogeneity"]["sizes"]
-    versions = evidence.environment.get("versions", {})
-    data = study["data"]
-    features = results["sites"][0]["features"]
-    groups = sorted({kind for arm in evidence.arms.values() for kind in arm["subgroups"]})
-    per_class = {name: [site["classes"][name] for site in sites.values()] for name in evidence.classes}
-    withheld = any(None in counts for counts in per_class.values())
-    imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
-    arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
-    weights = study["training"].get("class_weights", "none")
-    weighting = "No reweighting" if weights == "none" else f"Loss weighted by class: {weights}"
-    calibrated = any(arm["calibration"] for arm in evidence.arms.values())
-    filled = {
-        "4": f"Question of the study: {study.get('question')}" if study.get("question") else AUTHORS,
-        "5": f"Source: {made['data']}",
-        "6": f"{len(sites)} sites: " + ", ".join(f"{site} ({rows} rows)" for site, rows in classes.items()),
+    settings = design(evidence)
+    answers = _on_data(evidence, settings) | _on_analysis(evidence, settings) | _on_results(evidence, settings)
+    return [Item(number, topic, answers.get(number, "")) for number, topic in TOPICS.items()]
+
+
+def _on_data(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
+    question, data = evidence.study.get("question"), evidence.study["data"]
+    described = evidence.results["sites"][0]
+    sizes = described["heterogeneity"]["sizes"]
+    features = described["features"]
+    fitted = "from public ranges and levels, nothing fitted" if data.get("public") else "fitted on training rows"
+    return {
+        "4": f"Question of the study: {question}" if question else "",
+        "5": f"Source: {settings['data']}",
+        "6": f"{len(sizes)} sites: " + ", ".join(f"{site} ({rows} rows)" for site, rows in sizes.items()),
         "7": f"Images, scale = {data['scale']}"
         if evidence.of_images
-        else f"missing = {data['missing']}, categories = {data['categories']}, "
-        f"scale = {data['scale']}; {_fitted(data)}",
+        else f"missing = {data['missing']}, categories = {data['categories']}, scale = {data['scale']}; {fitted}",
         "8": f"Findings, of which a row may have several: {', '.join(evidence.findings)}"
         if evidence.findings
         else f"Target with the classes {', '.join(evidence.classes)}",
         "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
         "10": "Rows at hand; see the table of sites. No sample size was calculated.",
-        "11": AUTHORS
-        if evidence.of_images
-        else "Rows with gaps were left out"
-        if data["missing"] == "drop"
-        else f"Filled with {_filled(data['missing'])}" + (", with indicator columns" if data["indicator"] else ""),
-        "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
+        "11": "" if evidence.of_images else _missing_values(data),
+    }
+
+
+def _missing_values(data: Mapping[str, Any]) -> str:
+    missing = data["missing"]
+    if missing == "drop":
+        return "Rows with gaps were left out"
+    value = "the middle of the column's public range" if missing == "range" else f"the site's own {missing}"
+    return f"Filled with {value}" + (", with indicator columns" if data["indicator"] else "")
+
+
+def _on_analysis(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
+    sites = evidence.site_counts.values()
+    per_class = {name: [site["classes"][name] for site in sites] for name in evidence.classes}
+    withheld = any(None in counts for counts in per_class.values())
+    imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
+    weights = evidence.study["training"].get("class_weights", "none")
+    weighting = "No reweighting" if weights == "none" else f"Loss weighted by class: {weights}"
+    arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
+    groups = sorted({kind for arm in evidence.arms.values() for kind in arm["subgroups"]})
+    output = "A probability for each class"
+    if evidence.findings:
+        output = "A probability for each finding, called from its threshold on; see the section on findings"
+    elif len(evidence.classes) == 2:
+        output = "A probability; called positive from 0.5 on"
+    return {
+        "12": f"{settings['model']}; {settings['training']}; {settings['split']}; {arms}",
         "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
-        "15": "A probability for each finding, called from its threshold on; see the section on findings"
-        if evidence.findings
-        else "A probability; called positive from 0.5 on"
-        if len(evidence.classes) == 2
-        else "A probability for each class",
-        "16": "Test rows are rows of the same sites, held out"
-        + ("; external tests at hospitals that took no part" if evidence.partial else ""),
+        "15": output,
+    }
+
+
+def _on_results(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
+    versions = evidence.environment.get("versions", {})
+    calibrated = any(arm["calibration"] for arm in evidence.arms.values())
+    external = "; external tests at hospitals that took no part" if evidence.partial else ""
+    overlap = ", and of patients on both sides"
+    if evidence.deployed:
+        overlap = "; whether hospitals share patients is not known"
+    curves = ", calibration, decision curves" if calibrated else ""
+    curves += " from the sites' score histograms" if calibrated and evidence.deployed else ""
+    return {
+        "16": f"Test rows are rows of the same sites, held out{external}",
         "18": f"Study file and hash in this page; wardround {versions.get('wardround')}, torch {versions.get('torch')}",
-        "20": "See the table of sites"
-        + (
-            "; whether hospitals share patients is not known"
-            if evidence.deployed
-            else ", and of patients on both sides"
-        ),
-        "21": f"Training and test rows of each site in the table of sites; seeds: {made['seeds']}",
+        "20": f"See the table of sites{overlap}",
+        "21": f"Training and test rows of each site in the table of sites; seeds: {settings['seeds']}",
         "22": "Weights of every arm and seed in the run folder, as safetensors",
-        "23": "Discrimination"
-        + (", calibration, decision curves" if calibrated else "")
-        + (" from the sites' score histograms" if calibrated and evidence.deployed else "")
-        + "; with intervals, overall, by site and by group",
+        "23": f"Discrimination{curves}; with intervals, overall, by site and by group",
         "26": "See the section on limits",
     }
-    return [Item(number, topic, filled.get(number, AUTHORS)) for number, topic in TOPICS.items()]
-
-
-def _fitted(data: Mapping[str, Any]) -> str:
-    return "from public ranges and levels, nothing fitted" if data.get("public") else "fitted on training rows"
-
-
-def _filled(missing: str) -> str:
-    return "the middle of the column's public range" if missing == "range" else f"the site's own {missing}"
 
 
 TOPICS = {
@@ -125,10 +132,6 @@ TOPICS = {
 }
 
 
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"items": checklist(evidence)}
-
-
 PAGE = """
 <section id="checklist"><h2>TRIPOD+AI checklist</h2>
 <p>Filled in where the run knows the answer; 
@@ -138,4 +141,4 @@ PAGE = """
 {% for item in items %}<tr><td>{{ item.number }}</td><th scope="row">{{ item.topic }}</th>
 <td>{% if item.open %}<i>for the authors</i>{% else %}{{ item.answer }}{% endif %}</td></tr>
 {% endfor %}</tbody></table></div></section>"""
-SECTION = Section(PAGE, "checklist", "Checklist", _values)
+SECTION = Section(PAGE, "checklist", "Checklist", {"items": checklist})

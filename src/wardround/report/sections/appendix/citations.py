@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - a reference is one line
 
-from typing import Any
-
 from wardround.report.evidence import Evidence
 from wardround.report.section import Section
 
@@ -47,7 +45,6 @@ STATISTICS = {
     "decision": "Vickers, Elkin. Decision curve analysis. Medical Decision Making 26, 2006",
     "calibration": "Van Calster et al. Calibration: the Achilles heel of predictive analytics. BMC Medicine 17, 2019",
     "mmd": "Gretton et al. A kernel two-sample test. Journal of Machine Learning Research 13, 2012",
-    "tripod": "Collins et al. TRIPOD+AI statement. BMJ 385, 2024, e078378",
 }
 
 
@@ -55,21 +52,26 @@ def citations(evidence: Evidence) -> list[str]:
     results = evidence.results
     used: list[str | None] = list(results.get("citations", ()))  # of algorithms, sources, partitions and models
     used += [TOPOLOGIES.get((arm.get("topology") or {}).get("kind", "")) for arm in results["arms"].values()]
-    unsure = [arm["uncertainty"] for arm in results["arms"].values() if arm.get("uncertainty")]
-    used += [UNCERTAINTY.get(one["method"]) for one in unsure]
-    used += [UNCERTAINTY[name] for name in ("temperature", "ece", "sets") if unsure]
-    if any(variant["method"].startswith("corrected") for variant in results["variants"].values()):
-        used.append(STATISTICS["corrected"])
-    if results["tests"]:
-        used += [STATISTICS["holm"], STATISTICS["percentile" if evidence.seeds == 1 else "bootstrap"]]
-    if any(arm["calibration"] for arm in results["arms"].values()):
-        used += [STATISTICS["calibration"], STATISTICS["decision"]]
-    if any(described["heterogeneity"]["mmd"] is not None for described in results["sites"]):
-        used.append(STATISTICS["mmd"])
+    methods = [arm["uncertainty"]["method"] for arm in results["arms"].values() if arm.get("uncertainty")]
+    used += [UNCERTAINTY.get(name) for name in (*methods, *(("temperature", "ece", "sets") if methods else ()))]
+    used += [STATISTICS[name] for name in _statistics(evidence)]
     used += [text for name, text in ATTACKS.items() if name in (evidence.attack or {})]
     used += [PRIVACY[name] for name in _protections(evidence)]
-    used.append(STATISTICS["tripod"])
+    used.append("Collins et al. TRIPOD+AI statement. BMJ 385, 2024, e078378")
     return list(dict.fromkeys(text for text in used if text))
+
+
+def _statistics(evidence: Evidence) -> list[str]:
+    results, used = evidence.results, []
+    if any(variant["method"].startswith("corrected") for variant in results["variants"].values()):
+        used.append("corrected")
+    if results["tests"]:
+        used += ["holm", "percentile" if evidence.seeds == 1 else "bootstrap"]
+    if any(arm["calibration"] for arm in results["arms"].values()):
+        used += ["calibration", "decision"]
+    if any(described["heterogeneity"]["mmd"] is not None for described in results["sites"]):
+        used.append("mmd")
+    return used
 
 
 def _protections(evidence: Evidence) -> list[str]:
@@ -78,10 +80,6 @@ def _protections(evidence: Evidence) -> list[str]:
     if any((arm["example"] or {}).get("adaptive") for arm in arms):
         used.append("adaptive")
     return [*used, "accountant"] if {"example", "site"} & set(used) else used
-
-
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"citations": citations(evidence)}
 
 
 PAGE = """
@@ -93,4 +91,4 @@ study {{ study.name }}, {{ results.study.hash }}. What this run used:</p>
 {% for name, version in environment.versions.items() %}
 {{ name }} {{ version }}{{ ", " if not loop.last }}{% endfor %}.</p>
 </section>"""
-SECTION = Section(PAGE, "methods", "Methods", _values)
+SECTION = Section(PAGE, "methods", "Methods", {"citations": citations})

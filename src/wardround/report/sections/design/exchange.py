@@ -6,38 +6,37 @@ from typing import Any
 
 from wardround.report.arms import YARDSTICKS, exchange_kind
 from wardround.report.evidence import Evidence
-from wardround.report.render.table import listed
+from wardround.report.render.table import counted, listed
 
 
 @dataclass(frozen=True)
-class Way:
-    """Arms that exchange in one way."""
+class Exchange:
+    """Arms that exchange in the same way."""
 
     kind: str  # flat, hierarchical, vertical, local or pooled
     arms: tuple[str, ...]
     protection: tuple[Mapping[str, Any], ...] = ()  # of each arm
 
     def has(self, part: str) -> bool:
-        return any(one.get(part) is not None for one in self.protection)
+        return any(block.get(part) is not None for block in self.protection)
 
     def settings(self, part: str, name: str) -> str:
         """A setting of a part of the protection, in each of the arms that have it otherwise."""
-        found = dict.fromkeys(one[part][name] for one in self.protection if one.get(part) is not None)
-        return listed([f"{value:g}" if isinstance(value, int | float) else str(value) for value in found])
+        values = dict.fromkeys(block[part][name] for block in self.protection if block.get(part) is not None)
+        return listed([f"{value:g}" if isinstance(value, int | float) else str(value) for value in values])
 
 
-def exchanges_of(evidence: Evidence) -> list[Way]:
+def exchanges_of(evidence: Evidence) -> list[Exchange]:
     """Federated ones first, then the yardsticks."""
-    found: dict[str, Way] = {}
+    exchanges: dict[str, Exchange] = {}
     for name, arm in evidence.arms.items():
-        kind = exchange_kind(arm)
+        kind, protection = exchange_kind(arm), _protection(evidence, name)
         shape = (arm.get("topology") if kind in ("hierarchical", "vertical") else None) or {}
-        protection = _protection(evidence, name)
-        kept = [part for part in ("example", "site", "secure_sum") if protection.get(part) is not None]
-        alike = repr((kind, kept, list(shape.get("parties", ())), list(shape.get("regions", ()))))
-        before = found.get(alike, Way(kind, ()))
-        found[alike] = Way(kind, (*before.arms, name), (*before.protection, protection))
-    return sorted(found.values(), key=lambda way: way.kind in YARDSTICKS)
+        parts = [part for part in ("example", "site", "secure_sum") if protection.get(part) is not None]
+        alike = repr((kind, parts, list(shape.get("parties", ())), list(shape.get("regions", ()))))
+        before = exchanges.get(alike, Exchange(kind, ()))
+        exchanges[alike] = Exchange(kind, (*before.arms, name), (*before.protection, protection))
+    return sorted(exchanges.values(), key=lambda exchange: exchange.kind in YARDSTICKS)
 
 
 def _protection(evidence: Evidence, arm: str) -> Mapping[str, Any]:
@@ -54,29 +53,29 @@ def named_arms(evidence: Evidence, arms: Sequence[str]) -> str:
     return listed([names[0] if len(names) == 1 else f"{name} ({len(names)} arms)" for name, names in families.items()])
 
 
-def download_text(evidence: Evidence, way: Way) -> str:
-    own = [arm for arm in way.arms if evidence.arms[arm].get("own_models")]
+def download_text(evidence: Evidence, exchange: Exchange) -> str:
+    own = [arm for arm in exchange.arms if evidence.arms[arm].get("own_models")]
     apart = f"; in {named_arms(evidence, own)} sites have models of their own" if own else ""
-    return f"the shared model{model_numbers(evidence, way.arms[0])}{apart}"
+    return f"the shared model{model_numbers(evidence, exchange.arms[0])}{apart}"
 
 
-def upload_text(evidence: Evidence, way: Way) -> str:
+def upload_text(evidence: Evidence, exchange: Exchange) -> str:
     """What one update is, and what was done to it before it left."""
     sizes: dict[int | None, list[str]] = {}
-    for arm in way.arms:
+    for arm in exchange.arms:
         sizes.setdefault(update_numbers(evidence, arm), []).append(arm)
     (first, _), *others = sizes.items()
     text = "its update" if first is None else f"its update of {counted(first, 'parameter')}"
     extra = [f"{count:,} in {named_arms(evidence, arms)}" for count, arms in others if count is not None]
     text += f" ({listed(extra)})" if extra else ""
-    done = []
-    if way.has("example"):
-        done.append("trained on clipped and noised gradients of patients")
-    if way.has("site"):
-        done.append(f"clipped to {way.settings('site', 'clip')}")
-    if way.has("secure_sum"):
-        done.append("masked")
-    return ", ".join([text, *done])
+    treatments = []
+    if exchange.has("example"):
+        treatments.append("trained on clipped and noised gradients of patients")
+    if exchange.has("site"):
+        treatments.append(f"clipped to {exchange.settings('site', 'clip')}")
+    if exchange.has("secure_sum"):
+        treatments.append("masked")
+    return ", ".join([text, *treatments])
 
 
 def update_numbers(evidence: Evidence, arm: str) -> int | None:
@@ -93,7 +92,3 @@ def update_numbers(evidence: Evidence, arm: str) -> int | None:
 def model_numbers(evidence: Evidence, arm: str) -> str:
     count = (evidence.arms[arm].get("model") or {}).get("shared_parameters")
     return "" if count is None else f", {counted(count, 'parameter')}"
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -27,10 +27,10 @@ from wardround.report.render.sketch import (
     write,
 )
 from wardround.report.render.style import COLOURS, WIDTH
+from wardround.report.render.table import counted
 from wardround.report.section import Section
 from wardround.report.sections.design.exchange import (
-    Way,
-    counted,
+    Exchange,
     download_text,
     exchanges_of,
     model_numbers,
@@ -60,7 +60,7 @@ BROAD, NARROW = 2.75, 0.95  # widths of what is written on arrows
 
 
 def federation(evidence: Evidence) -> Figure | None:
-    panels = [panel_of(evidence, way) for way in exchanges_of(evidence)]
+    panels = [panel_of(evidence, exchange) for exchange in exchanges_of(evidence)]
     if not panels:
         return None
     drawn, axes = canvas(sum(panel.height for panel in panels) + BETWEEN * (len(panels) - 1) + 2 * MARGIN)
@@ -77,7 +77,7 @@ class Panel:
 
     title: list[Line]
     senders: list[tuple[list[str], str]]  # texts of each box, and its colour
-    sent: list[tuple[str, str]]  # texts on the arrows, or below the boxes, and their colours
+    messages: list[tuple[str, str]]  # texts on the arrows, or below the boxes, and their colours
     receiver: list[str] | None = None  # none: boxes stand side by side
     regions: list[list[str]] | None = None  # between each box and the receiver
     above: list[tuple[str, str]] | None = None  # texts between regions and the receiver
@@ -88,8 +88,8 @@ class Panel:
 
     @property
     def width(self) -> float:
-        across = (WIDTH - 2 * MARGIN - (SIDE_BY_SIDE - 1) * GAP) / SIDE_BY_SIDE
-        return across if self.receiver is None else SITES
+        in_line = (WIDTH - 2 * MARGIN - (SIDE_BY_SIDE - 1) * GAP) / SIDE_BY_SIDE
+        return in_line if self.receiver is None else SITES
 
     @property
     def boxes(self) -> list[list[Line]]:
@@ -125,7 +125,7 @@ class Panel:
 
     @property
     def body(self) -> float:
-        texts = [height_of(self._notes(part)) for part in (self.sent, self.above)]
+        texts = [height_of(self._notes(part)) for part in (self.messages, self.above)]
         if self.receiver is None:
             return self.stacked + texts[0]
         return max(self.stacked, height_of(self.receiving), *texts)
@@ -139,7 +139,7 @@ class Panel:
         begin = top + LINE * len(self.title) + PAD
         if self.receiver is None:
             self._draw_senders(axes, begin)
-            lines = self._notes(self.sent)
+            lines = self._notes(self.messages)
             write(axes, MARGIN, begin + self.stacked + height_of(lines) / 2, lines)
             return
         boxes = self._draw_senders(axes, begin + (self.body - self.stacked) / 2)
@@ -149,19 +149,19 @@ class Panel:
         draw_box(axes, receiver, self.receiving)
         if self.regions is None:
             self._join(axes, boxes, receiver)
-            note(axes, MARGIN + SITES + 0.35, centre, self._notes(self.sent))
+            note(axes, MARGIN + SITES + 0.35, centre, self._notes(self.messages))
             return
-        beside = MARGIN + SITES + 0.12 + NARROW + 0.06
+        left_of_regions = MARGIN + SITES + 0.12 + NARROW + 0.06
         regions = [
-            Box(beside, box.middle - height_of(lines) / 2, REGION, height_of(lines))
+            Box(left_of_regions, box.middle - height_of(lines) / 2, REGION, height_of(lines))
             for box, lines in zip(boxes, self.region_boxes, strict=True)
         ]
         for box, region, lines in zip(boxes, regions, self.region_boxes, strict=True):
             draw_box(axes, region, lines)
             arrow(axes, (box.right, box.middle), (region.left, region.middle), SOFT, "<|-|>")
         self._join(axes, regions, receiver)
-        note(axes, MARGIN + SITES + 0.09, centre, self._notes(self.sent))
-        note(axes, beside + REGION + 0.12, centre, self._notes(self.above))
+        note(axes, MARGIN + SITES + 0.09, centre, self._notes(self.messages))
+        note(axes, left_of_regions + REGION + 0.12, centre, self._notes(self.above))
 
     def _draw_senders(self, axes: Any, top: float) -> list[Box]:
         drawn = []
@@ -184,60 +184,60 @@ def _on_side(receiver: Box, number: int, count: int) -> float:
     return receiver.top + receiver.height * (number + 1) / (count + 1)
 
 
-def panel_of(evidence: Evidence, way: Way) -> Panel:
+def panel_of(evidence: Evidence, exchange: Exchange) -> Panel:
     makers = {"hierarchical": _regional, "vertical": _vertical, "local": _alone, "pooled": _pooled}
-    return makers.get(way.kind, _flat)(evidence, way)
+    return makers.get(exchange.kind, _flat)(evidence, exchange)
 
 
-def _title(evidence: Evidence, way: Way, what: str) -> list[Line]:
-    width, word = WIDTH - 2 * MARGIN, "Arm" if len(way.arms) == 1 else "Arms"
+def _title(evidence: Evidence, exchange: Exchange, what: str) -> list[Line]:
+    width, word = WIDTH - 2 * MARGIN, "Arm" if len(exchange.arms) == 1 else "Arms"
     return [
         *wrap(what, width, bold=True),
-        *wrap(f"{word}: {named_arms(evidence, way.arms)}", width, colour=SOFT),
+        *wrap(f"{word}: {named_arms(evidence, exchange.arms)}", width, colour=SOFT),
     ]
 
 
-def _rounds(evidence: Evidence, way: Way) -> str:
-    return counted(evidence.arms[way.arms[0]]["cost"]["rounds"], "round")
+def _rounds(evidence: Evidence, exchange: Exchange) -> str:
+    return counted(evidence.arms[exchange.arms[0]]["cost"]["rounds"], "round")
 
 
-def _flat(evidence: Evidence, way: Way) -> Panel:
+def _flat(evidence: Evidence, exchange: Exchange) -> Panel:
     return Panel(
-        _title(evidence, way, f"Sites and one coordinator, {_rounds(evidence, way)}"),
+        _title(evidence, exchange, f"Sites and one coordinator, {_rounds(evidence, exchange)}"),
         site_boxes(evidence),
         [
-            (f"to each site: {download_text(evidence, way)}", DOWN),
-            (f"from each site: {upload_text(evidence, way)}", UP),
+            (f"to each site: {download_text(evidence, exchange)}", DOWN),
+            (f"from each site: {upload_text(evidence, exchange)}", UP),
         ],
-        ["coordinator", *_coordinates(way)],
+        ["coordinator", *_coordinates(exchange)],
     )
 
 
-def _coordinates(way: Way) -> list[str]:
+def _coordinates(exchange: Exchange) -> list[str]:
     lines = ["averages the updates", "has no rows"]
-    if way.has("secure_sum"):
+    if exchange.has("secure_sum"):
         lines = ["sees the sum of the updates and no single one", "has no rows"]
-    if way.has("site"):
+    if exchange.has("site"):
         lines.append("adds noise to the sum, for each site as a whole")
     return lines
 
 
-def _regional(evidence: Evidence, way: Way) -> Panel:
-    told = evidence.arms[way.arms[0]]["topology"]
-    numbers = model_numbers(evidence, way.arms[0])
+def _regional(evidence: Evidence, exchange: Exchange) -> Panel:
+    topology = evidence.arms[exchange.arms[0]]["topology"]
+    numbers = model_numbers(evidence, exchange.arms[0])
     senders, regions = [], []
-    for place, (name, region) in enumerate(_few_regions(told["regions"]).items()):
+    for place, (name, region) in enumerate(_few_regions(topology["regions"]).items()):
         sites = region["sites"]
         more = "" if len(sites) <= MOST_NAMED else f" and {len(sites) - MOST_NAMED} more"
         shown = ", ".join(sites[:MOST_NAMED]) + more
         what = f"{region['train']:,} training rows stay at {counted(len(sites), 'site')}"
         senders.append(([shown, what], COLOURS[place % len(COLOURS)]))
-        regions.append([name, *(["sees only a sum"] if way.has("secure_sum") else ["averages its sites"])])
-    each = "round" if told["regional_rounds"] == 1 else f"{told['regional_rounds']} rounds"
+        regions.append([name, *(["sees only a sum"] if exchange.has("secure_sum") else ["averages its sites"])])
+    each = "round" if topology["regional_rounds"] == 1 else f"{topology['regional_rounds']} rounds"
     return Panel(
-        _title(evidence, way, f"Sites in regions with coordinators of their own, {_rounds(evidence, way)}"),
+        _title(evidence, exchange, f"Sites in regions with coordinators of their own, {_rounds(evidence, exchange)}"),
         senders,
-        [(f"down: {download_text(evidence, way)}", DOWN), (f"up: {upload_text(evidence, way)}", UP)],
+        [(f"down: {download_text(evidence, exchange)}", DOWN), (f"up: {upload_text(evidence, exchange)}", UP)],
         ["coordinator of all", f"averages the regions' models after every {each}", "has no rows"],
         regions=regions,
         above=[(f"down: the model of all{numbers}", DOWN), (f"up: the region's model{numbers}", UP)],
@@ -255,43 +255,47 @@ def _few_regions(regions: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: regions[name] for name in names[: MOST_REGIONS - 1]} | {f"{len(rest)} more regions": together}
 
 
-def _vertical(evidence: Evidence, way: Way) -> Panel:
-    told = evidence.arms[way.arms[0]]["topology"]
-    holder, cost = told["labels"], told["cost"]
+def _vertical(evidence: Evidence, exchange: Exchange) -> Panel:
+    topology = evidence.arms[exchange.arms[0]]["topology"]
+    holder, cost = topology["labels"], topology["cost"]
     senders = []
-    for place, (name, party) in enumerate(told["parties"].items()):
+    for place, (name, party) in enumerate(topology["parties"].items()):
         columns = party["columns"]
         more = "" if len(columns) <= MOST_NAMED else f" and {len(columns) - MOST_NAMED} more"
         holds = ", ".join(columns[:MOST_NAMED]) + more if columns else "no columns"
         senders.append(([name, f"its own columns stay here: {holds}"], COLOURS[place % len(COLOURS)]))
-    noise = told.get("embeddings")
+    noise = topology.get("embeddings")
     hidden = "" if noise is None else f", cut to a length of {noise['clip']:g}"
     hidden += f", with noise of {noise['noise']:g} clips" if noise and noise["noise"] else ""
-    sent = [
+    messages = [
         (f"to {holder}: an embedding of each row{hidden}, {_size(cost['bytes_up'])}", UP),
         (f"back: its gradient, {_size(cost['bytes_down'])}", DOWN),
         (f"{cost['exchanges']:,.0f} exchanges with one seed", SOFT),
     ]
-    matched = told.get("matched")
+    matched = topology.get("matched")
     common = [] if not matched else [f"{matched['common']:,} patients are known to all parties"]
     return Panel(
-        _title(evidence, way, f"Parties with different columns of the same patients, {_rounds(evidence, way)}"),
+        _title(
+            evidence, exchange, f"Parties with different columns of the same patients, {_rounds(evidence, exchange)}"
+        ),
         senders,
-        sent,
+        messages,
         [f"top of the network, at {holder}", f"{holder} has the labels", *common],
     )
 
 
-def _alone(evidence: Evidence, way: Way) -> Panel:
+def _alone(evidence: Evidence, exchange: Exchange) -> Panel:
     nothing = "Nothing is sent: each site has a model of its own, and there is no coordinator."
-    return Panel(_title(evidence, way, "Every site alone"), site_boxes(evidence), [(nothing, STAYS)])
+    return Panel(_title(evidence, exchange, "Every site alone"), site_boxes(evidence), [(nothing, STAYS)])
 
 
-def _pooled(evidence: Evidence, way: Way) -> Panel:
+def _pooled(evidence: Evidence, exchange: Exchange) -> Panel:
     rows = sum(counts["train"] for counts in _described(evidence).values())
-    sent = f"Each site sends its training rows themselves to one place, where one model learns from {rows:,} of them."
-    title = _title(evidence, way, "All rows at one place: a yardstick, which no federation has")
-    return Panel(title, site_boxes(evidence, stay=False), [(sent, UP)])
+    messages = (
+        f"Each site sends its training rows themselves to one place, where one model learns from {rows:,} of them."
+    )
+    title = _title(evidence, exchange, "All rows at one place: a yardstick, which no federation has")
+    return Panel(title, site_boxes(evidence, stay=False), [(messages, UP)])
 
 
 def site_boxes(evidence: Evidence, stay: bool = True) -> list[tuple[list[str], str]]:
@@ -311,8 +315,8 @@ def site_boxes(evidence: Evidence, stay: bool = True) -> list[tuple[list[str], s
 
 
 def _described(evidence: Evidence) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = evidence.results["sites"][0]["sites"]
-    return {site: counts for site, counts in found.items() if rows_of(counts)} or found
+    counts = evidence.site_counts
+    return {site: entry for site, entry in counts.items() if rows_of(entry)} or counts
 
 
 def _size(count: float) -> str:

@@ -1,30 +1,14 @@
 """The way of a row through a study, as a drawing: from its source to the figures of the report."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from wardround.report.evidence import Evidence, rows_of
+from wardround.report.evidence import ROLES, Evidence, rows_of
+from wardround.report.render import sketch
 from wardround.report.render.figures import Drawing
-from wardround.report.render.sketch import (
-    DOWN,
-    PAD,
-    SOFT,
-    STAYS,
-    UP,
-    Box,
-    Line,
-    arrow,
-    canvas,
-    draw_box,
-    height_of,
-    note,
-    titled,
-    wrap,
-)
 from wardround.report.render.style import WIDTH
 from wardround.report.render.table import listed
 from wardround.report.section import Section
@@ -36,10 +20,11 @@ MARGIN, GAP = 0.1, 0.2
 NAME = 1.25  # width of a stage's name
 
 
-BESIDE = 1.0  # on the right, for the way of test rows
+TEST_ROWS = 1.0  # on the right, for the way of test rows
 
 
-MOST_SITES = 8  # whose rows are given one by one
+MOST_SITES = 8  # whose rows are listed one by one
+KEYS = ("train", "validation", "test")  # of the counts of a site
 
 
 MISSING = {
@@ -62,92 +47,89 @@ SCALES = {
 @dataclass(frozen=True)
 class Stage:
     name: str
-    words: str
+    text: str
     where: str  # at the source, at each site, at the coordinator
     colour: str
 
-    def lines(self, width: float) -> list[Line]:
-        return [line for text in self.words.split("\n") for line in wrap(text, width)]
+    def lines(self, width: float) -> list[sketch.Line]:
+        return [line for text in self.text.split("\n") for line in sketch.wrap(text, width)]
 
     @property
-    def box(self) -> list[Line]:
-        return titled([self.name, self.where], NAME - 2 * PAD)
+    def box(self) -> list[sketch.Line]:
+        return sketch.titled([self.name, self.where], NAME - 2 * sketch.PAD)
 
 
 def pipeline(evidence: Evidence) -> Figure | None:
     stages = stages_of(evidence)
-    width = WIDTH - 2 * MARGIN - NAME - BESIDE - 2 * PAD
-    heights = [max(height_of(stage.lines(width)), height_of(stage.box)) for stage in stages]
-    drawn, axes = canvas(sum(heights) + GAP * (len(stages) - 1) + 2 * MARGIN)
+    width = WIDTH - 2 * MARGIN - NAME - TEST_ROWS - 2 * sketch.PAD
+    heights = [max(sketch.height_of(stage.lines(width)), sketch.height_of(stage.box)) for stage in stages]
+    drawn, axes = sketch.canvas(sum(heights) + GAP * (len(stages) - 1) + 2 * MARGIN)
     top, boxes = MARGIN, {}
     for stage, height in zip(stages, heights, strict=True):
-        box = Box(MARGIN, top, NAME, height)
-        draw_box(axes, box, stage.box, stage.colour, tinted=True)
-        note(axes, box.right + PAD, box.middle, stage.lines(width))
+        box = sketch.Box(MARGIN, top, NAME, height)
+        sketch.draw_box(axes, box, stage.box, stage.colour, tinted=True)
+        sketch.note(axes, box.right + sketch.PAD, box.middle, stage.lines(width))
         boxes[stage.name] = box
         top += height + GAP
-    placed = list(boxes.values())
-    for before, after in pairwise(placed):
-        arrow(axes, (before.left + 0.35, before.top + before.height), (after.left + 0.35, after.top), SOFT)
+    for before, after in pairwise(boxes.values()):
+        sketch.arrow(
+            axes, (before.left + 0.35, before.top + before.height), (after.left + 0.35, after.top), sketch.SOFT
+        )
     names = list(boxes)
     for name in names[names.index("local training") + 1 : names.index("evaluation")]:  # the model comes back each round
         upper, lower = boxes[names[names.index(name) - 1]], boxes[name]
-        arrow(axes, (lower.left + 0.9, lower.top), (upper.left + 0.9, upper.top + upper.height), SOFT)
+        sketch.arrow(axes, (lower.left + 0.9, lower.top), (upper.left + 0.9, upper.top + upper.height), sketch.SOFT)
     _past_training(axes, evidence, boxes["split"], boxes["evaluation"])
     return drawn
 
 
-def _past_training(axes: Any, evidence: Evidence, split: Box, evaluation: Box) -> None:
+def _past_training(axes: Any, evidence: Evidence, split: sketch.Box, evaluation: sketch.Box) -> None:
     """Test rows go from the split to the evaluation, and nobody trains on them."""
-    x = WIDTH - MARGIN - BESIDE / 2
+    x = WIDTH - MARGIN - TEST_ROWS / 2
     for y in (split.middle, evaluation.middle):
-        axes.plot([WIDTH - MARGIN - BESIDE, x], [y, y], color=STAYS, linewidth=1.1, zorder=1)
-    arrow(axes, (x, split.middle), (x, evaluation.middle), STAYS)
-    arrow(axes, (x, evaluation.middle), (WIDTH - MARGIN - BESIDE, evaluation.middle), STAYS)
+        axes.plot([WIDTH - MARGIN - TEST_ROWS, x], [y, y], color=sketch.STAYS, linewidth=1.1, zorder=1)
+    sketch.arrow(axes, (x, split.middle), (x, evaluation.middle), sketch.STAYS)
+    sketch.arrow(axes, (x, evaluation.middle), (WIDTH - MARGIN - TEST_ROWS, evaluation.middle), sketch.STAYS)
     at = (split.middle + evaluation.middle) / 2
-    note(axes, x - 0.42, at, wrap(test_rows(evidence), 0.84, colour=STAYS))
+    sketch.note(axes, x - 0.42, at, sketch.wrap(test_rows(evidence), 0.84, colour=sketch.STAYS))
 
 
 def test_rows(evidence: Evidence) -> str:
     """How many there are, and how many of their patients some site trains on."""
-    count = sum(counts["test"] for counts in _sites(evidence).values())
-    shared = sum(found["rows"] for found in evidence.results["leakage"].get("", {}).values())
+    count = sum(counts["test"] for counts in evidence.site_counts.values())
+    shared = _shared_rows(evidence)
     if shared:
         return f"{count:,} test rows; {shared:,.1f} are also training rows of some site, on average"
     return f"{count:,} test rows; only their own site sees them" if evidence.deployed else f"{count:,} test rows"
 
 
+def _shared_rows(evidence: Evidence) -> float:
+    """Test rows whose patients are among some site's training rows, on average over seeds."""
+    return float(sum(shared["rows"] for shared in evidence.results["leakage"].get("", {}).values()))
+
+
 def stages_of(evidence: Evidence) -> list[Stage]:
     """In the order in which a row meets them."""
-    made = [
-        Stage("source", _source(evidence), "where rows are" if evidence.deployed else "one machine", SOFT),
-        Stage("cleaning", _cleaning(evidence), "each site", STAYS),
-        Stage("partition", _partition(evidence), "who holds which rows", STAYS),
-        Stage("split", _split(evidence), "each site", STAYS),
-        Stage("scaling", _scaling(evidence), "each site", STAYS),
-        Stage("local training", _training(evidence), "each site", STAYS),
-    ]
     protection = _protection(evidence)
-    if protection:
-        made.append(Stage("protection", protection, "before anything leaves", UP))
-    made += [
-        Stage("aggregation", _aggregation(evidence), "the coordinator", DOWN),
-        Stage("evaluation", _evaluation(evidence), "each site's test rows", STAYS),
+    return [
+        Stage("source", _source(evidence), "where rows are" if evidence.deployed else "one machine", sketch.SOFT),
+        Stage("cleaning", _cleaning(evidence), "each site", sketch.STAYS),
+        Stage("partition", _partition(evidence), "who holds which rows", sketch.STAYS),
+        Stage("split", _split(evidence), "each site", sketch.STAYS),
+        Stage("scaling", _scaling(evidence), "each site", sketch.STAYS),
+        Stage("local training", _training(evidence), "each site", sketch.STAYS),
+        *([Stage("protection", protection, "before anything leaves", sketch.UP)] if protection else []),
+        Stage("aggregation", _aggregation(evidence), "the coordinator", sketch.DOWN),
+        Stage("evaluation", _evaluation(evidence), "each site's test rows", sketch.STAYS),
     ]
-    return made
-
-
-def _sites(evidence: Evidence) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = evidence.results["sites"][0]["sites"]
-    return found
 
 
 def _source(evidence: Evidence) -> str:
     described = evidence.results["sites"][0]
     hospitals = described["data"].get("hospitals")
     of = f": {listed(list(hospitals))}" if isinstance(hospitals, list | tuple) and hospitals else ""
-    made = " Made by a program: no patient is behind it." if evidence.synthetic else ""
-    return f"{described['data']['name']}{of}.{made}"
+    origin = " Made by a program: no patient is behind it." if evidence.synthetic else ""
+    return f"{described['data']['name']}{of}.{origin}"
 
 
 def _cleaning(evidence: Evidence) -> str:
@@ -166,32 +148,26 @@ def _cleaning(evidence: Evidence) -> str:
 
 
 def _partition(evidence: Evidence) -> str:
-    described, sites = evidence.results["sites"][0], _sites(evidence)
-    if len(sites) <= MOST_SITES:
-        rows = ", ".join(f"{site} {rows_of(counts):,}" for site, counts in sites.items())
-        text = f"{described['partition']['name']}: rows of {rows}."
-    else:
-        counts = [rows_of(one) for one in sites.values()]
-        names = list(sites)
-        text = (
-            f"{described['partition']['name']}: {len(names)} sites, {names[0]} to {names[-1]}, with {min(counts):,} "
-            f"to {max(counts):,} rows."
-        )
-    for way in exchanges_of(evidence):
-        arms = named_arms(evidence, way.arms)
-        told = evidence.arms[way.arms[0]].get("topology") or {}
-        if way.kind == "hierarchical":
-            text += f"\nIn {arms}: {len(told['regions'])} regions, {listed(list(told['regions']))}."
-        elif way.kind == "vertical":
-            text += f"\nIn {arms}: columns are held by {listed(list(told['parties']))}."
-    shared = any(found["rows"] for found in evidence.results["leakage"].get("", {}).values())
-    return text + ("\nA patient can be at several sites." if shared else "")
+    rows = {site: rows_of(counts) for site, counts in evidence.site_counts.items()}
+    text = f"rows of {', '.join(f'{site} {count:,}' for site, count in rows.items())}."
+    if len(rows) > MOST_SITES:
+        fewest, most, names = min(rows.values()), max(rows.values()), list(rows)
+        text = f"{len(names)} sites, {names[0]} to {names[-1]}, with {fewest:,} to {most:,} rows."
+    text = f"{evidence.results['sites'][0]['partition']['name']}: {text}"
+    for exchange in exchanges_of(evidence):
+        arms = named_arms(evidence, exchange.arms)
+        topology = evidence.arms[exchange.arms[0]].get("topology") or {}
+        if exchange.kind == "hierarchical":
+            text += f"\nIn {arms}: {len(topology['regions'])} regions, {listed(list(topology['regions']))}."
+        elif exchange.kind == "vertical":
+            text += f"\nIn {arms}: columns are held by {listed(list(topology['parties']))}."
+    return text + ("\nA patient can be at several sites." if _shared_rows(evidence) else "")
 
 
 def _split(evidence: Evidence) -> str:
-    settings, sites = evidence.study.get("evaluation", {}), _sites(evidence).values()
-    sides = {side: sum(counts[side] for counts in sites) for side in ("train", "validation", "test")}
-    told = [f"{count:,} {'training' if side == 'train' else side} rows" for side, count in sides.items() if count]
+    settings, sites = evidence.study.get("evaluation", {}), evidence.site_counts.values()
+    totals = {role: sum(counts[key] for counts in sites) for key, role in zip(KEYS, ROLES, strict=True)}
+    rows = [f"{count:,} {role} rows" for role, count in totals.items() if count]
     vary = set(settings.get("vary", ())) & {"partition", "split"}
     if settings.get("split") == "given":
         drawn = "as the source gives it"
@@ -199,79 +175,67 @@ def _split(evidence: Evidence) -> str:
         drawn = "drawn once, by patient"
     else:
         drawn = f"drawn anew with each of {evidence.seeds} seeds, by patient"
-    return f"{listed(told)} with the first seed; {drawn}."
+    return f"{listed(rows)} with the first seed; {drawn}."
 
 
 def _scaling(evidence: Evidence) -> str:
-    scale = SCALES.get(evidence.study.get("data", {}).get("scale", ""), "as the study says")
-    fitted = (
-        ", fitted on training rows" if evidence.study.get("data", {}).get("scale") in ("per-site", "federated") else ""
-    )
+    setting = evidence.study.get("data", {}).get("scale", "")
+    scale = SCALES.get(setting, "as the study says")
+    fitted = ", fitted on training rows" if setting in ("per-site", "federated") else ""
     return f"{scale[0].upper()}{scale[1:]}{fitted}; test rows are scaled by the same numbers."
 
 
 def _training(evidence: Evidence) -> str:
     training, model = evidence.study.get("training", {}), evidence.study.get("model", {})
-    sizes = dict.fromkeys(
-        (arm.get("model") or {}).get("shared_parameters") for arm in evidence.arms.values() if arm.get("model")
-    )
-    known = [size for size in sizes if size is not None]
-    count = f", {known[0]:,} shared parameters" if len(known) == 1 else ""
+    sizes = {(arm.get("model") or {}).get("shared_parameters") for arm in evidence.arms.values()} - {None}
+    count = f", {sizes.pop():,} shared parameters" if len(sizes) == 1 else ""
     epochs = training.get("local_epochs", 1)
     text = (
         f"{model.get('kind', 'logistic')}{count}: {epochs} local epoch{'' if epochs == 1 else 's'} a round, batches of "
         f"{training.get('batch_size')}, {training.get('optimiser', 'sgd')} with learning rate {training.get('lr'):g}."
     )
-    changed = _changed(evidence)
+    changed = list(dict.fromkeys(key for arm in evidence.study.get("arms", []) for key in arm if "." in key))
     return text + (f"\nArms differ in {listed(changed)}." if changed else "")
 
 
-def _changed(evidence: Evidence) -> list[str]:
-    """Settings of the whole study that some arm has otherwise."""
-    keys = (key for arm in evidence.study.get("arms", []) for key in arm if "." in key)
-    return list(dict.fromkeys(keys))
-
-
 def _protection(evidence: Evidence) -> str:
-    told = []
-    for way in exchanges_of(evidence):
-        done = []
-        if way.has("example"):
-            clip, epsilon = way.settings("example", "clip"), way.settings("example", "epsilon")
+    lines = []
+    for exchange in exchanges_of(evidence):
+        arms, steps = named_arms(evidence, exchange.arms), []
+        if exchange.has("example"):
+            clip, epsilon = exchange.settings("example", "clip"), exchange.settings("example", "epsilon")
             cut = "not cut" if clip == "none" else f"cut to a length of {clip}"
-            done.append(f"each patient's gradient is {cut} and gets noise (epsilon {epsilon})")
-        if way.has("site"):
-            clip = way.settings("site", "clip")
-            done.append(f"each site's update is cut to a length of {clip}, and the sum gets noise")
-        if way.has("secure_sum"):
-            done.append("updates are masked, so that only their sum can be read")
-        if done:
-            told.append(f"{named_arms(evidence, way.arms)}: {'; '.join(done)}.")
-        noise = (evidence.arms[way.arms[0]].get("topology") or {}).get("embeddings")
+            steps.append(f"each patient's gradient is {cut} and gets noise (epsilon {epsilon})")
+        if exchange.has("site"):
+            clip = exchange.settings("site", "clip")
+            steps.append(f"each site's update is cut to a length of {clip}, and the sum gets noise")
+        if exchange.has("secure_sum"):
+            steps.append("updates are masked, so that only their sum can be read")
+        if steps:
+            lines.append(f"{arms}: {'; '.join(steps)}.")
+        noise = (evidence.arms[exchange.arms[0]].get("topology") or {}).get("embeddings")
         if noise is not None:
             cut = f"embeddings are cut to a length of {noise['clip']:g} and get noise of {noise['noise']:g} clips"
-            told.append(f"{named_arms(evidence, way.arms)}: {cut}.")
-    return "\n".join(told)
+            lines.append(f"{arms}: {cut}.")
+    return "\n".join(lines)
 
 
 def _aggregation(evidence: Evidence) -> str:
-    told = []
-    for way in exchanges_of(evidence):
-        arms, first = named_arms(evidence, way.arms), evidence.arms[way.arms[0]]
-        rounds = first["cost"]["rounds"]
-        numbers = update_numbers(evidence, way.arms[0])
+    lines = []
+    for exchange in exchanges_of(evidence):
+        first = evidence.arms[exchange.arms[0]]
+        rounds, numbers = f"{first['cost']['rounds']} rounds", update_numbers(evidence, exchange.arms[0])
         size = "" if numbers is None else f" of {numbers:,} parameters"
-        topology = first.get("topology") or {}
-        told.append(
-            {
-                "local": f"{arms}: none, every site keeps its own model.",
-                "pooled": f"{arms}: none, all training rows are at one place.",
-                "vertical": f"{arms}: parties' embeddings are joined at {topology.get('labels')}, {rounds} rounds.",
-                "hierarchical": f"{arms}: updates{size} are averaged in each region, then the regions' models; "
-                f"{rounds} rounds.",
-            }.get(way.kind, f"{arms}: updates{size} of the sites are averaged, {rounds} rounds.")
-        )
-    return "\n".join(told)
+        holder = (first.get("topology") or {}).get("labels")
+        kinds = {
+            "local": "none, every site keeps its own model.",
+            "pooled": "none, all training rows are at one place.",
+            "vertical": f"parties' embeddings are joined at {holder}, {rounds}.",
+            "hierarchical": f"updates{size} are averaged in each region, then the regions' models; {rounds}.",
+        }
+        text = kinds.get(exchange.kind, f"updates{size} of the sites are averaged, {rounds}.")
+        lines.append(f"{named_arms(evidence, exchange.arms)}: {text}")
+    return "\n".join(lines)
 
 
 def _evaluation(evidence: Evidence) -> str:

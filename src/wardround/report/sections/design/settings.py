@@ -13,21 +13,13 @@ OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings t
 
 
 def design(evidence: Evidence) -> dict[str, str]:
-    study = evidence.study
-    training, model, data = study["training"], dict(study["model"]), dict(study["data"])
-    partition = dict(study["sites"])
-    decay = training.get("lr_decay")
-    steps = (
-        f"{training['rounds']} rounds of {training['local_epochs']} local epochs, batches of {training['batch_size']}"
-    )
-    rate = f"learning rate {training['lr']:g}"
-    if decay:
-        rate += f", times {decay['factor']:g} every {decay['every']} rounds"
+    study, interval = evidence.study, evidence.results["interval"]
+    model, data, partition = dict(study["model"]), dict(study["data"]), dict(study["sites"])
     evaluation = study["evaluation"]
+    varied = [name for name in evaluation["vary"] if not (name == "split" and evaluation.get("split") == "given")]
     split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by "
     split += "finding" if evidence.findings else "class"
-    given = evaluation.get("split") == "given"
-    if given:
+    if evaluation.get("split") == "given":
         split = "the one that the source comes with"
     if evaluation.get("validation_share"):
         split += f", {100 * evaluation['validation_share']:g} % for validation"
@@ -36,75 +28,74 @@ def design(evidence: Evidence) -> dict[str, str]:
         "data": _settings(data.pop("source"), data, OF_COLUMNS if evidence.of_images else ()),
         "sites": _settings(partition.pop("partition"), partition),
         "model": _settings(model.pop("kind"), model),
-        "training": f"{steps}, {training['optimiser']}, {rate}{_extras(training)}",
+        "training": _training(study["training"]),
         **({"privacy": privacy_settings(study["privacy"])} if study.get("privacy") else {}),
         "split": split,
-        "seeds": f"{evidence.seeds}; a seed draws anew: {_drawn_anew(evaluation)}",
+        "seeds": f"{evidence.seeds}; a seed draws anew: {listed(varied or ['nothing'])}",
         "primary metric": f"{evidence.primary_word}{_threshold(evidence)}",
-        "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}. "
-        f"Differences are corrected by {evidence.results['interval']['correction']}'s rule in a single step: arms, "
-        "hospitals and their mean are one family in each metric and variant",
+        "intervals": f"{interval['method']}; they cover {interval['covers']}. Differences are corrected by "
+        f"{interval['correction']}'s rule in a single step: arms, hospitals and their mean are one family in each "
+        "metric and variant",
     }
 
 
-def _drawn_anew(evaluation: Mapping[str, Any]) -> str:
-    """A split that the source comes with is drawn by nobody."""
-    given = evaluation.get("split") == "given"
-    return listed([name for name in evaluation["vary"] if not (given and name == "split")] or ["nothing"])
+def _training(training: Mapping[str, Any]) -> str:
+    text = (
+        f"{training['rounds']} rounds of {training['local_epochs']} local epochs, batches of {training['batch_size']}"
+    )
+    text += f", {training['optimiser']}, learning rate {training['lr']:g}"
+    if training.get("lr_decay"):
+        text += f", times {training['lr_decay']['factor']:g} every {training['lr_decay']['every']} rounds"
+    if training.get("class_weights", "none") != "none":
+        text += f", class weights {training['class_weights']}"
+    if training.get("oversample"):
+        text += f", oversampling {training['oversample']:g}"
+    if training.get("augment"):
+        changes = ", ".join(f"{name} {_plainly(value)}" for name, value in training["augment"].items())
+        text += f", images changed at random ({changes})"
+    return text
 
 
 def _threshold(evidence: Evidence) -> str:
     """From which score on the positive class of two is called, for the metrics that need a call."""
-    calls = evidence.arms[evidence.main_arm].get("predicted_classes")
+    predicted = evidence.arms[evidence.main_arm].get("predicted_classes") or {}
     fixed = evidence.study["evaluation"].get("threshold", CHOSEN)
     if evidence.findings or len(evidence.classes) != 2:
         return ""
-    called = f"{evidence.classes[1]} is called from a score of"
+    rule = f"{evidence.classes[1]} is called from a score of"
     if fixed != CHOSEN:
-        return f"; {called} {fixed:g} on, as the study says"
+        return f"; {rule} {fixed:g} on, as the study says"
     if evidence.deployed:
         return (
             f"; each hospital calls {evidence.classes[1]} from the score on that its own validation rows have chosen "
             "(best sensitivity + specificity), from 0.5 on where it has too few of them or none"
         )
-    if calls and calls["threshold"] and calls["threshold"]["chosen"]:
+    threshold = predicted.get("threshold")
+    if threshold and threshold["chosen"]:
         return (
-            f"; {called} {calls['threshold']['mean']:.2f} on ({evidence.main_arm}, mean over seeds), chosen on "
+            f"; {rule} {threshold['mean']:.2f} on ({evidence.main_arm}, mean over seeds), chosen on "
             "validation rows for the best sensitivity + specificity"
         )
-    return f"; {called} 0.5 on, because there are too few validation rows to choose on, or none"
+    return f"; {rule} 0.5 on, because there are too few validation rows to choose on, or none"
 
 
 def _deployment(evidence: Evidence) -> str:
     """Who had to take part in a round, and who did not."""
-    agreed, count = evidence.deployment, len(evidence.results["sites"][0]["sites"])
+    agreed, count = evidence.deployment, len(evidence.site_counts)
     needed = "all of them" if agreed.quorum is None else f"{agreed.quorum} of them"
     closed = f"a round closed with the work of {needed}"
     if agreed.deadline is not None:
         closed += f", after {agreed.deadline:g} seconds if not all had answered"
-    told = participation_sentence(evidence.results) or "All that were invited took part in every round that asked them."
-    return f"across {count} hospitals, whose rows stayed where they are; {closed}. {told}"
-
-
-def _extras(training: dict[str, Any]) -> str:
-    """What images are often trained with."""
-    told = ""
-    if training.get("class_weights", "none") != "none":
-        told += f", class weights {training['class_weights']}"
-    if training.get("oversample"):
-        told += f", oversampling {training['oversample']:g}"
-    if training.get("augment"):
-        told += (
-            f", images changed at random ({', '.join(f'{k} {_plainly(v)}' for k, v in training['augment'].items())})"
-        )
-    return told
+    present = participation_sentence(evidence.results)
+    present = present or "All that were invited took part in every round that asked them."
+    return f"across {count} hospitals, whose rows stayed where they are; {closed}. {present}"
 
 
 def _settings(name: str, options: dict[str, Any], without: tuple[str, ...] = ()) -> str:
     hidden = {"files", "path", *(["indicator"] if options.get("missing") == "drop" else []), *without}
     hidden |= {key for key, value in options.items() if value in ([], {})}  # nothing was said
-    told = ", ".join(f"{key} {_plainly(value)}" for key, value in options.items() if key not in hidden)
-    return f"{name} ({told})" if told else name
+    shown = ", ".join(f"{key} {_plainly(value)}" for key, value in options.items() if key not in hidden)
+    return f"{name} ({shown})" if shown else name
 
 
 def _plainly(value: Any) -> str:
@@ -120,29 +111,20 @@ def _plainly(value: Any) -> str:
 
 def privacy_settings(blocks: Mapping[str, Any]) -> str:
     """What the study asks for; arms may differ from it."""
-    told = []
-    for name, whose in (("example", "patients"), ("site", "whole sites")):
-        block = blocks.get(name)
-        if block:
-            told.append(_asked(block, whose))
-    if blocks.get("secure_sum") is not None:
-        told.append("secure sum")
-    return "; ".join(told) + ", unless an arm says otherwise"
+    units = {"example": "patients", "site": "whole sites"}
+    parts = [_differential_privacy(blocks[name], unit) for name, unit in units.items() if blocks.get(name)]
+    parts += ["secure sum"] if blocks.get("secure_sum") is not None else []
+    return "; ".join(parts) + ", unless an arm says otherwise"
 
 
-def _asked(block: Mapping[str, Any], whose: str) -> str:
+def _differential_privacy(block: Mapping[str, Any], unit: str) -> str:
     noise = f", noise {block['noise']:g}" if block.get("noise") else ""
     if block.get("noise_schedule"):
         noise += f", in the last round {block['noise_schedule']['last']:g} times the noise of the first"
     if block["clip"] == "none":
-        return f"no clip, so that no epsilon holds for {whose}{noise}"
-    clip = "an adaptive clip from" if block.get("adaptive") else "clip"
-    asked = f"epsilon {block['epsilon']:g}, delta {block['delta']:g}, {clip} {block['clip']:g}{noise}"
-    return f"differential privacy of {whose}: {asked}"
-
-
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"design": design(evidence)}
+        return f"no clip, so that no epsilon holds for {unit}{noise}"
+    clip = f"{'an adaptive clip from' if block.get('adaptive') else 'clip'} {block['clip']:g}"
+    return f"differential privacy of {unit}: epsilon {block['epsilon']:g}, delta {block['delta']:g}, {clip}{noise}"
 
 
 PAGE = """
@@ -154,4 +136,4 @@ PAGE = """
 </dl>
 {{ draw("federation") }}{{ draw("pipeline") }}
 </section>"""
-SECTION = Section(PAGE, "design", "Design", _values)
+SECTION = Section(PAGE, "design", "Design", {"design": design})

@@ -1,23 +1,24 @@
 """What left the sites."""
 
-from typing import Any
-
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.render.table import listed
 from wardround.report.section import Section
 from wardround.report.sections import remarks
 
+UNPROTECTED = (
+    "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
+    "about single patients from them."
+)
+DIRECTIONS = ", and which way clinical columns go with the label, so that an inverted label shows"
+
 
 def privacy(evidence: Evidence) -> list[str]:
     """What left the sites."""
-    results = evidence.results
-    sent = max((arm["cost"]["bytes_up"] for arm in evidence.arms.values()), default=0)
-    rounds = max((arm["cost"]["rounds"] for arm in evidence.arms.values()), default=0)
-    prepared = evidence.study.get("data", {})
-    pooled = any(arm["algorithm"]["name"] == "pooled" for arm in results["arms"].values())
-    lines = [
+    size, rounds = (max(arm["cost"][key] for arm in evidence.arms.values()) for key in ("bytes_up", "rounds"))
+    pooled = any(arm["algorithm"]["name"] == "pooled" for arm in evidence.results["arms"].values())
+    return [
         "In each round each site sent the change of its model's weights, and what its algorithm adds to it (SCAFFOLD's "
-        f"control variates, FedNova's step counts): with one seed, all sites together at most {sent / 1000:,.1f} KB in "
+        f"control variates, FedNova's step counts): with one seed, all sites together at most {size / 1000:,.1f} KB in "
         f"{rounds} rounds. Their rows stayed where they were"
         + (", except in the arm called pooled, which exists for comparison only." if pooled else "."),
         "The run was across hospitals: each one's own machine trained on its rows, and the coordinator's had none."
@@ -25,36 +26,34 @@ def privacy(evidence: Evidence) -> list[str]:
         else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
         *remarks(evidence, "privacy"),
         *([] if evidence.protected_arms else [UNPROTECTED]),
+        *_preparation(evidence),
+        *(
+            ["Sites of this study share patients by design; see the table of patients on both sides."]
+            if evidence.shares_patients
+            else []
+        ),
+        *(_summaries(evidence) if evidence.deployed else _run_folder(evidence)),
     ]
-    own = prepared.get("schema") == "own" and not evidence.of_images
-    columns = not evidence.of_images and not prepared.get("public") and not own
-    shared = ["the levels of categorical columns"] if columns and prepared.get("categories") == "one-hot" else []
-    if columns and prepared.get("missing") not in ("drop", "range"):
-        shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
+
+
+def _preparation(evidence: Evidence) -> list[str]:
+    """What sites learnt of each other's columns before training."""
+    prepared, lines, shared = evidence.study.get("data", {}), [], []
+    if not evidence.of_images:
+        if prepared.get("public"):
+            lines.append("Columns, their levels and ranges were taken from what is publicly known, not from patients.")
+        if prepared.get("schema") == "own":
+            lines.append(_own_columns(evidence))
+        elif not prepared.get("public"):
+            shared += ["the levels of categorical columns"] if prepared.get("categories") == "one-hot" else []
+            if prepared.get("missing") not in ("drop", "range"):
+                shared += [
+                    "which columns have gaps",
+                    "a typical value of each column, for sites that never recorded it",
+                ]
     if prepared.get("scale") == "federated":
         shared.append("each column's count, sum and sum of squares")
-    if prepared.get("public") and not evidence.of_images:
-        lines.append("Columns, their levels and ranges were taken from what is publicly known, not from patients.")
-    if own:
-        lines.append(_own_columns(evidence))
-    if shared:
-        lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
-    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
-        lines.append("Sites of this study share patients by design; see the table of patients on both sides.")
-    if evidence.deployed:
-        lines += _told(evidence)
-    else:
-        lines.append(
-            "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the "
-            "data. This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
-        )
-        if len(evidence.samples.get("images", ())):
-            whose = "drawn by a program" if evidence.synthetic else "training images of single patients"
-            lines.append(
-                f"This page shows {len(evidence.samples['images'])} images, because the study asks for them "
-                f"(`samples` in its evaluation): {whose}."
-            )
-    return lines
+    return [*lines, f"Before training, sites told each other: {'; '.join(shared)}."] if shared else lines
 
 
 def _own_columns(evidence: Evidence) -> str:
@@ -70,38 +69,39 @@ def _own_columns(evidence: Evidence) -> str:
     )
 
 
-def _told(evidence: Evidence) -> list[str]:
-    """What sites told of their test rows in a run across hospitals."""
+def _summaries(evidence: Evidence) -> list[str]:
+    """What sites say of their test rows in a run across hospitals."""
     smallest = evidence.deployment.smallest_cell
     what = "of the finding" if evidence.findings else "by class"
     return [
         f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
         "how many there are, its metrics, counts of right and wrong calls, sums, and a histogram of the scores of each "
         "class (summaries.jsonl); before training, how many rows it has, of which classes and ages"
-        f"{DIRECTIONS if _compared(evidence) else ''}.",
+        f"{DIRECTIONS if compares_labels(evidence) else ''}.",
         f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where fewer "
         f"than {smallest} patients of a class were tested nothing {what} was told, where fewer at a hospital nothing "
         f"at all; groups by sex and age need {evidence.smallest_group}.",
     ]
 
 
-DIRECTIONS = ", and which way clinical columns go with the label, so that an inverted label shows"
-
-
-def _compared(evidence: Evidence) -> bool:
+def compares_labels(evidence: Evidence) -> bool:
     """Not where any arm promises patients privacy, as the sites themselves decide it."""
     protected = (evidence.results.get("privacy") or {}).get("arms", {})
     return evidence.deployment.compare_labels and not any(arm["example"] for arm in protected.values())
 
 
-UNPROTECTED = (
-    "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
-    "about single patients from them."
-)
-
-
-def _values(evidence: Evidence) -> dict[str, Any]:
-    return {"lines": privacy(evidence)}
+def _run_folder(evidence: Evidence) -> list[str]:
+    lines = [
+        "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the "
+        "data. This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
+    ]
+    count = len(evidence.samples.get("images", ()))
+    if count:
+        origin = "drawn by a program" if evidence.synthetic else "training images of single patients"
+        lines.append(
+            f"This page shows {count} images, because the study asks for them (`samples` in its evaluation): {origin}."
+        )
+    return lines
 
 
 PAGE = """
@@ -109,4 +109,4 @@ PAGE = """
 <ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
 {{ part("privacy.attacks") }}{{ part("privacy.spending") }}
 </section>"""
-SECTION = Section(PAGE, "privacy", "Privacy", _values)
+SECTION = Section(PAGE, "privacy", "Privacy", {"lines": privacy})

@@ -7,8 +7,7 @@ import pytest
 
 import wardround
 from wardround.core.errors import StudyError
-from wardround.report import draw_figures
-from wardround.report.evidence import read_evidence
+from wardround.report import draw_figures, read_evidence
 from wardround.report.sections.results import curve
 from wardround.runs.folder import RunFolder
 

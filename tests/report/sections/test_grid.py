@@ -12,10 +12,9 @@ import wardround
 from tests.report.image_studies import SOURCES, grid_study
 from tests.report.test_report import page_of
 from wardround.evaluation.answer import answer as results_answer
+from wardround.report import Evidence, answer, read_evidence
 from wardround.report.arms import line_title, panel_title, read_grid
-from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.sections import grid, hospitals, images
-from wardround.report.sections.answer import answer
 from wardround.runs.folder import RunFolder
 
 LINES = ("fedprox, mu 0", "fedprox, mu 1", "scaffold")

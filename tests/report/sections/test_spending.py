@@ -15,9 +15,8 @@ import wardround
 from tests.report.private_study import PRIVATE
 from tests.report.test_report import page_of
 from wardround.evaluation.comparisons.compare import signed
-from wardround.report.evidence import Evidence, read_evidence
+from wardround.report import Evidence, answer, read_evidence, sections_of
 from wardround.report.render.figures import draw_all
-from wardround.report.sections.answer import answer
 from wardround.report.sections.appendix.citations import citations
 from wardround.report.sections.design.settings import design, privacy_settings
 from wardround.report.sections.limits import limits
@@ -289,18 +288,11 @@ def test_an_epsilon_is_rounded_up_because_it_is_a_promise() -> None:
     ]
 
 
-@pytest.mark.parametrize("older", [True, False], ids=["no key", "null"])
-def test_folders_of_older_versions_and_studies_without_privacy(evidence: Evidence, older: bool) -> None:
-    results = {key: value for key, value in evidence.results.items() if key != "privacy"}
-    evidence = replace(evidence, results=results if older else {**results, "privacy": None})
+def test_studies_without_privacy(evidence: Evidence) -> None:
+    evidence = replace(evidence, results={**evidence.results, "privacy": None})
     assert UNPROTECTED in privacy(evidence)
     assert spent_lines(evidence) == []
-    assert cost_sentences(evidence) == []
-    for draw in (spending.budget, spending.gradient_lengths, spending.cost_of_epsilon):
-        assert draw(evidence) is None
-    for make in (protection_table, spent_table, total_table, length_table):
-        table = make(evidence)
-        assert table is None or not table.rows
+    assert "privacy.spending" not in sections_of(evidence)
 
 
 def test_figures_of_an_attack_outlive_a_new_report(evidence: Evidence, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tests.report.private_study import PRIVATE
-from tests.report.test_ways import STUDY as WAYS
+from tests.report.sections.test_approaches import STUDY as WAYS
 from tests.runs.test_hierarchical_studies import FIFTY
-from wardround.report.evidence import Evidence, read_evidence
+from wardround.report import Evidence, read_evidence
 from wardround.report.render.sketch import width_of, wrap
 from wardround.report.render.style import STYLE
 from wardround.report.sections.design.exchange import exchanges_of, update_numbers
@@ -202,7 +202,7 @@ def test_arms_that_differ_in_epsilon_alone_share_a_panel(studies: dict[str, Evid
     evidence = studies["private"]
     ways = [way.arms for way in exchanges_of(evidence)]
     assert ("closed[epsilon=1.0]", "closed[epsilon=8.0]", "ends") in ways
-    words = {stage.name: stage.words for stage in stages_of(evidence)}["protection"]
+    words = {stage.name: stage.text for stage in stages_of(evidence)}["protection"]
     assert (
         "closed (2 arms) and ends: each patient's gradient is cut to a length of 1 and gets noise (epsilon 1, 8 and 2)"
         in words
@@ -216,14 +216,14 @@ def test_arms_that_differ_in_epsilon_alone_share_a_panel(studies: dict[str, Evid
 
 def test_where_nothing_is_summed_nothing_is_masked(studies: dict[str, Evidence]) -> None:
     """The study asks for a secure sum in every arm, and two of them have no coordinator."""
-    words = {stage.name: stage.words for stage in stages_of(studies["summed"])}["protection"]
+    words = {stage.name: stage.text for stage in stages_of(studies["summed"])}["protection"]
     assert words == "fedavg: updates are masked, so that only their sum can be read."
     assert text_of(studies["summed"], federation).count("masked") == 1
 
 
 def test_the_way_of_a_row_tells_what_the_study_does(studies: dict[str, Evidence]) -> None:
     evidence = studies["flat"]
-    stages = {stage.name: stage.words for stage in stages_of(evidence)}
+    stages = {stage.name: stage.text for stage in stages_of(evidence)}
     assert list(stages) == [
         *("source", "cleaning", "partition", "split", "scaling", "local training", "aggregation", "evaluation")
     ]
@@ -255,12 +255,12 @@ def test_a_split_that_is_given_or_stays_is_not_called_drawn_anew(studies: dict[s
         ({"vary": ["batches"]}, "drawn once, by patient"),
     ):
         study = {**evidence.study, "evaluation": {**evidence.study["evaluation"], **change}}
-        stages = {stage.name: stage.words for stage in stages_of(replace(evidence, study=study))}
+        stages = {stage.name: stage.text for stage in stages_of(replace(evidence, study=study))}
         assert stages["split"].endswith(f"with the first seed; {words}.")
 
 
 def test_regions_and_parties_are_in_the_way_of_a_row(studies: dict[str, Evidence]) -> None:
-    stages = {stage.name: stage.words for stage in stages_of(studies["ways"])}
+    stages = {stage.name: stage.text for stage in stages_of(studies["ways"])}
     assert "In hierarchical: 2 regions, europe and america." in stages["partition"]
     assert "In vertical: columns are held by clinic and laboratory." in stages["partition"]
     assert "vertical: parties' embeddings are joined at clinic" in stages["aggregation"]

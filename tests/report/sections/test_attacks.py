@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from wardround.core.errors import RunError
+from wardround.report import answer
 from wardround.report.evidence import Evidence, read_attack
-from wardround.report.sections.answer import answer
+from wardround.report.sections import SECTIONS
 from wardround.report.sections.privacy.attacks import (
     attack_sentences,
     audit_table,
@@ -135,7 +136,7 @@ def test_attacks_that_were_not_made_leave_no_words(kind: str) -> None:
     evidence = Evidence(RESULTS, {}, {}, attack={**bare, kind: ATTACK[kind]})
     assert len(attack_sentences(evidence)) == 2  # that it was attacked, and what this kind found
     assert attack_sentences(replace(evidence, attack=bare)) == ["The run was attacked with `wardround attack`."]
-    assert attack_sentences(replace(evidence, attack=None)) == []
+    assert not SECTIONS["privacy.attacks"](replace(evidence, attack=None))
 
 
 def test_the_file_is_read_and_another_studys_or_versions_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.report.test_report import Page
 from wardround.cli.studies.render_run import _show_claims
 from wardround.evaluation.answer import IN_SENTENCES, claim_words
 from wardround.evaluation.claims.verdicts import OUTCOMES
-from wardround.report.evidence import Evidence, read_evidence
+from wardround.report import Evidence, read_evidence
 from wardround.report.sections.claims import FEW, claim_count_table, subjects
 from wardround.runs.folder import RunFolder
 
