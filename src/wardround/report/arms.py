@@ -137,7 +137,7 @@ def exchange_kind(arm: Mapping[str, Any]) -> str:
 
 def patient_epsilon(evidence: Evidence, name: str) -> float | None:
     """Of the site that spent most, where patients are protected. An infinite one promises nothing."""
-    spent = (evidence.protection(name).get("sites") or {}).values()
+    spent = (evidence.private_arms.get(name, {}).get("sites") or {}).values()
     known = [site["epsilon"] for site in spent if site.get("epsilon") is not None]
     return None if not known or INFINITE in known else max(known)
 

@@ -43,6 +43,5 @@ def draw_figures(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str
 
 
 def make_tables(evidence: Evidence) -> dict[str, Table]:
-    """Those that the run has something for, by name."""
     tables = [make(evidence) for section in sections_of(evidence).values() for make in section.tables]
     return {table.name: table for table in tables if table is not None and table.rows}

@@ -64,8 +64,9 @@ def _settings(runs: Sequence[_Run]) -> Table:
         study = {key: value for key, value in run.folder.read_study().items() if key not in ("arms", "claims")}
         documents.append(flatten(study))
     rows = [[key, *(str(document.get(key, "–")) for document in documents)] for key in differing(documents)]
-    columns = dict.fromkeys(["setting", *(run.title for run in runs)])
-    return make_table("settings", "What differs in the studies", columns, rows)
+    return make_table(
+        "settings", "What differs in the studies", dict.fromkeys(["setting", *(run.title for run in runs)]), rows
+    )
 
 
 def _means(runs: Sequence[_Run]) -> Table:
@@ -82,7 +83,6 @@ def _means(runs: Sequence[_Run]) -> Table:
 
 
 def _within_sites(runs: Sequence[_Run]) -> bool:
-    """In all runs alike, or they cannot be compared."""
     return any(run.results["primary_within_sites"] for run in runs)
 
 
@@ -112,10 +112,14 @@ def _pair(runs: Sequence[_Run]) -> tuple[Table, list[str]]:
             if None in paired.values():
                 why = f"some arms were tested on other rows than in {first.title}; those are not paired"
                 notes.append(f"{run.title}: {why}")
-    columns = {"arm": None, "run": None, "points": points, "SD over seeds": percent, "seeds": str}
     word = primary_word(first.results)
-    note = f"{word[0].upper()}{word[1:]} less that in {first.title}, with the same seeds and test rows.{headline.point}"
-    return make_table("paired", "Paired differences", columns, rows, note), notes
+    return make_table(
+        "paired",
+        "Paired differences",
+        {"arm": None, "run": None, "points": points, "SD over seeds": percent, "seeds": str},
+        rows,
+        f"{word[0].upper()}{word[1:]} less that in {first.title}, with the same seeds and test rows.{headline.point}",
+    ), notes
 
 
 def _predictions(run: _Run) -> pd.DataFrame | None:

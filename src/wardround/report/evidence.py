@@ -73,7 +73,6 @@ class Evidence:
         return [number for number, _ in known], [value for _, value in known]
 
     def last(self, arm: str, column: str) -> float | None:
-        """What a curve ends with."""
         values = self.curve(arm, column)[1]
         return values[-1] if values else None
 
@@ -101,8 +100,7 @@ class Evidence:
 
     @property
     def reference(self) -> str | None:
-        reference = self.study.get("evaluation", {}).get("reference")
-        return str(reference) if reference else None
+        return self.study.get("evaluation", {}).get("reference") or None
 
     @cached_property
     def sites(self) -> list[str]:
@@ -111,8 +109,7 @@ class Evidence:
     @property
     def site_counts(self) -> dict[str, dict[str, Any]]:
         """Rows of each site by role and class, with the first seed."""
-        counts: dict[str, dict[str, Any]] = self.results["sites"][0]["sites"]
-        return counts
+        return dict(self.results["sites"][0]["sites"])
 
     @property
     def variants(self) -> dict[str, Any]:
@@ -176,23 +173,14 @@ class Evidence:
         return {name: arm["uncertainty"] for name, arm in self.arms.items() if arm.get("uncertainty") is not None}
 
     @property
-    def has_uncertainty(self) -> bool:
-        return bool(self.uncertainty or (self.deployed and self.study.get("uncertainty")))
+    def private_arms(self) -> Mapping[str, Any]:
+        """What protects which arm, variants included. Nothing where no arm has [privacy]."""
+        return (self.results.get("privacy") or {}).get("arms") or {}
 
     @property
-    def has_private_arms(self) -> bool:
-        return bool((self.results.get("privacy") or {}).get("arms"))
-
-    @cached_property
     def protected_arms(self) -> dict[str, Any]:
         """Arms of the study as it stands that protect something, by name."""
-        described = (self.results.get("privacy") or {}).get("arms", {})
-        return {name: arm for name, arm in described.items() if name in self.arms or name in self.partial}
-
-    def protection(self, arm: str) -> Mapping[str, Any]:
-        """Nothing where no arm has [privacy]."""
-        protection: Mapping[str, Any] = ((self.results.get("privacy") or {}).get("arms") or {}).get(arm) or {}
-        return protection
+        return {name: arm for name, arm in self.private_arms.items() if name in self.arms or name in self.partial}
 
     @property
     def synthetic(self) -> bool:
@@ -209,13 +197,12 @@ class Evidence:
         return any(shared["rows"] for sites in self.results["leakage"].values() for shared in sites.values())
 
     @cached_property
-    def rates(self) -> dict[str, float]:
-        """Per cent of a site's rows that are of the positive class, where there are two classes and it is known."""
+    def rates(self) -> list[float]:
+        """Per cent of each site's rows that are of the positive class, where there are two classes and it is known."""
         if len(self.classes) != 2 or self.findings:
-            return {}
-        positive = self.classes[1]
-        known = {site: counts for site, counts in self.site_counts.items() if counts["classes"][positive] is not None}
-        return {site: 100 * counts["classes"][positive] / rows_of(counts) for site, counts in known.items()}
+            return []
+        counts = [(site["classes"][self.classes[1]], rows_of(site)) for site in self.site_counts.values()]
+        return [100 * positive / rows for positive, rows in counts if positive is not None]
 
     @cached_property
     def deployment(self) -> Deployment:
@@ -233,11 +220,16 @@ class Evidence:
         return max((arm.get("auc_error_bound") or 0.0 for arm in self.arms.values()), default=0.0)
 
     def tests(self, variant: str = "") -> list[dict[str, Any]]:
-        return [
-            test
-            for test in self.results["tests"]
-            if test["metric"] == self.headline.metric and self.results["arms"][test["arm"]]["variant"] == variant
-        ]
+        """The arms of a variant against the reference, in the primary metric."""
+        return self._primary("tests", variant)
+
+    def benefit(self) -> list[dict[str, Any]]:
+        """Each site in each arm against the same site training alone."""
+        return self._primary("benefit", "")
+
+    def _primary(self, key: str, variant: str) -> list[dict[str, Any]]:
+        entries = [entry for entry in self.results[key] if entry["metric"] == self.headline.metric]
+        return [entry for entry in entries if self.results["arms"][entry["arm"]]["variant"] == variant]
 
     def site_differences(self, arm: str, kind: str) -> list[dict[str, Any]]:
         """An arm against training alone (`alone`, the mean over sites only) or against the `reference`."""
@@ -247,13 +239,6 @@ class Evidence:
     def mean_difference(self, arm: str, kind: str) -> dict[str, Any] | None:
         """On average over sites."""
         return next((entry for entry in self.site_differences(arm, kind) if entry["site"] is None), None)
-
-    def benefit(self, variant: str = "") -> list[dict[str, Any]]:
-        return [
-            entry
-            for entry in self.results["benefit"]
-            if entry["metric"] == self.headline.metric and self.results["arms"][entry["arm"]]["variant"] == variant
-        ]
 
 
 def rows_of(counts: Mapping[str, Any]) -> int:
@@ -309,7 +294,6 @@ def read_attack(folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:
-    """Predictions or summaries must be there for every arm and seed, and be those that the run made."""
     there = _summarised(folder) if results.get("deployed") else _predicted(folder)
     what = base.partition(".")[0]
     selected = {choice["arm"] for choice in results["selection"]}

@@ -10,8 +10,6 @@ from typing import Any
 from wardround.evaluation.comparisons.compare import signed
 
 NONE = "–"
-
-
 FEWEST = 5  # patients that a count must have to be shown
 
 
@@ -136,7 +134,6 @@ def make_table(
 
 
 def without_empty(table: Table) -> Table:
-    """Without columns in which no row has anything."""
     places = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
     rows = [[row[place] for place in places] for row in table.rows]
     return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)

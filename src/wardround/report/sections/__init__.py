@@ -27,13 +27,15 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "findings": lambda evidence: bool(evidence.findings),
     "hospitals": always,
     "approaches": approaches_differ,
-    "uncertainty": lambda evidence: evidence.has_uncertainty,
+    "uncertainty": lambda evidence: bool(
+        evidence.uncertainty or (evidence.deployed and evidence.study.get("uncertainty"))
+    ),
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,
     "privacy.attacks": lambda evidence: evidence.attack is not None,
-    "privacy.spending": lambda evidence: evidence.has_private_arms,
+    "privacy.spending": lambda evidence: bool(evidence.private_arms),
     "appendix.cost": always,
     "limits": always,
     "appendix.citations": always,
@@ -47,7 +49,6 @@ def load_section(name: str) -> Section:
 
 
 def sections_of(evidence: Evidence) -> dict[str, Section]:
-    """Those that apply to a run."""
     return {name: load_section(name) for name, applies in SECTIONS.items() if applies(evidence)}
 
 

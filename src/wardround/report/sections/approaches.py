@@ -72,7 +72,7 @@ def _how(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> str:
     parts = [kinds.get(exchange_kind(arm), str(algorithm))]
     if patient_epsilon(evidence, name) is not None:
         parts.append("noise for every patient")
-    if evidence.protection(name).get("secure_sum") is not None:
+    if evidence.private_arms.get(name, {}).get("secure_sum") is not None:
         parts.append("secure sum")
     method = (arm.get("uncertainty") or {}).get("method", "none")
     if method != "none":
@@ -88,25 +88,28 @@ def approach_table(evidence: Evidence) -> Table:
         figures += [*_figure(approach.f1, decimals), approach.error, approach.megabytes, approach.seconds]
         rows.append([approach.arm, approach.how, *figures, approach.epsilon, *_figure(approach.attack, decimals)])
     within = {f"{headline.word} in sites": headline.shown, "95 % in sites": None} if evidence.ranked_within else {}
-    columns = {
-        "arm": None,
-        "how": None,
-        headline.above(): headline.shown,
-        f"95 % of {headline.word}": None,
-        **within,
-        "F1": decimals,
-        "95 % of F1": None,
-        "calibration error": decimals,
-        **dict.fromkeys(("MB", "seconds", "epsilon"), one_decimal),
-        "attack: AUC": decimals,
-        "95 % of attack": None,
-    }
-    note = (
+    return make_table(
+        "ways",
+        "Ways to train together, side by side",
+        {
+            "arm": None,
+            "how": None,
+            headline.above(): headline.shown,
+            f"95 % of {headline.word}": None,
+            **within,
+            "F1": decimals,
+            "95 % of F1": None,
+            "calibration error": decimals,
+            **dict.fromkeys(("MB", "seconds", "epsilon"), one_decimal),
+            "attack: AUC": decimals,
+            "95 % of attack": None,
+        },
+        rows,
         "Intervals are of 95 %. Calibration error: how far scores are from what happens, on average, before any "
         "correction. MB: tensors sent and received with one seed, on all links. Seconds: of training on this machine, "
-        "arm after arm; the first one also warms it up. Attack: telling from losses who was trained on; 0.5 is a guess."
+        "arm after arm; the first one also warms it up. Attack: telling from losses who was trained on; 0.5 is a "
+        "guess.",
     )
-    return make_table("ways", "Ways to train together, side by side", columns, rows, note)
 
 
 def _figure(figure: Mapping[str, Any] | None, shown: Format) -> list[Any]:
@@ -222,7 +225,6 @@ def _caution(evidence: Evidence) -> str:
 
 
 def _against_reference(evidence: Evidence, arm: str) -> str:
-    """In points, with an interval, where the study has a reference."""
     test = next((test for test in evidence.tests() if test["arm"] == arm), None)
     if arm == evidence.reference:
         return "is the reference"

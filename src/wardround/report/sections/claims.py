@@ -10,11 +10,7 @@ from wardround.report.render.table import NONE, Table, make_table
 from wardround.report.section import Section
 
 AS_IT_STANDS = "as it stands"
-
-
 OTHER = "Other claims"  # of no subject, beside some that have one
-
-
 FEW = 12  # that a terminal shows one by one
 
 
@@ -48,7 +44,6 @@ def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
 
 
 def _shown(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """A claim with its figures in words."""
     form = FigureFormat(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
 
     def text(value: float | None) -> str:
@@ -82,8 +77,12 @@ def claim_count_table(evidence: Evidence) -> Table | None:
         for title, claims in groups.items()
     ]
     rows.append(["all", *(sum(row[place] for row in rows) for place in range(1, len(used) + 2))])
-    columns = {"subject": None, "claims": str, **dict.fromkeys(used, str)}
-    return make_table("claims-by-subject", "Published claims by subject", columns, rows)
+    return make_table(
+        "claims-by-subject",
+        "Published claims by subject",
+        {"subject": None, "claims": str, **dict.fromkeys(used, str)},
+        rows,
+    )
 
 
 PAGE = """

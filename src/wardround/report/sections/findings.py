@@ -3,7 +3,8 @@
 Where fewer than FEWEST test rows have a finding, what counts them is withheld: the counts, and the shares of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from wardround.report.render.style import (
 )
 from wardround.report.render.table import (
     FEWEST,
+    Format,
     Table,
     count_or_few,
     count_text,
@@ -110,14 +112,17 @@ def _thresholds(evidence: Evidence) -> list[str]:
 
 
 def prevalence_table(evidence: Evidence) -> Table | None:
-    """How common each finding is at each site."""
     described = evidence.site_counts
     if len(described) > MOST_COLUMNS:
         return None
     rows = [[name, *(_share(counts, name) for counts in described.values())] for name in evidence.classes]
-    columns = {"finding": None, **{f"{site}, %": percent for site in described}}
-    note = f"Share of a site's rows that have it, with the first seed; withheld where fewer than {FEWEST} have it."
-    return make_table("prevalence", "How common each finding is", columns, rows, note)
+    return make_table(
+        "prevalence",
+        "How common each finding is",
+        {"finding": None, **{f"{site}, %": percent for site in described}},
+        rows,
+        f"Share of a site's rows that have it, with the first seed; withheld where fewer than {FEWEST} have it.",
+    )
 
 
 def _share(counts: Mapping[str, Any], finding: str, scale: int = 1) -> float | None:
@@ -125,51 +130,26 @@ def _share(counts: Mapping[str, Any], finding: str, scale: int = 1) -> float | N
     return None if count is None or 0 < count < FEWEST else scale * count / rows_of(counts)
 
 
-def finding_table(evidence: Evidence) -> Table:
-    """Of the arm that is shown in detail."""
-    return _figures(evidence, "findings", f"Each finding, {evidence.main_arm}", [evidence.main_arm])
-
-
-def all_findings_table(evidence: Evidence) -> Table:
-    return _figures(evidence, "findings-of-all-arms", "Each finding, every arm", list(evidence.arms))
-
-
-def confusion_table(evidence: Evidence) -> Table:
-    title = f"Right and wrong calls of each finding, {evidence.main_arm}"
-    return _confusion("confusion", title, evidence, [evidence.main_arm])
-
-
-def all_confusion_table(evidence: Evidence) -> Table:
-    title = "Right and wrong calls of each finding, every arm"
-    return _confusion("confusion-of-all-arms", title, evidence, list(evidence.arms))
-
-
-def findings_at_sites_table(evidence: Evidence) -> Table | None:
-    title = f"AUC of each finding at each site, {evidence.main_arm}"
-    return _at_sites("findings-at-sites", title, evidence, [evidence.main_arm])
-
-
-def all_findings_at_sites_table(evidence: Evidence) -> Table | None:
-    title = "AUC of each finding at each site, every arm"
-    return _at_sites("findings-at-sites-of-all-arms", title, evidence, list(evidence.arms))
-
-
-def _entries(evidence: Evidence, arms: Sequence[str]) -> list[tuple[list[str], Mapping[str, Any]]]:
-    """Each finding in each arm: the first cells of its row, and its figures."""
+def _entries(evidence: Evidence, all_arms: bool) -> list[tuple[list[str], Mapping[str, Any]]]:
+    """Each finding in the arm that is shown in detail, or in all: the first cells of its row, and its figures."""
     return [
-        ([arm, finding] if len(arms) > 1 else [finding], entry)
-        for arm in arms
+        ([arm, finding] if all_arms else [finding], entry)
+        for arm in (evidence.arms if all_arms else [evidence.main_arm])
         for finding, entry in evidence.arms[arm]["findings"].items()
     ]
 
 
-def _names(arms: Sequence[str]) -> dict[str, None]:
-    return {"arm": None, "finding": None} if len(arms) > 1 else {"finding": None}
+def _table(
+    name: str, title: str, evidence: Evidence, all_arms: bool, columns: Mapping[str, Format], rows: list[Any], note: str
+) -> Table:
+    first: dict[str, Format | None] = {"arm": None, "finding": None} if all_arms else {"finding": None}
+    suffix, of = ("-of-all-arms", "every arm") if all_arms else ("", evidence.main_arm)
+    return make_table(f"{name}{suffix}", f"{title}, {of}", {**first, **columns}, rows, note)
 
 
-def _figures(evidence: Evidence, name: str, title: str, arms: Sequence[str]) -> Table:
+def finding_table(evidence: Evidence, all_arms: bool = False) -> Table:
     rows = []
-    for names, entry in _entries(evidence, arms):
+    for names, entry in _entries(evidence, all_arms):
         figures = {metric: value["mean"] for metric, value in entry["metrics"].items()}
         if is_small(entry):
             figures |= dict.fromkeys(("f1", "sensitivity", "specificity"))
@@ -177,34 +157,34 @@ def _figures(evidence: Evidence, name: str, title: str, arms: Sequence[str]) -> 
         ranked = [figures["auc"], *share_limits(entry["metrics"]["auc"]["interval"])]
         others = [figures[metric] for metric in ("pr_auc", "f1", "brier", "sensitivity", "specificity")]
         rows.append([*names, positives, *ranked, *others, entry["threshold"]["mean"]])
-    columns = ("AUC", "from", "to", "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
-    formats = {**_names(arms), "positives": count_text, **dict.fromkeys(columns, decimals)}
+    numbers = ("AUC", "from", "to", "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
+    columns = {"positives": count_text, **dict.fromkeys(numbers, decimals)}
     average = "" if evidence.seeds == 1 else ", on average over seeds"
     note = f"Positives: test rows that have the finding{average}. AUC with its 95 % interval. {WITHHELD}"
-    return make_table(name, title, formats, rows, note)
+    return _table("findings", "Each finding", evidence, all_arms, columns, rows, note)
 
 
-def _confusion(name: str, title: str, evidence: Evidence, arms: Sequence[str]) -> Table:
+def confusion_table(evidence: Evidence, all_arms: bool = False) -> Table:
     rows = []
-    for names, entry in _entries(evidence, arms):
+    for names, entry in _entries(evidence, all_arms):
         cells = [None if is_small(entry) else count_or_few(entry["confusion"][key]) for key in CELLS.values()]
         rows.append([*names, entry["threshold"]["mean"], *cells])
-    formats = {**_names(arms), "called from": decimals, **dict.fromkeys(CELLS, count_text)}
+    columns = {"called from": decimals, **dict.fromkeys(CELLS, count_text)}
     note = (
         "Test rows, of one seed on average. TP and FN: rows that have the finding, called and missed; "
         f"FP and TN: rows that have it not, called and left alone. {WITHHELD}"
     )
-    return make_table(name, title, formats, rows, note)
+    return _table("confusion", "Right and wrong calls of each finding", evidence, all_arms, columns, rows, note)
 
 
-def _at_sites(name: str, title: str, evidence: Evidence, arms: Sequence[str]) -> Table | None:
+def findings_at_sites_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
     if len(evidence.sites) > MOST_COLUMNS:
         return None
-    entries = _entries(evidence, arms)
+    entries = _entries(evidence, all_arms)
     rows = [[*names, *(auc_at(entry, site) for site in evidence.sites)] for names, entry in entries]
-    formats = {**_names(arms), **dict.fromkeys(evidence.sites, decimals)}
+    columns = dict.fromkeys(evidence.sites, decimals)
     note = f"Each site's own test rows; withheld where fewer than {FEWEST} of them have the finding."
-    return make_table(name, title, formats, rows, note)
+    return _table("findings-at-sites", "AUC of each finding at each site", evidence, all_arms, columns, rows, note)
 
 
 def auc_at(entry: Mapping[str, Any], site: str) -> float | None:
@@ -275,7 +255,6 @@ def _why_no_curve(evidence: Evidence, small: bool) -> str:
 
 
 def auc_by_finding(evidence: Evidence) -> Figure:
-    """Dots with intervals: a row for each finding and one for their mean, a dot for each of few arms."""
     arms, names = evidence.few_arms, ["mean of all", *evidence.findings]
     drawn, axes = single_axes(0.9 + len(names) * max(0.26, 0.11 * len(arms)))
     axes.axvline(0.5, color="grey", linewidth=0.8)
@@ -301,7 +280,6 @@ def prevalence(evidence: Evidence) -> Figure | None:
 
 
 def findings_at_sites(evidence: Evidence) -> Figure | None:
-    """AUC of each finding at each site under the arm that is shown in detail."""
     described = evidence.arms[evidence.main_arm]["findings"]
     figures = [[auc_at(entry, site) for site in evidence.sites] for entry in described.values()]
     values = np.array(figures, dtype=float)
@@ -348,9 +326,9 @@ SECTION = Section(
         finding_table,
         confusion_table,
         findings_at_sites_table,
-        all_findings_table,
-        all_confusion_table,
-        all_findings_at_sites_table,
+        partial(finding_table, all_arms=True),
+        partial(confusion_table, all_arms=True),
+        partial(findings_at_sites_table, all_arms=True),
     ),
     figures={
         "prevalence": Drawing(

@@ -23,13 +23,16 @@ def grid_table(evidence: Evidence) -> Table | None:
     means = {name: evidence.figure(name)["mean"] for name in grid.cells.values()}
     rows = [[line, *(means.get(grid.arm(line, value) or "") for value in grid.values)] for line in grid.lines]
     columns = [headline.above(f"{grid.setting} {value:g}") for value in grid.values]
-    formats = {"arm": None, **dict.fromkeys(columns, headline.shown)}
-    title = f"{headline.title} against {grid.setting}"
-    return make_table("grid", title, formats, rows, "On all sites' test rows.")
+    return make_table(
+        "grid",
+        f"{headline.title} against {grid.setting}",
+        {"arm": None, **dict.fromkeys(columns, headline.shown)},
+        rows,
+        "On all sites' test rows.",
+    )
 
 
 def grid_map(evidence: Evidence) -> Figure | None:
-    """What every cell came to on test rows."""
     grid, headline = _drawn_grid(evidence), evidence.headline
     if grid is None or len(grid.lines) < 2:
         return None
@@ -78,8 +81,7 @@ def grid_lines(evidence: Evidence) -> Figure | None:
     panels = drawn.subplots(1, 2 if both else 1, sharey=True, squeeze=False)[0]
     lines = {line: [grid.arm(line, value) for value in grid.values] for line in grid.lines}
     _draw_lines(evidence, panels[0], lines, _ticks(grid), 2 if both else 3)
-    panels[0].set_xlabel(grid.setting)
-    panels[0].set_ylabel(f"test {headline.word}{headline.unit}")
+    panels[0].set(xlabel=grid.setting, ylabel=f"test {headline.word}{headline.unit}")
     if both:
         columns = sorted(grid.lines, key=lambda line: line not in grid.numbers)
         names = [f"{grid.numbers[line]:g}" if line in grid.numbers else line for line in columns]

@@ -90,7 +90,7 @@ def _likely_reasons(evidence: Evidence, word: str) -> str:
     reasons = (
         f"Likely reasons: the best single model is picked by its test {word}, which no hospital could do beforehand"
     )
-    rates = evidence.rates.values()
+    rates = evidence.rates
     if not rates or max(rates) - min(rates) <= UNLIKE:
         return f"{reasons}."
     return (
@@ -100,7 +100,6 @@ def _likely_reasons(evidence: Evidence, word: str) -> str:
 
 
 def hospital_sentences(evidence: Evidence, site: str) -> list[str]:
-    """Did federation help this hospital?"""
     entries = {
         entry["arm"]: entry
         for entry in evidence.benefit()
@@ -200,9 +199,16 @@ def hospital_table(evidence: Evidence) -> Table | None:
     ]
     for site in evidence.sites:
         columns += [headline.above(site), f"SD, {site}"]
-    formats = {"arm": None, **dict.fromkeys(columns, headline.shown)}
-    title = f"{headline.title} at each site"
-    return compact(evidence, make_table("hospitals", title, formats, rows, "Each site's own test rows."))
+    return compact(
+        evidence,
+        make_table(
+            "hospitals",
+            f"{headline.title} at each site",
+            {"arm": None, **dict.fromkeys(columns, headline.shown)},
+            rows,
+            "Each site's own test rows.",
+        ),
+    )
 
 
 def spread_table(evidence: Evidence) -> Table:
@@ -215,13 +221,16 @@ def spread_table(evidence: Evidence) -> Table:
             ends = [f"{site} ({headline.shown(known[site])})" for site in (worst, best)]
             sd = float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None
             rows.append([name, sd, known[best] - known[worst], *ends])
-    columns = {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None}
-    note = f"Of the sites' means of {headline.word}, in points: hundredths."
-    return make_table("spread", "How evenly the sites are served", columns, rows, note)
+    return make_table(
+        "spread",
+        "How evenly the sites are served",
+        {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None},
+        rows,
+        f"Of the sites' means of {headline.word}, in points: hundredths.",
+    )
 
 
 def _difference_columns(headline: Headline) -> dict[str, Format | None]:
-    """A difference and its interval."""
     return dict.fromkeys((headline.points, "from", "to"), headline.difference)
 
 
@@ -247,12 +256,16 @@ def _difference_table(
     name: str, title: str, entries: Sequence[Mapping[str, Any]], headline: Headline, note: str
 ) -> Table:
     rows = [[e["arm"], e["site"], e["difference"], *limits(e["interval"]), e["p_value"], e["verdict"]] for e in entries]
-    columns = {"arm": None, "site": None, **_difference_columns(headline), "p": p_text, "verdict": None}
-    return make_table(name, title, columns, rows, note)
+    return make_table(
+        name,
+        title,
+        {"arm": None, "site": None, **_difference_columns(headline), "p": p_text, "verdict": None},
+        rows,
+        note,
+    )
 
 
 def site_difference_table(evidence: Evidence) -> Table:
-    """Each hospital counts the same here, however many rows it has."""
     headline, rows = evidence.headline, []
     for name, arm in evidence.arms.items():
         mean = arm["within_sites"].get(headline.metric)
@@ -266,9 +279,15 @@ def site_difference_table(evidence: Evidence) -> Table:
     means = (headline.above("mean over sites"), "its lower limit", "its upper limit")
     rivals = ("alone", evidence.reference or "the reference")
     differences = [column for rival in rivals for column in (f"against {rival}", f"from ({rival})", f"to ({rival})")]
-    columns = {"arm": None, **dict.fromkeys(means, headline.shown), **dict.fromkeys(differences, headline.difference)}
-    note = f"Each site counts the same. Differences are paired. {corrected(evidence)}{headline.point}"
-    return without_empty(make_table("across-sites", "On average over sites", columns, rows, note))
+    return without_empty(
+        make_table(
+            "across-sites",
+            "On average over sites",
+            {"arm": None, **dict.fromkeys(means, headline.shown), **dict.fromkeys(differences, headline.difference)},
+            rows,
+            f"Each site counts the same. Differences are paired. {corrected(evidence)}{headline.point}",
+        )
+    )
 
 
 def best_single_table(evidence: Evidence) -> Table | None:
@@ -284,17 +303,22 @@ def best_single_table(evidence: Evidence) -> Table | None:
         ]
         for entry in entries
     ]
-    columns = {
-        "arm": None,
-        "site": None,
-        "best single model from": None,
-        headline.above(f"its {headline.word}"): headline.shown,
-        **_difference_columns(headline),
-        "verdict": None,
-    }
     note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there. "
     note += f"95 % CI, corrected for the {entries[0]['comparisons']} rows of this table."
-    return make_table("best-single", "Against the best single-hospital model", columns, rows, note)
+    return make_table(
+        "best-single",
+        "Against the best single-hospital model",
+        {
+            "arm": None,
+            "site": None,
+            "best single model from": None,
+            headline.above(f"its {headline.word}"): headline.shown,
+            **_difference_columns(headline),
+            "verdict": None,
+        },
+        rows,
+        note,
+    )
 
 
 def external_table(evidence: Evidence) -> Table:
@@ -309,15 +333,19 @@ def external_table(evidence: Evidence) -> Table:
             own = evidence.arms[evidence.local]["sites"].get(outside[0]) if evidence.local else None
             means = [main["mean"], *share_limits(main["interval"]), figures[other]["mean"]]
             rows.append([outside[0], arm["algorithm"]["name"], *means, mean_sd(own and own[headline.metric])[0]])
-    columns = {
-        "left out": None,
-        "algorithm": None,
-        **dict.fromkeys((headline.above(), "from", "to"), headline.shown),
-        HEADLINES[other].word: decimals,
-        headline.above("its own model"): headline.shown,
-    }
-    note = "Trained by all other hospitals, tested at the one that took no part; beside it, its own model."
-    return make_table("external", "A hospital left out, as an external test", columns, rows, note)
+    return make_table(
+        "external",
+        "A hospital left out, as an external test",
+        {
+            "left out": None,
+            "algorithm": None,
+            **dict.fromkeys((headline.above(), "from", "to"), headline.shown),
+            HEADLINES[other].word: decimals,
+            headline.above("its own model"): headline.shown,
+        },
+        rows,
+        "Trained by all other hospitals, tested at the one that took no part; beside it, its own model.",
+    )
 
 
 def number_table(evidence: Evidence) -> Table | None:
@@ -330,12 +358,15 @@ def number_table(evidence: Evidence) -> Table | None:
         figures = [x for part in (inside, outside) for x in (part.get("mean"), *share_limits(part.get("interval")))]
         rows.append([entry["algorithm"], entry["sites"], entry["combinations"], *figures])
     shown = (headline.above("taking part"), "from", "to", headline.above("outside"), "from ", "to ")
-    columns = {"algorithm": None, "hospitals": str, "combinations": str, **dict.fromkeys(shown, headline.shown)}
-    return make_table("number-of-sites", f"{headline.title} against the number of hospitals", columns, rows)
+    return make_table(
+        "number-of-sites",
+        f"{headline.title} against the number of hospitals",
+        {"algorithm": None, "hospitals": str, "combinations": str, **dict.fromkeys(shown, headline.shown)},
+        rows,
+    )
 
 
 def hospitals(evidence: Evidence) -> Figure | None:
-    """Each arm at each site."""
     sites, arms, headline = evidence.sites, list(evidence.arms), evidence.headline
     if not 1 < len(sites) <= MOST_PANELS:
         return None
@@ -391,7 +422,6 @@ def _compared_with_alone(evidence: Evidence, known: set[str]) -> list[str]:
 
 
 def elsewhere(evidence: Evidence) -> Figure | None:
-    """Where a model was trained against where it was tested."""
     arms = [arm for arm in evidence.partial.values() if len(arm["sites"]) <= MOST_PANELS]
     if not arms:
         return None
@@ -409,8 +439,7 @@ def elsewhere(evidence: Evidence) -> Figure | None:
             axes.text(j, i, text, ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(sites)), sites)
     axes.set_yticks(range(len(rows)), [trained.replace("+", " + ") for trained in rows])
-    axes.set_xlabel("tested at (· took part in training)")
-    axes.set_ylabel("trained at")
+    axes.set(xlabel="tested at (· took part in training)", ylabel="trained at")
     axes.grid(visible=False)
     drawn.colorbar(image, ax=axes, label=f"{headline.word}{headline.unit}")
     return drawn
@@ -436,8 +465,7 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
             label = title if place == 0 else None
             bar(axes, figures, size + aside, headline.scale, colour, mark, label, upright=True)
     axes.set_xticks(sorted({entry["sites"] for entry in entries}))
-    axes.set_xlabel("hospitals that train together")
-    axes.set_ylabel(f"mean {headline.word}{headline.unit}")
+    axes.set(xlabel="hospitals that train together", ylabel=f"mean {headline.word}{headline.unit}")
     legend(drawn, loc="outside lower center", ncols=2)
     return drawn
 

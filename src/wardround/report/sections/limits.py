@@ -49,7 +49,6 @@ def limits(evidence: Evidence) -> list[str]:
 
 
 def _on_seeds(evidence: Evidence) -> list[str]:
-    """What the intervals speak of, and how far they can be trusted."""
     lines = []
     if evidence.seeds > 1 and evidence.results["interval"]["method"].startswith("corrected"):
         lines.append(

@@ -73,15 +73,23 @@ def arm_table(evidence: Evidence) -> Table:
             " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "
             f"and may be off by up to {evidence.auc_error_bound:.3f}."
         )
-    columns = {
-        "arm": None,
-        headline.above(evidence.primary_word): shown,
-        **dict.fromkeys(("SD", "from", "to"), shown),
-        **dict.fromkeys(map(headline.above, over_all_rows.values()), shown),
-        **dict.fromkeys(others.values(), decimals),
-        "KB": one_decimal,
-    }
-    return compact(evidence, make_table("arms", "All arms", columns, rows, note))
+    return compact(
+        evidence,
+        make_table(
+            "arms",
+            "All arms",
+            {
+                "arm": None,
+                headline.above(evidence.primary_word): shown,
+                **dict.fromkeys(("SD", "from", "to"), shown),
+                **dict.fromkeys(map(headline.above, over_all_rows.values()), shown),
+                **dict.fromkeys(others.values(), decimals),
+                "KB": one_decimal,
+            },
+            rows,
+            note,
+        ),
+    )
 
 
 def variant_table(evidence: Evidence) -> Table | None:
@@ -96,9 +104,13 @@ def variant_table(evidence: Evidence) -> Table | None:
     columns = [headline.above("as it stands"), "SD"]
     for variant in variants:
         columns += [headline.above(variant), f"SD, {variant}"]
-    note = " ".join(f"{name}: {variant['text']}." for name, variant in evidence.variants.items())
-    formats = {"arm": None, **dict.fromkeys(columns, headline.shown)}
-    return make_table("variants", f"{headline.title} in the variants of the study", formats, rows, note)
+    return make_table(
+        "variants",
+        f"{headline.title} in the variants of the study",
+        {"arm": None, **dict.fromkeys(columns, headline.shown)},
+        rows,
+        " ".join(f"{name}: {variant['text']}." for name, variant in evidence.variants.items()),
+    )
 
 
 def calibration_table(evidence: Evidence) -> Table:
@@ -109,8 +121,13 @@ def calibration_table(evidence: Evidence) -> Table:
             brier = arm["metrics"]["brier"]["mean"]
             rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], brier])
     columns = ("slope", "from", "to", "intercept", "from ", "to ", "Brier")
-    note = "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme."
-    return make_table("calibration", "Calibration", {"arm": None, **dict.fromkeys(columns, decimals)}, rows, note)
+    return make_table(
+        "calibration",
+        "Calibration",
+        {"arm": None, **dict.fromkeys(columns, decimals)},
+        rows,
+        "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme.",
+    )
 
 
 def subgroup_table(evidence: Evidence) -> Table:
@@ -127,17 +144,25 @@ def subgroup_table(evidence: Evidence) -> Table:
                     means = [entry["metrics"][metric]["mean"] for metric in others]
                     figures = [entry["rows"], main["mean"], *share_limits(main["interval"]), *means]
                 rows.append([name, f"{kind}: {group}", *figures])
-    columns = {
-        "arm": None,
-        "group": None,
-        "rows": one_decimal,
-        **dict.fromkeys((headline.above(), "from", "to"), shown),
-        **dict.fromkeys(((METRICS | OF_FINDINGS)[metric] for metric in others), decimals),
-    }
     note = "Rows: mean test rows per seed. A group with fewer than 10 is suppressed."
     if evidence.deployed:
         note = f"Rows: mean test rows per seed, at the sites at which the group has {evidence.smallest_group} or more."
-    return compact(evidence, make_table("subgroups", groups_title(evidence), columns, rows, note))
+    return compact(
+        evidence,
+        make_table(
+            "subgroups",
+            groups_title(evidence),
+            {
+                "arm": None,
+                "group": None,
+                "rows": one_decimal,
+                **dict.fromkeys((headline.above(), "from", "to"), shown),
+                **dict.fromkeys(((METRICS | OF_FINDINGS)[metric] for metric in others), decimals),
+            },
+            rows,
+            note,
+        ),
+    )
 
 
 def groups_title(evidence: Evidence) -> str:
@@ -151,14 +176,21 @@ def sweep_table(evidence: Evidence) -> Table:
             converged = evidence.arms[name]["convergence"]
             figures = [*mean_sd(evidence.figure(name)), *mean_sd(converged["rounds_to_95_percent"])]
             rows.append([family, f"{setting} {value:g}", *figures, converged["mean_change"]])
-    columns = {
-        "arm": None,
-        "value": None,
-        **dict.fromkeys((evidence.headline.above(), "SD"), evidence.headline.shown),
-        **dict.fromkeys(("rounds to 95 %", "SD "), one_decimal),
-        "weight change per round": decimals,
-    }
-    return compact(evidence, make_table("sweep", "The swept setting", columns, rows))
+    return compact(
+        evidence,
+        make_table(
+            "sweep",
+            "The swept setting",
+            {
+                "arm": None,
+                "value": None,
+                **dict.fromkeys((evidence.headline.above(), "SD"), evidence.headline.shown),
+                **dict.fromkeys(("rounds to 95 %", "SD "), one_decimal),
+                "weight change per round": decimals,
+            },
+            rows,
+        ),
+    )
 
 
 def selection_table(evidence: Evidence) -> Table:
@@ -173,9 +205,13 @@ def selection_table(evidence: Evidence) -> Table:
         where = f"at {selection.get('site')}, with models trained without it"
         where += ", on patients whom nobody else trains on or tests"
     metric = next((choice["metric"] for choice in evidence.results["selection"]), evidence.headline.metric)
-    columns = {"arm": None, "value": None, "score": decimals, "seeds that chose it": str}
-    note = f"Mean {HEADLINES[metric].word} {where}. Ties go to the first value. Test rows had no say."
-    return make_table("selection", "How the value was selected", columns, rows, note)
+    return make_table(
+        "selection",
+        "How the value was selected",
+        {"arm": None, "value": None, "score": decimals, "seeds that chose it": str},
+        rows,
+        f"Mean {HEADLINES[metric].word} {where}. Ties go to the first value. Test rows had no say.",
+    )
 
 
 def sides_table(evidence: Evidence) -> Table | None:
@@ -185,15 +221,22 @@ def sides_table(evidence: Evidence) -> Table | None:
         return None
     curves = [f"{role}_{figure}" for figure in (headline.metric, "loss") for role in ROLES]
     rows = [[name, *(evidence.last(name, curve) for curve in curves)] for name in evidence.arms]
-    columns = {
-        "arm": None,
-        **{headline.above(f"{role} {headline.word}"): headline.shown for role in ROLES},
-        **{f"{role} loss": decimals for role in ROLES},
-    }
     note = "After the last round, over all sites' rows together."
     if evidence.findings:
         note += " Loss without the weights that training gave to findings."
-    return without_empty(make_table("sides", "On training, validation and test rows", columns, rows, note))
+    return without_empty(
+        make_table(
+            "sides",
+            "On training, validation and test rows",
+            {
+                "arm": None,
+                **{headline.above(f"{role} {headline.word}"): headline.shown for role in ROLES},
+                **{f"{role} loss": decimals for role in ROLES},
+            },
+            rows,
+            note,
+        )
+    )
 
 
 def comparison_sentences(evidence: Evidence) -> list[str]:
@@ -201,7 +244,6 @@ def comparison_sentences(evidence: Evidence) -> list[str]:
 
 
 def overall(evidence: Evidence) -> Figure:
-    """Every arm's primary metric with its interval; variants beside the study as it stands."""
     headline, arms, variants = evidence.headline, list(evidence.arms), ["", *evidence.variants]
     drawn, axes = single_axes(1.0 + 0.14 * len(arms) * max(len(variants), 2))
     for number, variant in enumerate(variants):
@@ -238,7 +280,6 @@ def differences(evidence: Evidence) -> Figure | None:
 
 
 def calibration(evidence: Evidence) -> Figure | None:
-    """Reliability diagram: what was predicted against what happened."""
     arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["calibration"]]
     if not arms:
         return None
@@ -249,8 +290,7 @@ def calibration(evidence: Evidence) -> Figure | None:
         look = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1, "label": arm}
         colour = looks(evidence, arm)["color"]
         axes.plot([b["score"] for b in bins], [b["positive"] for b in bins], color=colour, linestyle="-", **look)
-    axes.set_xlabel("mean score")
-    axes.set_ylabel(f"share with {evidence.classes[1]}")
+    axes.set(xlabel="mean score", ylabel=f"share with {evidence.classes[1]}")
     axes.set_aspect("equal")
     legend(drawn, loc="outside right center")
     return drawn
@@ -269,8 +309,7 @@ def decision_curve(evidence: Evidence) -> Figure | None:
     axes.plot(first["threshold"], first["treat_all"], color="grey", linestyle="--", label="act on all")
     axes.axhline(0, color="grey", linestyle=":", label="act on none")
     top = max(max(curve["net_benefit"]) for curve in curves.values())
-    axes.set_ylim(-0.12 * top, 1.1 * top)
-    axes.set_xlabel("threshold: the risk from which one would act")
+    axes.set(ylim=(-0.12 * top, 1.1 * top), xlabel="threshold: the risk from which one would act")
     axes.set_ylabel("net benefit")
     legend(drawn, loc="outside right center")
     return drawn
@@ -302,7 +341,6 @@ def subgroups(evidence: Evidence) -> Figure | None:
 
 
 def sweep(evidence: Evidence) -> Figure | None:
-    """An ablation: the figure, rounds and weight change against the swept value."""
     swept = swept_values(evidence)
     if not swept:
         return None
@@ -353,7 +391,6 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Fig
 
 
 def _data_title(evidence: Evidence, name: str) -> str:
-    """What is different about this arm's data."""
     options = [arm["data"] for arm in evidence.arms.values()]
     common = {key for key, value in options[0].items() if all(other.get(key) == value for other in options)}
     changed = {key: value for key, value in evidence.arms[name]["data"].items() if key not in common}

@@ -40,17 +40,25 @@ def site_table(evidence: Evidence) -> Table:
     note = f"Between sites: {', '.join(measures)}."
     if evidence.deployed:
         note += " How far apart their features are (MMD) cannot be known without rows, which stay at their hospital."
-    columns = {
-        "site": None,
-        "rows": str,
-        "train": str,
-        "validation": str,
-        "test": str,
-        f"{positive or 'positive'}, %": percent,
-        "mean age": one_decimal,
-        "SD of age": one_decimal,
-    }
-    return compact(evidence, make_table("sites", "The sites, with the first seed", columns, rows, note))
+    return compact(
+        evidence,
+        make_table(
+            "sites",
+            "The sites, with the first seed",
+            {
+                "site": None,
+                "rows": str,
+                "train": str,
+                "validation": str,
+                "test": str,
+                f"{positive or 'positive'}, %": percent,
+                "mean age": one_decimal,
+                "SD of age": one_decimal,
+            },
+            rows,
+            note,
+        ),
+    )
 
 
 def _positive_share(evidence: Evidence, counts: Mapping[str, Any], positive: str | None) -> float | None:
@@ -68,9 +76,13 @@ def schema_table(evidence: Evidence) -> Table | None:
     rows = [[name, *(_recorded(column["sites"].get(site)) for site in sites)] for name, column in columns.items()]
     if not any(share == 0 for _, *shares in rows for share in shares):
         return None
-    note = "Per cent of a site's rows that have a value; an empty cell stands for so few that they are not told."
-    formats = {"column": None, **dict.fromkeys(sites, _share_or_never)}
-    return make_table("schemas", "Which columns each site records", formats, rows, note)
+    return make_table(
+        "schemas",
+        "Which columns each site records",
+        {"column": None, **dict.fromkeys(sites, _share_or_never)},
+        rows,
+        "Per cent of a site's rows that have a value; an empty cell stands for so few that they are not told.",
+    )
 
 
 def _recorded(column: Mapping[str, Any] | None) -> float | None:
@@ -104,8 +116,13 @@ def heterogeneity_table(evidence: Evidence) -> Table | None:
     pairs = described[0]["heterogeneity"]["pairs"]
     rows = [[f"{pair['site_a']}, {pair['site_b']}", *(pair[key] for key in measures)] for pair in pairs]
     note = "With the first seed. JS is 0 for equal shares of the findings and 1 for none in common; KL is in nats."
-    formats = {"pair": None, **dict.fromkeys(measures.values(), decimals)}
-    return make_table("heterogeneity", "How different each pair of sites is", formats, rows, note)
+    return make_table(
+        "heterogeneity",
+        "How different each pair of sites is",
+        {"pair": None, **dict.fromkeys(measures.values(), decimals)},
+        rows,
+        note,
+    )
 
 
 def leakage_table(evidence: Evidence) -> Table | None:
@@ -116,9 +133,13 @@ def leakage_table(evidence: Evidence) -> Table | None:
     ]
     if not any(row[3] for row in rows):
         return None
-    columns = {"study": None, "site": None, "test rows": str, "also trained on": one_decimal, "share, %": percent}
-    note = "Test rows whose patient is among some site's training rows, on average over seeds."
-    return make_table("leakage", "Patients on both sides", columns, rows, note)
+    return make_table(
+        "leakage",
+        "Patients on both sides",
+        {"study": None, "site": None, "test rows": str, "also trained on": one_decimal, "share, %": percent},
+        rows,
+        "Test rows whose patient is among some site's training rows, on average over seeds.",
+    )
 
 
 def sites(evidence: Evidence) -> Figure | None:
@@ -180,7 +201,6 @@ def correlation(evidence: Evidence) -> Figure | None:
 
 
 def distributions(evidence: Evidence) -> Figure | None:
-    """Each column before sites form (grey) and at each site (lines)."""
     columns = evidence.results["columns"]
     if columns is None:
         return None

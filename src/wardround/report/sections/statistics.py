@@ -15,19 +15,25 @@ def test_table(evidence: Evidence) -> Table:
         alone = test["uncorrected"] or {"interval": None, "p_value": None}
         figures = [test["difference"], *limits(test["interval"]), test["p_value"], *limits(alone["interval"])]
         rows.append([test["arm"], *figures, alone["p_value"], test["p_value_holm"]])
-    columns = {
-        "arm": None,
-        **dict.fromkeys((headline.points, "from", "to"), headline.difference),
-        "p": p_text,
-        **dict.fromkeys(("from, by itself", "to, by itself"), headline.difference),
-        **dict.fromkeys(("p by itself", "p, Holm"), p_text),
-    }
     note = (
         f"{headline.title} against the reference; {evidence.results['interval']['method']}. {corrected(evidence)} By "
         "itself: as if there were no other comparison. Holm's p-values are corrected too, but have no intervals."
     )
-    title = f"Comparisons with {evidence.reference}"
-    return without_empty(make_table("tests", title, columns, rows, f"{note}{headline.point}"))
+    return without_empty(
+        make_table(
+            "tests",
+            f"Comparisons with {evidence.reference}",
+            {
+                "arm": None,
+                **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+                "p": p_text,
+                **dict.fromkeys(("from, by itself", "to, by itself"), headline.difference),
+                **dict.fromkeys(("p by itself", "p, Holm"), p_text),
+            },
+            rows,
+            f"{note}{headline.point}",
+        )
+    )
 
 
 def _tests(evidence: Evidence) -> list[dict[str, Any]]:
@@ -36,25 +42,31 @@ def _tests(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def other_test_table(evidence: Evidence) -> Table:
-    """What others would have printed of the same comparisons."""
     rows = []
     for test in _tests(evidence):
         bootstrap = limits(test["bootstrap"]["interval"] if test["bootstrap"] else None)
         figures = [test["p_value_paired"], test["p_value_independent"], *test["effect"].values()]
         rows.append([test["arm"], test["difference"], *bootstrap, *figures])
-    columns = {
-        "arm": None,
-        **dict.fromkeys((evidence.headline.points, "BCa from", "BCa to"), evidence.headline.difference),
-        **dict.fromkeys(("p, paired t", "p, independent t"), p_text),
-        **dict.fromkeys(("d (paired)", "d (independent)"), decimals),
-    }
     note = (
         "For comparison with publications; no verdict of this report follows from them, and none is corrected. Both "
         "t-tests take seeds for independent studies, and reject too often. BCa: a bootstrap, d: Cohen's effect sizes."
     )
     if evidence.deployed:
         note += f" The bootstrap draws seeds anew and not patients, because {STAY}."
-    return without_empty(make_table("tests-as-published", "The same by other methods", columns, rows, note))
+    return without_empty(
+        make_table(
+            "tests-as-published",
+            "The same by other methods",
+            {
+                "arm": None,
+                **dict.fromkeys((evidence.headline.points, "BCa from", "BCa to"), evidence.headline.difference),
+                **dict.fromkeys(("p, paired t", "p, independent t"), p_text),
+                **dict.fromkeys(("d (paired)", "d (independent)"), decimals),
+            },
+            rows,
+            note,
+        )
+    )
 
 
 PAGE = """

@@ -114,24 +114,29 @@ def region_table(evidence: Evidence) -> Table:
                 figures = [*means, difference["difference"], *limits(difference["interval"]), verdict]
             test = None if entry["test"] is None else whole(entry["test"])
             rows.append([name, region, len(entry["sites"]), entry["train"], test, *figures])
-    columns = {
-        "arm": None,
-        "region": None,
-        "sites": str,
-        "training rows": str,
-        "test rows": count_text,
-        headline.above(f"own model: {headline.word}"): headline.shown,
-        headline.above(f"model of all: {headline.word}"): headline.shown,
-        **dict.fromkeys((f"own less all, {headline.points}", "from", "to"), headline.difference),
-        "verdict": None,
-    }
     note = (
         "A region's own model is the one that it had before the last average over regions. Both are scored on the test "
         f"rows of the region's sites; the difference is paired, with its 95 % CI, corrected for the "
         f"number of regions.{headline.point}"
     )
     note = " ".join([note, *_deployed_notes(evidence)])
-    return make_table("regions", "Each region's own model beside the model of all", columns, rows, note)
+    return make_table(
+        "regions",
+        "Each region's own model beside the model of all",
+        {
+            "arm": None,
+            "region": None,
+            "sites": str,
+            "training rows": str,
+            "test rows": count_text,
+            headline.above(f"own model: {headline.word}"): headline.shown,
+            headline.above(f"model of all: {headline.word}"): headline.shown,
+            **dict.fromkeys((f"own less all, {headline.points}", "from", "to"), headline.difference),
+            "verdict": None,
+        },
+        rows,
+        note,
+    )
 
 
 def _deployed_notes(evidence: Evidence) -> list[str]:
@@ -168,18 +173,21 @@ def link_table(evidence: Evidence) -> Table:
             down, up = (link[direction] / 1000 for direction in ("bytes_down", "bytes_up"))
             messages = [whole(link[direction]) for direction in ("messages_down", "messages_up")]
             rows.append([name, title, *messages, down, up, (link["bytes_down"] + link["bytes_up"]) / 1000 / rounds])
-    columns = {
-        "arm": None,
-        "between": None,
-        **dict.fromkeys(("messages down", "messages up"), count_text),
-        **dict.fromkeys(("KB down", "KB up", "KB a round"), one_decimal),
-    }
-    note = "Of one seed: tensors without framing. Down is towards the sites. Flat: as many rounds without regions."
-    return make_table("links", "What each kind of link carried", columns, rows, note)
+    return make_table(
+        "links",
+        "What each kind of link carried",
+        {
+            "arm": None,
+            "between": None,
+            **dict.fromkeys(("messages down", "messages up"), count_text),
+            **dict.fromkeys(("KB down", "KB up", "KB a round"), one_decimal),
+        },
+        rows,
+        "Of one seed: tensors without framing. Down is towards the sites. Flat: as many rounds without regions.",
+    )
 
 
 def privacy_sentences(evidence: Evidence) -> list[str]:
-    """Who sees what, where there are regions, and what left a party."""
     sentences = []
     regional, vertical = evidence.topologies("hierarchical"), evidence.topologies("vertical")
     if regional:
@@ -282,7 +290,6 @@ def _noise(arm: str, embeddings: Mapping[str, Any]) -> str:
 
 
 def missing_party_table(evidence: Evidence) -> Table:
-    """With all parties and without each, on the same rows."""
     headline, rows = evidence.headline, []
     for name, topology in evidence.topologies("vertical").items():
         complete = evidence.arms[name]["metrics"][headline.metric]["mean"]
@@ -291,16 +298,20 @@ def missing_party_table(evidence: Evidence) -> Table:
             change = [difference["difference"], *limits(difference["interval"])]
             verdict = WITHOUT_PARTY.get(difference["verdict"], difference["verdict"])
             rows.append([name, party, complete, without, *change, verdict])
-    columns = {
-        "arm": None,
-        "missing": None,
-        headline.above(f"with it: {headline.word}"): headline.shown,
-        headline.above(f"without it: {headline.word}"): headline.shown,
-        **dict.fromkeys((headline.points, "from", "to"), headline.difference),
-        "verdict": None,
-    }
-    note = f"All test rows; the difference is paired, with its 95 % interval.{headline.point}"
-    return make_table("missing-parties", "While a party is missing", columns, rows, note)
+    return make_table(
+        "missing-parties",
+        "While a party is missing",
+        {
+            "arm": None,
+            "missing": None,
+            headline.above(f"with it: {headline.word}"): headline.shown,
+            headline.above(f"without it: {headline.word}"): headline.shown,
+            **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+            "verdict": None,
+        },
+        rows,
+        f"All test rows; the difference is paired, with its 95 % interval.{headline.point}",
+    )
 
 
 def exchange_table(evidence: Evidence) -> Table:
@@ -310,15 +321,19 @@ def exchange_table(evidence: Evidence) -> Table:
         counts = [matched.get("common"), matched.get("train"), whole(cost["exchanges"])]
         sizes = [cost["bytes_up"] / 1e6, cost["bytes_down"] / 1e6]
         rows.append([name, topology["labels"], topology["block"], *counts, *sizes])
-    columns = {
-        "arm": None,
-        "labels at": None,
-        "batches in a block": str,
-        **dict.fromkeys(("patients in common", "rows that train", "exchanges"), count_text),
-        **dict.fromkeys(("MB of embeddings", "MB of gradients"), one_decimal),
-    }
-    note = "Of one seed, tensors without framing. An exchange: embeddings one way and their gradients the other."
-    return make_table("exchanges", "What parties exchanged", columns, rows, note)
+    return make_table(
+        "exchanges",
+        "What parties exchanged",
+        {
+            "arm": None,
+            "labels at": None,
+            "batches in a block": str,
+            **dict.fromkeys(("patients in common", "rows that train", "exchanges"), count_text),
+            **dict.fromkeys(("MB of embeddings", "MB of gradients"), one_decimal),
+        },
+        rows,
+        "Of one seed, tensors without framing. An exchange: embeddings one way and their gradients the other.",
+    )
 
 
 def regions_tree(evidence: Evidence) -> Figure | None:
@@ -330,8 +345,7 @@ def regions_tree(evidence: Evidence) -> Figure | None:
     height = 0.45 + LINE * sum(max(count, 2) + 0.6 for count in lines)
     drawn = Figure(figsize=(WIDTH, height))
     axes = drawn.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, 1)
-    axes.set_ylim(height, 0)
+    axes.set(xlim=(0, 1), ylim=(height, 0))
     axes.axis("off")
     middles, top = [], 0.4
     for number, ((name, region), count) in enumerate(zip(topology["regions"].items(), lines, strict=True)):
@@ -373,7 +387,6 @@ def _short(name: str) -> str:
 
 
 def regional_models(evidence: Evidence) -> Figure | None:
-    """Own model and model of all in each region, of every arm that has regions."""
     headline = evidence.headline
     scored = {
         (name, region): entry["metrics"]

@@ -230,7 +230,6 @@ def _without_cuts(arm: str, summary: Summary) -> str:
 
 
 def _others(evidence: Evidence, arm: str) -> str:
-    """Whom referral helps, among the other arms."""
     metric, word = evidence.referral_headline.metric, evidence.referral_headline.word
     verdicts = {
         name: summary["referral"]["at"]["figures"][metric]["difference"]["verdict"]
@@ -295,7 +294,6 @@ def _noticed(values: Mapping[str, float]) -> str:
 
 
 def uncertainty_table(evidence: Evidence) -> Table:
-    """Calibration and sets of every arm."""
     rows = []
     for name, summary in evidence.uncertainty.items():
         sets, method = summary["sets"], summary["method"]
@@ -304,13 +302,19 @@ def uncertainty_table(evidence: Evidence) -> Table:
         source = "one score" if method == "none" else f"{method}, {summary['passes']}"
         rows.append([name, source, *_calibration(summary["calibration"]), *shares, added])
     columns = ("sets hold, %", _positive_column(evidence), "one answer, %", "several, %", "call added, %")
-    formats = {"arm": None, "from": None, **CALIBRATION, **dict.fromkeys(columns, percent)}
-    note = (
-        f"{OFF}By chance: what scores that are exactly right would show with so few rows. Sets: per cent of test rows "
-        "whose set holds the right answer; all sites together, by each site's own cuts. Call added: the score would "
-        "have ruled out the call itself; such rows are referred."
+    return without_empty(
+        make_table(
+            "sureness",
+            "Whether scores come true, and sets of answers",
+            {"arm": None, "from": None, **CALIBRATION, **dict.fromkeys(columns, percent)},
+            rows,
+            f"{OFF}By chance: what scores that are exactly right would show with so few rows. Sets: per cent of test "
+            "rows "
+            "whose set holds the right answer; all sites together, by each site's own cuts. Call added: the score "
+            "would "
+            "have ruled out the call itself; such rows are referred.",
+        )
     )
-    return without_empty(make_table("sureness", "Whether scores come true, and sets of answers", formats, rows, note))
 
 
 def referral_table(evidence: Evidence) -> Table:
@@ -330,15 +334,6 @@ def referral_table(evidence: Evidence) -> Table:
         rows.append([name, at["referred"], *change, *others, auc["mean"], *limits(auc["interval"])])
     word, form = ("accuracy, %", percent) if second == "accuracy" else ("AUC", decimals)
     doubt_columns = ("doubt when right", "when wrong", "AUC of telling wrong", "from ", "to ")
-    columns = {
-        "arm": None,
-        "referred, %": percent,
-        headline.above(f"{headline.word} on all"): headline.shown,
-        headline.above("on the rest"): headline.shown,
-        **dict.fromkeys(("points", "from", "to"), points),
-        **dict.fromkeys((f"{word} on all", f"{word} on rest"), form),
-        **dict.fromkeys(doubt_columns, decimals),
-    }
     note = (
         "Referred: test rows above a cut that each site's validation rows have chosen, and those whose call had to be "
         "added to its set. Points: the rest less all rows, "
@@ -350,8 +345,21 @@ def referral_table(evidence: Evidence) -> Table:
             f" AUC is the mean of the sites' own in every arm, because in {listed(evidence.own_models)} sites predict "
             "with models of their own."
         )
-    title = "What is left when the least clear rows are referred, and whether doubt points at errors"
-    return make_table("referral", title, columns, rows, note)
+    return make_table(
+        "referral",
+        "What is left when the least clear rows are referred, and whether doubt points at errors",
+        {
+            "arm": None,
+            "referred, %": percent,
+            headline.above(f"{headline.word} on all"): headline.shown,
+            headline.above("on the rest"): headline.shown,
+            **dict.fromkeys(("points", "from", "to"), points),
+            **dict.fromkeys((f"{word} on all", f"{word} on rest"), form),
+            **dict.fromkeys(doubt_columns, decimals),
+        },
+        rows,
+        note,
+    )
 
 
 def uncertainty_at_sites_table(evidence: Evidence) -> Table:
@@ -366,27 +374,32 @@ def uncertainty_at_sites_table(evidence: Evidence) -> Table:
             usable = has_cuts(summary, site)
             rows.append([name, site, *counts, *calibration, *(at_cuts if usable else [None] * len(at_cuts))])
     shares_of = (_positive_column(evidence), "one answer, %", "referred, %")
-    columns = {
-        "arm": None,
-        "site": None,
-        **dict.fromkeys(("validation rows", "test rows"), count_text),
-        "temperature": "{:.2f}".format,
-        **CALIBRATION,
-        **dict.fromkeys(("sets hold, %", "by cuts alone, %"), percent),
-        "expected, %": None,
-        **dict.fromkeys(shares_of, percent),
-    }
-    note = (
-        f"{OFF}Temperature: above 1 the model was too sure of itself. By cuts alone: before calls were added to sets "
-        "that lacked them. Expected of that: where 99 of 100 runs would lie if validation and test patients were "
-        "alike; a patient counts once."
-        f" Sets and referral are left out where a site has fewer than {LEAST_ROWS} validation rows, as its bundle does."
+    return without_empty(
+        make_table(
+            "sureness-at-sites",
+            "How sure it is at each site",
+            {
+                "arm": None,
+                "site": None,
+                **dict.fromkeys(("validation rows", "test rows"), count_text),
+                "temperature": "{:.2f}".format,
+                **CALIBRATION,
+                **dict.fromkeys(("sets hold, %", "by cuts alone, %"), percent),
+                "expected, %": None,
+                **dict.fromkeys(shares_of, percent),
+            },
+            rows,
+            f"{OFF}Temperature: above 1 the model was too sure of itself. By cuts alone: before calls were added to "
+            "sets "
+            "that lacked them. Expected of that: where 99 of 100 runs would lie if validation and test patients were "
+            "alike; a patient counts once."
+            f" Sets and referral are left out where a site has fewer than {LEAST_ROWS} validation rows, as its "
+            "bundle does.",
+        )
     )
-    return without_empty(make_table("sureness-at-sites", "How sure it is at each site", columns, rows, note))
 
 
 def uncertainty_of_findings_table(evidence: Evidence) -> Table | None:
-    """Of the arm that sentences speak of first."""
     if not evidence.uncertainty or not evidence.findings:
         return None
     arm = shown_arm(evidence)
@@ -401,10 +414,15 @@ def uncertainty_of_findings_table(evidence: Evidence) -> Table | None:
         rows.append([finding, *_calibration(calibration), *shares, *doubt, *parts])
     shares_of = ("sets hold, %", _positive_column(evidence), "one answer, %")
     in_bits = ("doubt when right", "when wrong", "AUC of telling wrong", "total, bits", "epistemic")
-    columns = {"finding": None, **CALIBRATION, **dict.fromkeys(shares_of, percent), **dict.fromkeys(in_bits, decimals)}
-    note = f"All sites' test rows. Withheld where fewer than {FEWEST} of them have the finding."
-    title = f"How sure {arm} is of each finding"
-    return without_empty(make_table("sureness-of-findings", title, columns, rows, note))
+    return without_empty(
+        make_table(
+            "sureness-of-findings",
+            f"How sure {arm} is of each finding",
+            {"finding": None, **CALIBRATION, **dict.fromkeys(shares_of, percent), **dict.fromkeys(in_bits, decimals)},
+            rows,
+            f"All sites' test rows. Withheld where fewer than {FEWEST} of them have the finding.",
+        )
+    )
 
 
 def unfamiliar_image_table(evidence: Evidence) -> Table:
@@ -414,12 +432,17 @@ def unfamiliar_image_table(evidence: Evidence) -> Table:
         for kind, figures in (summary["shifted"] or {}).items()
     ]
     by_measure = dict.fromkeys((f"by {text}" for text in MEASURES.values()), decimals)
-    columns = {"arm": None, "images": None, "how many": str, **by_measure}
-    note = (
-        "AUC of telling changed test images from the same images unchanged, with the first seed: 1 is always, 0.5 a "
-        "coin; below 0.5 the model is surer of the changed ones."
+    return without_empty(
+        make_table(
+            "strange-images",
+            "Images that the model should not know",
+            {"arm": None, "images": None, "how many": str, **by_measure},
+            rows,
+            "AUC of telling changed test images from the same images unchanged, with the first seed: 1 is always, "
+            "0.5 a "
+            "coin; below 0.5 the model is surer of the changed ones.",
+        )
     )
-    return without_empty(make_table("strange-images", "Images that the model should not know", columns, rows, note))
 
 
 def _percent_range(low: float | None, high: float | None) -> str | None:
@@ -446,7 +469,6 @@ def _drawn(evidence: Evidence) -> dict[str, Summary]:
 
 
 def reliability(evidence: Evidence) -> Figure | None:
-    """What was predicted against what happened, before and after temperatures: a panel for each arm."""
     curves = {name: summary["calibration"]["reliability"] for name, summary in _drawn(evidence).items()}
     if not curves:
         return None
@@ -460,8 +482,7 @@ def reliability(evidence: Evidence) -> Figure | None:
         for kind, (title, colour, marker) in kinds.items():
             x, y = ([tenth[key] for tenth in curve[kind]] for key in ("score", "positive"))
             axes.plot(x, y, marker=marker, markersize=3.5, linewidth=1, color=colour, label=title)
-        axes.set_xlim(0, top)
-        axes.set_ylim(0, top)
+        axes.set(xlim=(0, top), ylim=(0, top))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
             axis.set_major_formatter("{x:g}")
@@ -518,7 +539,6 @@ def _draw_coverage(axes: Any, name: str, summary: Summary, sites: list[str], col
 
 
 def referral(evidence: Evidence) -> Figure | None:
-    """What a model is worth on the rows that it keeps, against the share that a clinician takes over."""
     arms = {name: summary["referral"] for name, summary in _drawn(evidence).items()}
     if not arms:
         return None
@@ -534,8 +554,7 @@ def referral(evidence: Evidence) -> Figure | None:
             axes.plot(x, y, linewidth=1.4, label=name if axes is panels[0] else None, **looks(evidence, name))
         for share in {summary["at"]["target"] for summary in arms.values()}:
             axes.axvline(100 * share, color="grey", linewidth=0.8, linestyle=":")
-        axes.set_xlabel("rows referred, %")
-        axes.set_ylabel(f"{word} on the rest")
+        axes.set(xlabel="rows referred, %", ylabel=f"{word} on the rest")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
@@ -568,7 +587,6 @@ def doubt(evidence: Evidence) -> Figure | None:
 
 
 def unfamiliar_images(evidence: Evidence) -> Figure | None:
-    """How well changed images are told from unchanged ones, by each measure."""
     shifted = {name: summary["shifted"] for name, summary in _drawn(evidence).items()}
     arms = {name: kinds for name, kinds in shifted.items() if kinds is not None}
     if not arms:

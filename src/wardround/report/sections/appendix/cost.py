@@ -10,17 +10,21 @@ def cost_table(evidence: Evidence) -> Table:
         [name, a["cost"]["rounds"], a["cost"]["bytes_up"] / 1000, a["cost"]["bytes_down"] / 1000, a["cost"]["seconds"]]
         for name, a in evidence.arms.items()
     ]
-    columns = {
-        "arm": None,
-        "rounds": str,
-        "KB from the sites": one_decimal,
-        "KB to the sites": one_decimal,
-        "seconds": decimals,
-    }
     time = "the rounds' time, waiting included" if evidence.deployed else "this machine's time for training"
     regions = " What went between regions is in Topology." if evidence.topologies("hierarchical") else ""
-    note = f"Of one seed: tensors without framing, and {time}.{regions}"
-    return make_table("cost", "Cost", columns, rows, note)
+    return make_table(
+        "cost",
+        "Cost",
+        {
+            "arm": None,
+            "rounds": str,
+            "KB from the sites": one_decimal,
+            "KB to the sites": one_decimal,
+            "seconds": decimals,
+        },
+        rows,
+        f"Of one seed: tensors without framing, and {time}.{regions}",
+    )
 
 
 PAGE = """

@@ -41,7 +41,7 @@ def exchanges_of(evidence: Evidence) -> list[Exchange]:
 
 def _protection(evidence: Evidence, arm: str) -> Mapping[str, Any]:
     """Nothing where no arm has [privacy]; without a coordinator there is no sum to protect."""
-    protection = evidence.protection(arm)
+    protection: Mapping[str, Any] = evidence.private_arms.get(arm, {})
     return {"example": protection.get("example")} if exchange_kind(evidence.arms[arm]) in YARDSTICKS else protection
 
 

@@ -110,7 +110,6 @@ def _plainly(value: Any) -> str:
 
 
 def privacy_settings(blocks: Mapping[str, Any]) -> str:
-    """What the study asks for; arms may differ from it."""
     units = {"example": "patients", "site": "whole sites"}
     parts = [_differential_privacy(blocks[name], unit) for name, unit in units.items() if blocks.get(name)]
     parts += ["secure sum"] if blocks.get("secure_sum") is not None else []

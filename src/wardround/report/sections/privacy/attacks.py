@@ -125,21 +125,23 @@ def _measures(evidence: Evidence) -> list[tuple[str, str, Mapping[str, Any]]]:
 def audit_table(evidence: Evidence) -> Table:
     keys = ("site", "claim", "bound", "limit", "draws", "delta")
     rows = [[arm, *(audit[key] for key in keys), _verdict(audit)] for arm, audit in _audits(evidence)]
-    columns = {
-        "arm": None,
-        "site": None,
-        "epsilon claimed": epsilon_number,
-        "at least": decimals,
-        "could have shown": decimals,
-        "draws": str,
-        "delta": "{:g}".format,
-        "verdict": None,
-    }
-    note = (
+    return make_table(
+        "audit",
+        "The claim, and what an attack could show",
+        {
+            "arm": None,
+            "site": None,
+            "epsilon claimed": epsilon_number,
+            "at least": decimals,
+            "could have shown": decimals,
+            "draws": str,
+            "delta": "{:g}".format,
+            "verdict": None,
+        },
+        rows,
         "At least: a lower bound on epsilon that an attacker reaches; all bounds together hold with 95 % confidence. "
-        "Could have shown: what as many draws would have shown without any noise."
+        "Could have shown: what as many draws would have shown without any noise.",
     )
-    return make_table("audit", "The claim, and what an attack could show", columns, rows, note)
 
 
 def _verdict(audit: Mapping[str, Any]) -> str:
@@ -156,19 +158,24 @@ def membership_table(evidence: Evidence) -> Table:
         shares.append({point["false_alarms"]: point["share"] for point in measure.get("caught", ())})
     alarms = sorted({alarm for points in shares for alarm in points}, reverse=True)
     rows = [[*row, *map(points.get, alarms)] for row, points in zip(rows, shares, strict=True)]
-    columns = {
-        "arm": None,
-        "epsilon": "{:g}".format,
-        "attack": None,
-        **dict.fromkeys(("AUC", "from", "to"), decimals),
-        "members": str,
-        "others": str,
-        **{f"found at {100 * alarm:g} % false alarms": decimals for alarm in alarms},
-    }
-    note = (
-        f"On the finished models, over all sites. {CHANCE} is a guess; epsilon is empty without differential privacy."
+    return without_empty(
+        make_table(
+            "membership",
+            "Telling who was trained on",
+            {
+                "arm": None,
+                "epsilon": "{:g}".format,
+                "attack": None,
+                **dict.fromkeys(("AUC", "from", "to"), decimals),
+                "members": str,
+                "others": str,
+                **{f"found at {100 * alarm:g} % false alarms": decimals for alarm in alarms},
+            },
+            rows,
+            f"On the finished models, over all sites. {CHANCE} is a guess; epsilon is empty without differential "
+            "privacy.",
+        )
     )
-    return without_empty(make_table("membership", "Telling who was trained on", columns, rows, note))
 
 
 def inversion_table(evidence: Evidence) -> Table:
@@ -180,12 +187,14 @@ def inversion_table(evidence: Evidence) -> Table:
             method = METHODS.get(arm["method"], arm["method"])
             rows.append([name, _epsilon(evidence, name), method, arm["without"]["of"], *counts])
     numbers = ("tried", "recognised, without protection", "with it", "rebuilt, without protection", "rebuilt, with it")
-    columns = {"arm": None, "epsilon": "{:g}".format, "attack": None, **dict.fromkeys(numbers, str)}
-    note = (
+    return make_table(
+        "inversion",
+        "Rebuilding a patient's row from an update",
+        {"arm": None, "epsilon": "{:g}".format, "attack": None, **dict.fromkeys(numbers, str)},
+        rows,
         f"Recognised: of {attack.get('candidates', 0)} rows the true one is nearest to what was made of the update. "
-        "Rebuilt: besides, what was made is nearer to it than anything that could be had without the update."
+        "Rebuilt: besides, what was made is nearer to it than anything that could be had without the update.",
     )
-    return make_table("inversion", "Rebuilding a patient's row from an update", columns, rows, note)
 
 
 def _epsilon(evidence: Evidence, arm: str) -> float | None:

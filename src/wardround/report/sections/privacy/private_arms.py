@@ -82,7 +82,6 @@ def _counterpart(evidence: Evidence, noisy: str) -> str | None:
 
 
 def same_setting(evidence: Evidence, first: str, second: str) -> bool:
-    """Whether two arms differ in their protection alone."""
     return _setting(evidence, first) == _setting(evidence, second)
 
 

@@ -37,7 +37,6 @@ def privacy(evidence: Evidence) -> list[str]:
 
 
 def _preparation(evidence: Evidence) -> list[str]:
-    """What sites learnt of each other's columns before training."""
     prepared, lines, shared = evidence.study.get("data", {}), [], []
     if not evidence.of_images:
         if prepared.get("public"):
@@ -70,7 +69,6 @@ def _own_columns(evidence: Evidence) -> str:
 
 
 def _summaries(evidence: Evidence) -> list[str]:
-    """What sites say of their test rows in a run across hospitals."""
     smallest = evidence.deployment.smallest_cell
     what = "of the finding" if evidence.findings else "by class"
     return [
@@ -86,8 +84,7 @@ def _summaries(evidence: Evidence) -> list[str]:
 
 def compares_labels(evidence: Evidence) -> bool:
     """Not where any arm promises patients privacy, as the sites themselves decide it."""
-    protected = (evidence.results.get("privacy") or {}).get("arms", {})
-    return evidence.deployment.compare_labels and not any(arm["example"] for arm in protected.values())
+    return evidence.deployment.compare_labels and not any(arm["example"] for arm in evidence.private_arms.values())
 
 
 def _run_folder(evidence: Evidence) -> list[str]:

@@ -248,7 +248,6 @@ def privacy_limits(evidence: Evidence) -> list[str]:
 
 
 def spent_lines(evidence: Evidence) -> list[str]:
-    """For the terminal: one line for each private arm."""
     lines = []
     for name, arm in evidence.protected_arms.items():
         parts = [_spent_text(arm, evidence.results["privacy"]["guarantee"])]
@@ -297,19 +296,24 @@ def protection_table(evidence: Evidence) -> Table:
         elif not (name.endswith(SELECTED) and arm["family"] in families):
             secure_sum = None if arm["algorithm"]["name"] in YARDSTICKS else "no"
             rows.append([name, "nothing", *[None] * 6, secure_sum, None])
-    columns = {
-        "arm": None,
-        "differential privacy of": None,
-        **dict.fromkeys(("epsilon at most", "delta", "clip"), _brief),
-        **dict.fromkeys(("spent", "spent, replace", "by RDP"), epsilon_number),
-        "secure sum": None,
-        "cut short": None,
-    }
-    note = (
-        f"Spent: from the ledger, by the site that spent most, with the seed that cost most. {ADJACENCY} By RDP: the "
-        "older way of counting (Rényi), add/remove, to compare with; it is looser."
+    return without_empty(
+        make_table(
+            "protection",
+            "What protects each arm",
+            {
+                "arm": None,
+                "differential privacy of": None,
+                **dict.fromkeys(("epsilon at most", "delta", "clip"), _brief),
+                **dict.fromkeys(("spent", "spent, replace", "by RDP"), epsilon_number),
+                "secure sum": None,
+                "cut short": None,
+            },
+            rows if protected else [],
+            f"Spent: from the ledger, by the site that spent most, with the seed that cost most. {ADJACENCY} By RDP: "
+            "the "
+            "older way of counting (Rényi), add/remove, to compare with; it is looser.",
+        )
     )
-    return without_empty(make_table("protection", "What protects each arm", columns, rows if protected else [], note))
 
 
 def _unit(arm: Mapping[str, Any]) -> str:
@@ -340,7 +344,6 @@ def _ended(arm: Mapping[str, Any]) -> str | None:
 
 
 def spent_table(evidence: Evidence) -> Table:
-    """Each arm at each site, as the ledger has it."""
     rows = []
     for name, arm in evidence.protected_arms.items():
         for site, spent in arm["sites"].items():
@@ -348,20 +351,24 @@ def spent_table(evidence: Evidence) -> Table:
             noise = [spent["noise"], None if last == spent["noise"] else last]
             counts = [spent[key] for key in ("rounds", "steps", "delta")]
             rows.append([name, site, spent["rate"], *noise, *counts, *_epsilons(spent)])
-    columns = {
-        "arm": None,
-        "site": None,
-        **dict.fromkeys(("sampling rate", "noise, clips", "in the last round"), _rate),
-        "rounds": str,
-        "steps": str,
-        "delta": _brief,
-        **dict.fromkeys(("epsilon", "replace", "by RDP"), epsilon_number),
-    }
-    note = (
-        "From the ledger, of the seed that cost the site most. In each step a patient is drawn by a coin with the "
-        f"sampling rate; noise is the standard deviation on the sum, in clips. {ADJACENCY}"
+    return without_empty(
+        make_table(
+            "spent",
+            "What each site spent",
+            {
+                "arm": None,
+                "site": None,
+                **dict.fromkeys(("sampling rate", "noise, clips", "in the last round"), _rate),
+                "rounds": str,
+                "steps": str,
+                "delta": _brief,
+                **dict.fromkeys(("epsilon", "replace", "by RDP"), epsilon_number),
+            },
+            rows,
+            "From the ledger, of the seed that cost the site most. In each step a patient is drawn by a coin with the "
+            f"sampling rate; noise is the standard deviation on the sum, in clips. {ADJACENCY}",
+        )
     )
-    return without_empty(make_table("spent", "What each site spent", columns, rows, note))
 
 
 def _epsilons(spent: Mapping[str, Any]) -> list[Any]:
@@ -375,12 +382,14 @@ def total_table(evidence: Evidence) -> Table:
         if site != EACH_SITE
     ]
     epsilons = dict.fromkeys(("epsilon", "replace"), epsilon_number)
-    columns = {"site": None, "rounds": str, "steps": str, "delta": _brief, **epsilons}
-    note = (
+    return make_table(
+        "spent-in-all",
+        "What the whole study spent",
+        {"site": None, "rounds": str, "steps": str, "delta": _brief, **epsilons},
+        rows,
         "Every arm, swept value, variant and seed that trained on the site's patients, together: what whoever sees "
-        f"all models of this study may learn. {ADJACENCY}"
+        f"all models of this study may learn. {ADJACENCY}",
     )
-    return make_table("spent-in-all", "What the whole study spent", columns, rows, note)
 
 
 def length_table(evidence: Evidence) -> Table:
@@ -390,20 +399,23 @@ def length_table(evidence: Evidence) -> Table:
         for site, models in ((arm.get("lengths") or {}).get("sites") or {}).items()
         for model, lengths in models.items()
     ]
-    columns = {
-        "arm": None,
-        "site": None,
-        "of the": None,
-        "clip": _rate,
-        "median length, clips": _rate,
-        "cut, %": percent,
-    }
-    note = "With the first seed. Measured in a simulation only: these figures speak of patients and are not charged."
-    return make_table("gradient-lengths", "How long patients' gradients are", columns, rows, note)
+    return make_table(
+        "gradient-lengths",
+        "How long patients' gradients are",
+        {
+            "arm": None,
+            "site": None,
+            "of the": None,
+            "clip": _rate,
+            "median length, clips": _rate,
+            "cut, %": percent,
+        },
+        rows,
+        "With the first seed. Measured in a simulation only: these figures speak of patients and are not charged.",
+    )
 
 
 def budget(evidence: Evidence) -> Figure | None:
-    """Epsilon spent after each round, a line for each site, a panel for each arm; the target is a dashed line."""
     arms = dict([(name, arm) for name, arm in noisy_arms(evidence).items() if arm["sites"]][:MOST_PANELS])
     if not arms:
         return None
@@ -472,8 +484,7 @@ def gradient_lengths(evidence: Evidence) -> Figure | None:
         row[1].set_title("after clipping", fontsize=8.5)
     low, high = (min(reach), max(reach)) if reach else (0.1, 10.0)
     for axes in panels[-1]:
-        axes.set_xlim(low / 1.3, max(high, 2.0) * 1.3)
-        axes.set_xlabel("length of a patient's gradient, in clips")
+        axes.set(xlim=(low / 1.3, max(high, 2.0) * 1.3), xlabel="length of a patient's gradient, in clips")
     drawn.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return drawn
 
@@ -485,7 +496,6 @@ def clipped(counts: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def cost_of_epsilon(evidence: Evidence) -> Figure | None:
-    """The headline figure against the epsilon that was spent; arms without noise stand apart, at the right end."""
     lines = epsilon_lines(evidence)
     spent = [epsilon for line in lines for epsilon, _ in line.arms]
     rivals = dict.fromkeys(line.unprotected for line in lines if line.unprotected)
@@ -510,8 +520,10 @@ def cost_of_epsilon(evidence: Evidence) -> Figure | None:
         ticks[end] = "no noise"
         axes.axvline(high * room, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_xlabel("epsilon spent, by the site that spent most (smaller: more privacy)")
-    axes.set_ylabel(f"test {evidence.headline.word}{evidence.headline.unit}")
+    axes.set(
+        xlabel="epsilon spent, by the site that spent most (smaller: more privacy)",
+        ylabel=f"test {evidence.headline.word}{evidence.headline.unit}",
+    )
     legend(drawn, loc="outside lower center", ncols=3, fontsize=8)
     return drawn
 
