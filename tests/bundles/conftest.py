@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def opened(run: Path) -> FinishedRun:
+def finished(run: Path) -> FinishedRun:
     """The same run with its rows, for many bundles."""
     return open_finished_run(run)
 

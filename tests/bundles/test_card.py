@@ -56,9 +56,9 @@ def test_figures_at_the_threshold_are_counted_on_test_rows(run: Path, bundle: Bu
 
 def test_wilsons_interval_by_hand() -> None:
     """8 of 10: 0.490 to 0.943, as in textbooks. With fewer than ten rows nothing is said."""
-    found = share_of(np.array([True] * 8 + [False] * 2))
-    assert found is not None
-    assert [round(limit, 3) for limit in found["interval"]] == [0.49, 0.943]
+    share = share_of(np.array([True] * 8 + [False] * 2))
+    assert share is not None
+    assert [round(limit, 3) for limit in share["interval"]] == [0.49, 0.943]
     every = share_of(np.ones(20, dtype=bool))
     assert every is not None
     assert every["interval"][1] == 1.0
@@ -93,10 +93,10 @@ def test_hashes_and_the_study_are_named(bundle: Bundle, text: str) -> None:
     assert bundle.about["study"]["hash"] in text
 
 
-def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: FinishedRun, tmp_path: Path) -> None:
+def test_each_kind_of_arm_says_whose_rows_it_has_seen(finished: FinishedRun, tmp_path: Path) -> None:
     def trained(arm: str, site: str) -> tuple[list[str], str]:
-        made = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
-        return list(made.about["card"]["training"]["sites"]), (made.path / "card.md").read_text()
+        bundle = load_bundle(bundle_from(finished, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
+        return list(bundle.about["card"]["training"]["sites"]), (bundle.path / "card.md").read_text()
 
     everybody = ["cleveland", "hungarian", "switzerland", "va"]
     assert trained("local", "va")[0] == ["va"]
@@ -179,22 +179,22 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
     made = run_study(study, tmp_path / "runs")
     without_target = {notice["site"]: notice["text"] for notice in noticed(made.results, "rows-without-target")}
     assert set(without_target) == {"north", "south"}
-    opened = open_finished_run(made.folder)
+    finished = open_finished_run(made.folder)
     for name, other in (("north", "south"), ("south", "north")):
-        bundle = load_bundle(bundle_from(opened, arm="fedavg", site=name, out=tmp_path / name))
+        bundle = load_bundle(bundle_from(finished, arm="fedavg", site=name, out=tmp_path / name))
         limits = bundle.about["card"]["limits"]
         assert without_target[name] in limits
         assert not [line for line in limits if other in line and not line.startswith("Sites with fewer than")]
 
 
-def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: FinishedRun, tmp_path: Path) -> None:
+def test_areas_under_curves_of_own_models_are_said_to_be_means(finished: FinishedRun, tmp_path: Path) -> None:
     for arm, own in (("fedavg", False), ("local", True), ("clustered", True), ("intercepts", True)):
-        found = load_bundle(bundle_from(opened, arm=arm, site="va", out=tmp_path / arm))
-        text = (found.path / "card.md").read_text()
+        bundle = load_bundle(bundle_from(finished, arm=arm, site="va", out=tmp_path / arm))
+        text = (bundle.path / "card.md").read_text()
         assert ("The AUC of all sites is the mean of the sites' own" in text) is own, arm
-        expected = opened.results["arms"][arm]
+        expected = finished.results["arms"][arm]
         shown = expected["within_sites"]["auc"] if own else expected["metrics"]["auc"]
-        assert found.about["card"]["figures"]["all_sites"]["auc"] == shown
+        assert bundle.about["card"]["figures"]["all_sites"]["auc"] == shown
 
 
 def test_gaps_of_a_site_with_its_own_columns_are_filled_with_nobody_elses_values(bundle: Bundle) -> None:
@@ -213,7 +213,7 @@ def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
     assert "<script>" not in made.replace("\\<script>", "")
 
 
-def test_no_patient_is_in_a_card(run: Path, text: str, opened: FinishedRun) -> None:
+def test_no_patient_is_in_a_card(run: Path, text: str, finished: FinishedRun) -> None:
     """Of a number with many digits no card can have a copy by chance."""
     table = RunFolder(run).predictions()
     assert not any(f"{score:.6f}"[2:] in text for score in table["score"])

@@ -79,11 +79,11 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
         label = np.zeros(rows, dtype=int)
         label[:positive] = 1
         score = np.where(label == 1, 0.7, 0.4) + np.linspace(0, 0.1, rows)
-        made = choose_operating_point(label, score, private)
-        assert made.threshold is not None
-        assert (made.threshold["value"] == 0.5) is not made.threshold["chosen"]
-        assert bool(made.uncalibrated) is (made.calibration is None)
-        return made.threshold["chosen"], made.calibration is not None
+        point = choose_operating_point(label, score, private)
+        assert point.threshold is not None
+        assert (point.threshold["value"] == 0.5) is not point.threshold["chosen"]
+        assert bool(point.uncalibrated) is (point.calibration is None)
+        return point.threshold["chosen"], point.calibration is not None
 
     assert of(LEAST_ROWS, LEAST_EACH) == (True, True)
     assert of(LEAST_ROWS - 1, 10) == (False, False)
@@ -95,10 +95,10 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
 
 def test_scores_that_rank_the_wrong_way_round_are_left_alone() -> None:
     label = np.repeat([0, 1], 30)
-    made = choose_operating_point(label, np.linspace(0.9, 0.1, 60), private=False)
-    assert made.threshold is not None
-    assert (made.threshold["value"], made.threshold["chosen"], made.calibration) == (0.5, False, None)
-    assert "does not mean a higher risk" in made.uncalibrated
+    point = choose_operating_point(label, np.linspace(0.9, 0.1, 60), private=False)
+    assert point.threshold is not None
+    assert (point.threshold["value"], point.threshold["chosen"], point.calibration) == (0.5, False, None)
+    assert "does not mean a higher risk" in point.uncalibrated
 
 
 def slowly_left_out(x: np.ndarray) -> np.ndarray:

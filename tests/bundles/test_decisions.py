@@ -91,14 +91,14 @@ def recorded(run: FinishedRun, site: str | None = None) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def cases(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+def cases(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("decisions")
     made: dict[str, Case] = {}
-    rows = spoilt(recorded(opened, "hungarian").iloc[:60].reset_index(drop=True))
+    rows = spoilt(recorded(finished, "hungarian").iloc[:60].reset_index(drop=True))
     for arm in TABLE_ARMS:
-        path = bundle_from(opened, arm=arm, site="hungarian", out=folder / arm)
+        path = bundle_from(finished, arm=arm, site="hungarian", out=folder / arm)
         made[f"table, {arm}"] = Case(load_bundle(path), rows)
-    few = bundle_from(opened, arm="fedavg", site="switzerland", out=folder / "few")
+    few = bundle_from(finished, arm="fedavg", site="switzerland", out=folder / "few")
     made["table, few validation rows"] = Case(load_bundle(few), rows)
     data = {"source": "heart", "hospitals": ["cleveland"], "missing": "drop"}
     sites = {"partition": "iid", "count": 2}
@@ -194,9 +194,9 @@ def test_no_prediction_of_any_kind_of_bundle_contradicts_itself(cases: dict[str,
                 None if case.bundle.uncertainty is None or case.bundle.uncertainty.referral is None else rng.random()
             )
             bundle = with_choices(case.bundle, rng)
-            made = case.predict(bundle, PredictOptions(refer_share=share))
-            assert contradictions(bundle, made) == [], name
-            seen |= {code for why in made["why"] for code in reasons_in(why)}
+            predictions = case.predict(bundle, PredictOptions(refer_share=share))
+            assert contradictions(bundle, predictions) == [], name
+            seen |= {code for why in predictions["why"] for code in reasons_in(why)}
         plain = case.predict(case.bundle, PredictOptions(uncertainty=False))
         assert contradictions(case.bundle, plain) == [], name
         assert not {DOUBT.code, PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & {
@@ -227,11 +227,11 @@ def test_a_summary_counts_each_reason_by_its_code(cases: dict[str, Case], tmp_pa
     case = cases["table, fedavg"]
     assert case.table is not None
     case.table.to_csv(tmp_path / "rows.csv", index=False)
-    found = predict_file(case.bundle, tmp_path / "rows.csv", tmp_path / "out.parquet")
-    made = pd.read_parquet(tmp_path / "out.parquet")
-    counted = {reason.code: sum(reason.code in reasons_in(why) for why in made["why"]) for reason in REASONS}
-    assert found.reasons == {code: count for code, count in counted.items() if count}
-    assert found.referred == made["refer"].sum() == (made["why"] != "").sum()
+    summary = predict_file(case.bundle, tmp_path / "rows.csv", tmp_path / "out.parquet")
+    predictions = pd.read_parquet(tmp_path / "out.parquet")
+    counted = {reason.code: sum(reason.code in reasons_in(why) for why in predictions["why"]) for reason in REASONS}
+    assert summary.reasons == {code: count for code, count in counted.items() if count}
+    assert summary.referred == predictions["refer"].sum() == (predictions["why"] != "").sum()
 
 
 def test_an_image_that_cannot_be_read_is_referred_for_that(cases: dict[str, Case]) -> None:
@@ -290,10 +290,10 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
             found = next(one for one in run.plan.trial(run.plan.study.arms[0], seed).scored if one.name == site)
             path = bundle_from(run, arm="fedavg", site=site, seed=seed, out=tmp_path / f"{site} {seed}")
             bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
-            made = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
-            codes = [set(reasons_in(why)) for why in made["why"]]
+            predictions = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
+            codes = [set(reasons_in(why)) for why in predictions["why"]]
             unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
-            sets.append((~made["prediction_set"].str.contains(" or ", regex=False)).mean())
+            sets.append((~predictions["prediction_set"].str.contains(" or ", regex=False)).mean())
             added.append(np.mean(unsupported))
             away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))
         at_site = told["sets"]["sites"][site]
@@ -314,8 +314,8 @@ def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: 
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     scores = session.run(["scores"], {"features": table.to_numpy(np.float32)})[0]
     told = {pair.key: pair.value for pair in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
-    made = predict_table(bundle, table)
+    predictions = predict_table(bundle, table)
     classes = np.array(json.loads(told["wardround.classes"]))
     called = classes[(scores.astype(np.float64) >= json.loads(told["wardround.threshold"])).astype(int)]
     assert set(called) == {"no", "yes"}
-    assert (made["predicted"] == called).all()
+    assert (predictions["predicted"] == called).all()

@@ -26,8 +26,8 @@ from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.execute import run_study
 
 
-def test_the_same_bundle_twice_but_for_the_moment(opened: FinishedRun, tmp_path: Path) -> None:
-    one, two = (bundle_from(opened, arm="fedavg", site="va", out=tmp_path / name) for name in ("one", "two"))
+def test_the_same_bundle_twice_but_for_the_moment(finished: FinishedRun, tmp_path: Path) -> None:
+    one, two = (bundle_from(finished, arm="fedavg", site="va", out=tmp_path / name) for name in ("one", "two"))
     assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in two.iterdir())
     for path in one.iterdir():
         if path.name != "bundle.json":
@@ -56,8 +56,8 @@ def test_a_fresh_process_loads_it_without_run_or_data(heart_bundle: Path, bundle
     assert np.array_equal(np.load(tmp_path / "scores.npy"), bundle.scores(x))
 
 
-def test_the_recipe_comes_back_to_the_last_bit(opened: FinishedRun, bundle: Bundle) -> None:
-    trial = opened.plan.trial(opened.plan.study.arm("fedavg"), 1)
+def test_the_recipe_comes_back_to_the_last_bit(finished: FinishedRun, bundle: Bundle) -> None:
+    trial = finished.plan.trial(finished.plan.study.arm("fedavg"), 1)
     recipe = trial.scored[0].recipe
     assert recipe is not None
     assert bundle.recipe.columns == recipe.columns
@@ -71,7 +71,7 @@ def test_the_recipe_comes_back_to_the_last_bit(opened: FinishedRun, bundle: Bund
     assert np.array_equal(bundle.recipe.fit.spread, recipe.fit.spread)
 
 
-def test_an_arm_a_site_and_a_seed_that_are_not_there(opened: FinishedRun, tmp_path: Path) -> None:
+def test_an_arm_a_site_and_a_seed_that_are_not_there(finished: FinishedRun, tmp_path: Path) -> None:
     for asked, where, problem, remedy in (
         ({"arm": "fedavgg", "site": "va"}, "--arm", "no arm 'fedavgg'", "Did you mean 'fedavg'?"),
         ({"arm": "fedavg", "site": "clevland"}, "--site", "no site 'clevland'", "Did you mean 'cleveland'?"),
@@ -79,14 +79,14 @@ def test_an_arm_a_site_and_a_seed_that_are_not_there(opened: FinishedRun, tmp_pa
         ({"arm": "fedavg", "site": "va", "seed": 3}, "--seed", "no seed 3", "It was run with 1 to 2."),
     ):
         with pytest.raises(StudyError, match=problem) as caught:
-            bundle_from(opened, out=tmp_path / "x", **asked)
+            bundle_from(finished, out=tmp_path / "x", **asked)
         assert caught.value.where == where
         assert remedy in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(
-    opened: FinishedRun, tmp_path: Path
+    finished: FinishedRun, tmp_path: Path
 ) -> None:
     taken, empty, link = tmp_path / "taken", tmp_path / "empty", tmp_path / "link"
     taken.mkdir()
@@ -95,27 +95,27 @@ def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(
     link.symlink_to(empty)
     for place in (taken, taken / "mine.txt", link):
         with pytest.raises(BundleError, match="is there already"):
-            bundle_from(opened, arm="fedavg", site="va", out=place)
+            bundle_from(finished, arm="fedavg", site="va", out=place)
     assert [path.name for path in taken.iterdir()] == ["mine.txt"]
-    load_bundle(bundle_from(opened, arm="fedavg", site="va", out=empty))
+    load_bundle(bundle_from(finished, arm="fedavg", site="va", out=empty))
     with pytest.raises(BundleError, match="cannot be written"):
-        bundle_from(opened, arm="fedavg", site="va", out=taken / "mine.txt" / "below")
+        bundle_from(finished, arm="fedavg", site="va", out=taken / "mine.txt" / "below")
 
 
 @pytest.mark.parametrize("place", ["card_of", "render", "load_bundle", "refuse_unequal", "seal"])
 def test_an_error_on_the_way_leaves_nothing(
-    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def fails(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(origin, place, fails)
     with pytest.raises(KeyboardInterrupt):
-        bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "va")
+        bundle_from(finished, arm="fedavg", site="va", out=tmp_path / "va")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: FinishedRun, tmp_path: Path) -> None:
+def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(finished: FinishedRun, tmp_path: Path) -> None:
     """Killed when every file is there under the other name, just before the rename."""
     out = tmp_path / "va"
     child = os.fork()
@@ -123,28 +123,28 @@ def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: FinishedRun,
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(origin, "refuse_unequal", lambda *known: os.kill(os.getpid(), signal.SIGKILL))
-                bundle_from(opened, arm="fedavg", site="va", out=out)
+                bundle_from(finished, arm="fedavg", site="va", out=out)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [f".va.{child}.partial"]
     assert len(list((tmp_path / f".va.{child}.partial").iterdir())) == 6
-    load_bundle(bundle_from(opened, arm="fedavg", site="va", out=out))
+    load_bundle(bundle_from(finished, arm="fedavg", site="va", out=out))
     assert [path.name for path in tmp_path.iterdir()] == ["va"]
 
 
 def test_without_out_it_has_a_name_of_its_own(
-    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = bundle_from(opened, arm="network", site="va")
-    assert made == Path("bundles/hearts-network-va")
-    assert load_bundle(made).name == "hearts-network-va"
+    folder = bundle_from(finished, arm="network", site="va")
+    assert folder == Path("bundles/hearts-network-va")
+    assert load_bundle(folder).name == "hearts-network-va"
     assert plain_name("fedprox[mu=0.1]@fixed") == "fedprox-mu-0.1-fixed"
     assert plain_name("../../etc") == "etc"
 
 
-def test_onnx_goes_in_with_its_hash(opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_goes_in_with_its_hash(finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def export_onnx(bundle: Bundle, out: Path) -> float:
@@ -153,8 +153,8 @@ def test_onnx_goes_in_with_its_hash(opened: FinishedRun, tmp_path: Path, monkeyp
         return 0.0
 
     monkeypatch.setattr(exporting, "export_onnx", export_onnx)
-    plain = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "plain"))
-    both = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "both", onnx=True))
+    plain = load_bundle(bundle_from(finished, arm="fedavg", site="va", out=tmp_path / "plain"))
+    both = load_bundle(bundle_from(finished, arm="fedavg", site="va", out=tmp_path / "both", onnx=True))
     assert seen == [plain.id]
     assert both.id != plain.id
     assert set(both.about["files"]) - set(plain.about["files"]) == {"model.onnx"}
@@ -165,9 +165,9 @@ def test_onnx_goes_in_with_its_hash(opened: FinishedRun, tmp_path: Path, monkeyp
 
 def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     changed = private_hearts(evaluation={"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0})
-    opened = open_finished_run(run_study(changed, tmp_path / "runs").folder)
-    private = load_bundle(bundle_from(opened, arm="private", site="cleveland", out=tmp_path / "private"))
-    plain = load_bundle(bundle_from(opened, arm="plain", site="cleveland", out=tmp_path / "plain"))
+    finished = open_finished_run(run_study(changed, tmp_path / "runs").folder)
+    private = load_bundle(bundle_from(finished, arm="private", site="cleveland", out=tmp_path / "private"))
+    plain = load_bundle(bundle_from(finished, arm="plain", site="cleveland", out=tmp_path / "plain"))
     assert plain.about["threshold"]["chosen"]
     assert plain.out_of_distribution.kind == "distance"
     assert (private.threshold, private.calibration, private.out_of_distribution.kind) == (0.5, None, "ranges")
@@ -178,14 +178,14 @@ def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     card = private.about["card"]
     assert card["at_threshold"] is None
     assert (card["calibration"]["before"], card["calibration"]["after"]) == (None, None)
-    spent = opened.results["privacy"]["arms"]["private"]["sites"]["cleveland"]
+    spent = finished.results["privacy"]["arms"]["private"]["sites"]["cleveland"]
     assert card["privacy"]["spent"]["epsilon"] == spent["epsilon"]
     assert card["privacy"]["guarantee"] is False
     text = (private.path / "card.md").read_text()
     assert f"epsilon {spent['epsilon']:.3f} at delta 1e-05" in text
     assert "No guarantee" in text
-    assert not {notice["text"] for notice in opened.results["notices"]} & set(card["limits"])
-    table, rows = next(iter(opened.plan.cohorts.values())).table, np.arange(303)
+    assert not {notice["text"] for notice in finished.results["notices"]} & set(card["limits"])
+    table, rows = next(iter(finished.plan.cohorts.values())).table, np.arange(303)
     outside = private.outside(table, rows)
     assert (
         private.is_out_of_distribution(private.recipe.apply(table, rows), outside).sum()
@@ -199,12 +199,13 @@ def test_a_selected_arm_is_the_value_that_its_seed_chose(tmp_path: Path) -> None
         selection={"arms": ["fedprox"], "on": "validation", "metric": "loss"},
     )
     folder = run_study(study, tmp_path / "runs").folder
-    made = load_bundle(make_bundle(folder, arm="fedprox[selected]", site="va", seed=2, out=tmp_path / "va"))
+    bundle = load_bundle(make_bundle(folder, arm="fedprox[selected]", site="va", seed=2, out=tmp_path / "va"))
     results = json.loads((folder / "results.json").read_text())
-    assert made.about["arm"] == "fedprox[selected]"
-    assert made.about["trained_as"] == results["selection"][0]["chosen"]["2"]
+    assert bundle.about["arm"] == "fedprox[selected]"
+    assert bundle.about["trained_as"] == results["selection"][0]["chosen"]["2"]
     assert (
-        made.about["card"]["figures"]["this_site"]["auc"] == results["arms"]["fedprox[selected]"]["sites"]["va"]["auc"]
+        bundle.about["card"]["figures"]["this_site"]["auc"]
+        == results["arms"]["fedprox[selected]"]["sites"]["va"]["auc"]
     )
 
 
@@ -268,9 +269,9 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     again = wardround("bundle", run, "--arm", "fedavg", "--site", "va", "--json", cwd=tmp_path)
     assert again.returncode == 10
     assert json.loads(again.stdout)["error"]["problem"] == "is there already"
-    told = wardround("bundle", run, "--arm", "local", "--site", "va", "--out", "x", "--json", cwd=tmp_path)
-    assert json.loads(told.stdout)["bundle"] == "x"
-    assert json.loads(told.stdout)["id"] == package.load_bundle(tmp_path / "x").id
+    result = wardround("bundle", run, "--arm", "local", "--site", "va", "--out", "x", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["bundle"] == "x"
+    assert json.loads(result.stdout)["id"] == package.load_bundle(tmp_path / "x").id
     wrong = wardround("bundle", run, "--arm", "fedavg", "--site", "vaa", cwd=tmp_path)
     assert (wrong.returncode, "Did you mean 'va'?" in wrong.stderr) == (3, True)
     unnamed = wardround("bundle", run, "--site", "va")

@@ -41,44 +41,44 @@ def test_a_study_that_asks_for_them_has_them_in_its_run(tmp_path: Path) -> None:
 def test_a_site_that_is_not_there_is_refused_before_training(tmp_path: Path) -> None:
     wanted = hearts()
     wanted["evaluation"] = {**wanted["evaluation"], "bundles": ["clevland"]}
-    with pytest.raises(StudyError, match=r"no site is called 'clevland'") as found:
+    with pytest.raises(StudyError, match=r"no site is called 'clevland'") as caught:
         run_study(wanted, tmp_path)
-    assert "cleveland" in str(found.value)
+    assert "cleveland" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_one_arm_that_gives_none_does_not_keep_the_others(
-    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_fedavg(opened: FinishedRun, *, arm: str, **more: object) -> Path:
+    def without_fedavg(finished: FinishedRun, *, arm: str, **more: object) -> Path:
         if arm == "fedavg":
             raise BundleError("here", "refused for a test", "None.")
-        return bundle_from(opened, arm=arm, **more)  # type: ignore[arg-type]
+        return bundle_from(finished, arm=arm, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr("wardround.bundles.build.make.bundle_from", without_fedavg)
-    made = bundles_from(opened, ["va"], tmp_path)
+    made = bundles_from(finished, ["va"], tmp_path)
     assert set(made.refused) == {("fedavg", "va")}
     assert "refused for a test" in made.refused["fedavg", "va"]
-    assert {arm for arm, _ in made.folders} == set(opened.results["arms"]) - {"fedavg"}
+    assert {arm for arm, _ in made.folders} == set(finished.results["arms"]) - {"fedavg"}
     assert not list(tmp_path.glob("*fedavg*"))
 
 
-def test_none_at_all_is_an_error(opened: FinishedRun, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="no bundle at all") as found:
-        make_bundles(opened.folder.path, sites=["nowhere"], out=tmp_path / "b")
-    assert "nowhere" in str(found.value)
+def test_none_at_all_is_an_error(finished: FinishedRun, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no bundle at all") as caught:
+        make_bundles(finished.folder.path, sites=["nowhere"], out=tmp_path / "b")
+    assert "nowhere" in str(caught.value)
 
 
-def test_the_command(opened: FinishedRun, tmp_path: Path) -> None:
-    run = str(opened.folder.path)
+def test_the_command(finished: FinishedRun, tmp_path: Path) -> None:
+    run = str(finished.folder.path)
     done = wardround("bundle", run, "--every-arm", "--site", "va", "--out", str(tmp_path / "b"), "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert list(told["bundles"]) == list(opened.results["arms"])
-    assert told["refused"] == {}
+    content = json.loads(done.stdout)
+    assert list(content["bundles"]) == list(finished.results["arms"])
+    assert content["refused"] == {}
     again = wardround("bundle", run, "--every-arm", "--site", "va", "--out", str(tmp_path / "b"))
     assert again.returncode == 0
-    assert all(arm in again.stdout for arm in told["bundles"])
+    assert all(arm in again.stdout for arm in content["bundles"])
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_the_command(opened: FinishedRun, tmp_path: Path) -> None:
         (("--every-arm",), "--site"),
     ],
 )
-def test_the_command_refuses(opened: FinishedRun, options: tuple[str, ...], word: str) -> None:
-    done = wardround("bundle", str(opened.folder.path), *options)
+def test_the_command_refuses(finished: FinishedRun, options: tuple[str, ...], word: str) -> None:
+    done = wardround("bundle", str(finished.folder.path), *options)
     assert done.returncode == StudyError.exit_code
     assert word in done.stderr
 

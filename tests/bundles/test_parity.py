@@ -20,31 +20,31 @@ def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:
     return table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site)].set_index("row")
 
 
-def again(opened: FinishedRun, bundle: Bundle, rows: np.ndarray) -> np.ndarray:
+def again(finished: FinishedRun, bundle: Bundle, rows: np.ndarray) -> np.ndarray:
     """Scores of recorded rows through the bundle alone. `rows` are places in the whole source."""
-    table = next(iter(opened.plan.cohorts.values())).table
+    table = next(iter(finished.plan.cohorts.values())).table
     return bundle.scores(bundle.recipe.apply(table, rows))
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_site_of_every_arm_is_predicted_as_in_the_run(
-    run: Path, opened: FinishedRun, tmp_path: Path, arm: str
+    run: Path, finished: FinishedRun, tmp_path: Path, arm: str
 ) -> None:
     for site in SITES:
-        bundle = load_bundle(bundle_from(opened, arm=arm, site=site, seed=2, out=tmp_path / site))
+        bundle = load_bundle(bundle_from(finished, arm=arm, site=site, seed=2, out=tmp_path / site))
         expected = saved(run, arm, 2, site)
-        made = again(opened, bundle, expected.index.to_numpy())
+        made = again(finished, bundle, expected.index.to_numpy())
         assert np.abs(made - expected["score"].to_numpy()).max() <= 1e-6
         assert made.dtype == (np.float64 if arm == "exact" else np.float32)
         assert bundle.about["seed"] == 2
 
 
 def test_models_of_their_own_differ_from_site_to_site_and_a_shared_one_does_not(
-    opened: FinishedRun, tmp_path: Path
+    finished: FinishedRun, tmp_path: Path
 ) -> None:
     def weights(arm: str, site: str) -> np.ndarray:
-        made = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
-        return np.concatenate([leaf.numpy().ravel() for leaf in made.params.values()])
+        bundle = load_bundle(bundle_from(finished, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
+        return np.concatenate([leaf.numpy().ravel() for leaf in bundle.params.values()])
 
     assert np.array_equal(weights("fedavg", "cleveland"), weights("fedavg", "va"))
     assert not np.allclose(weights("local", "cleveland"), weights("local", "va"))
@@ -99,10 +99,10 @@ def csv_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("site", ["north", "south"])
 def test_three_classes_with_gaps_categories_and_dates_from_files(csv_run: Path, tmp_path: Path, site: str) -> None:
-    opened = open_finished_run(csv_run)
-    bundle = load_bundle(bundle_from(opened, arm="fedprox", site=site, out=tmp_path / site))
+    finished = open_finished_run(csv_run)
+    bundle = load_bundle(bundle_from(finished, arm="fedprox", site=site, out=tmp_path / site))
     expected = saved(csv_run, "fedprox", 3, site)
-    made = again(opened, bundle, expected.index.to_numpy())
+    made = again(finished, bundle, expected.index.to_numpy())
     columns = [f"score_{name}" for name in bundle.classes]
     assert sorted(bundle.classes) == ["mild", "none", "severe"]
     assert np.abs(made - expected[columns].to_numpy()).max() <= 1e-6
@@ -127,11 +127,11 @@ def test_sites_with_columns_of_their_own_have_adapters_of_their_own(tmp_path: Pa
         ],
     )
     folder = run_study(study, tmp_path / "runs").folder
-    opened = open_finished_run(folder)
+    finished = open_finished_run(folder)
     for arm, site in [*(("fedprox", site) for site in SITES), ("heads", "va"), ("heads", "switzerland")]:
-        bundle = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
+        bundle = load_bundle(bundle_from(finished, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         expected = saved(folder, arm, 1, site)
-        made = again(opened, bundle, expected.index.to_numpy())
+        made = again(finished, bundle, expected.index.to_numpy())
         assert np.abs(made - expected["score"].to_numpy()).max() <= 1e-6
         needed = {column.name for column in bundle.recipe.columns}
         assert not needed & set(absent.get(site, []))
@@ -140,18 +140,18 @@ def test_sites_with_columns_of_their_own_have_adapters_of_their_own(tmp_path: Pa
 
 
 def test_scores_that_differ_from_the_run_are_not_given_out(
-    opened: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(origin, "TOLERANCE", -1.0)
     with pytest.raises(BundleError, match=r"differ from those in the run by up to \S+, more than -1") as caught:
-        bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "va")
+        bundle_from(finished, arm="fedavg", site="va", out=tmp_path / "va")
     assert caught.value.exit_code == 10
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_are_scored_alike_alone_and_together(run: Path, opened: FinishedRun, bundle: Bundle) -> None:
+def test_rows_are_scored_alike_alone_and_together(run: Path, finished: FinishedRun, bundle: Bundle) -> None:
     rows = saved(run, "fedavg", 1, "cleveland").index.to_numpy()
-    together = again(opened, bundle, rows)
-    alone = np.concatenate([again(opened, bundle, rows[[place]]) for place in range(5)])
+    together = again(finished, bundle, rows)
+    alone = np.concatenate([again(finished, bundle, rows[[place]]) for place in range(5)])
     assert np.allclose(alone, together[:5], rtol=0, atol=1e-6)
     assert bundle.scores(np.zeros((0, len(bundle.recipe.names)))).shape == (0,)

@@ -61,9 +61,9 @@ def recorded(run: FinishedRun, arm: str, name: str = SITE) -> tuple[pd.DataFrame
 def test_rows_are_predicted_as_in_the_run_with_what_each_party_knew(run: FinishedRun, bundle: Bundle) -> None:
     table, expected, known = recorded(run, "split")
     assert 0 < known.sum() < len(known)
-    made = predict_table(bundle, table[known])
-    assert np.abs(made["score"].to_numpy() - expected[known]).max() <= 1e-6
-    assert (made["absent"] == "").all()
+    predictions = predict_table(bundle, table[known])
+    assert np.abs(predictions["score"].to_numpy() - expected[known]).max() <= 1e-6
+    assert (predictions["absent"] == "").all()
     unknown = predict_table(bundle, table[~known], options=PredictOptions(without=("laboratory",)))
     assert np.abs(unknown["score"].to_numpy() - expected[~known]).max() <= 1e-6
     assert (unknown["absent"] == "laboratory").all()
@@ -76,24 +76,24 @@ def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: FinishedRun, tmp
     table, expected, known = recorded(run, "split", "va")
     nothing = table[PARTIES["cardiology"]].isna().all(axis=1).to_numpy() & known
     assert nothing.any()
-    made = predict_table(bundle, table[nothing])
-    assert np.abs(made["score"].to_numpy() - expected[nothing]).max() <= 1e-6
-    assert (made["absent"] == "").all()
+    predictions = predict_table(bundle, table[nothing])
+    assert np.abs(predictions["score"].to_numpy() - expected[nothing]).max() <= 1e-6
+    assert (predictions["absent"] == "").all()
     row = {str(name): None if value != value else value for name, value in table[nothing].iloc[0].to_dict().items()}
     short = {name: value for name, value in row.items() if name not in PARTIES["cardiology"]}
     found = predict_rows(bundle, [row, short])  # the same request may have both
     assert [one["absent"] for one in found] == ["", "cardiology"]
-    assert found[0]["score"] == made["score"][0]
+    assert found[0]["score"] == predictions["score"][0]
     assert found[1]["score"] != found[0]["score"]
 
 
 def test_all_parties_at_one_place(run: FinishedRun, tmp_path: Path) -> None:
-    made = load_bundle(bundle_from(run, arm="pooled", site=SITE, out=tmp_path / "b"))
+    bundle = load_bundle(bundle_from(run, arm="pooled", site=SITE, out=tmp_path / "b"))
     table, expected, known = recorded(run, "pooled")
     assert known.all()
-    found = predict_table(made, table)
-    assert (found["absent"] == "").all()
-    assert np.abs(found["score"].to_numpy() - expected).max() <= 1e-6
+    predictions = predict_table(bundle, table)
+    assert (predictions["absent"] == "").all()
+    assert np.abs(predictions["score"].to_numpy() - expected).max() <= 1e-6
 
 
 def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(
@@ -160,8 +160,8 @@ def test_a_model_that_was_scored_through_noise_is_refused(tmp_path: Path) -> Non
     """In a bundle all parts are at one place, so that it would predict without the noise of the run."""
     told = study(topology__embeddings={"clip": 1.0, "noise": 1.0}, training__rounds=1)
     with torch_threads(1):
-        opened = open_finished_run(run_study(told, tmp_path / "runs", workers=1).folder)
+        finished = open_finished_run(run_study(told, tmp_path / "runs", workers=1).folder)
     with pytest.raises(StudyError, match="scored with noise between the parties") as caught:
-        bundle_from(opened, arm="split", site=SITE, out=tmp_path / "b")
+        bundle_from(finished, arm="split", site=SITE, out=tmp_path / "b")
     assert "without [topology.embeddings]" in caught.value.remedy
     assert not (tmp_path / "b").exists()

@@ -67,12 +67,12 @@ def test_files_are_predicted_as_the_run_predicted(
 ) -> None:
     """From PNG files, by their table, in which words are written otherwise than the source has them."""
     expected = saved(run, arm)
-    found = predict_file(bundles[arm], files / "list.csv", tmp_path / "out.csv")
-    made = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
-    assert (found.rows, found.unscored) == (len(expected), 0)
-    assert made["image"].tolist() == [f"{row:04}.png" for row in expected.index]
-    assert np.abs(made[expected.columns].to_numpy() - expected.to_numpy()).max() <= 1e-6
-    assert "patient" not in " ".join(made.columns).lower()
+    summary = predict_file(bundles[arm], files / "list.csv", tmp_path / "out.csv")
+    predictions = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert (summary.rows, summary.unscored) == (len(expected), 0)
+    assert predictions["image"].tolist() == [f"{row:04}.png" for row in expected.index]
+    assert np.abs(predictions[expected.columns].to_numpy() - expected.to_numpy()).max() <= 1e-6
+    assert "patient" not in " ".join(predictions.columns).lower()
 
 
 def test_without_a_party_its_stand_in_is_used(
@@ -82,9 +82,9 @@ def test_without_a_party_its_stand_in_is_used(
     expected, bundle = saved(run, "vertical", "missing_party"), bundles["vertical"]
     made = []
     for source, how in ((files / "list.csv", PredictOptions(without=("records",))), (files, PredictOptions())):
-        found = predict_file(bundle, source, tmp_path / "out.csv", options=how)
+        summary = predict_file(bundle, source, tmp_path / "out.csv", options=how)
         made.append(pd.read_csv(tmp_path / "out.csv"))
-        assert found.absent == {"records": len(expected)}
+        assert summary.absent == {"records": len(expected)}
         assert (made[-1]["absent"] == "records").all()
         assert np.abs(made[-1][expected.columns].to_numpy() - expected.to_numpy()).max() <= 1e-6
     assert np.abs(saved(run, "vertical").to_numpy() - expected.to_numpy()).max() > 1e-4
@@ -103,8 +103,8 @@ def test_gaps_are_filled_and_a_party_is_absent_only_without_its_columns(
 ) -> None:
     rows = np.flatnonzero(records.groups["age"].isna())[:4]
     images, table = np.asarray(records.features)[rows], records.groups.iloc[rows]
-    made = predict_images(bundles["vertical"], images, table)
-    assert (made["absent"] == "").all()
+    predictions = predict_images(bundles["vertical"], images, table)
+    assert (predictions["absent"] == "").all()
     nothing = predict_images(bundles["vertical"], images, table.assign(sex=None, view=None))
     assert (nothing["absent"] == "").all()
     without = predict_images(bundles["vertical"], images)
@@ -126,12 +126,12 @@ def test_an_archive_a_folder_and_memory_give_the_same_to_the_last_bit(
         test_patient_id=np.asarray(records.patient)[rows].astype("S8"),
     )
     predict_file(bundle, tmp_path / "images.npz", tmp_path / "out.parquet", keep=("patient",))
-    made = pd.read_parquet(tmp_path / "out.parquet")
-    assert made["image"].tolist()[:2] == ["test-0", "test-1"]
-    assert made["patient"].tolist() == np.asarray(records.patient)[rows].tolist()
+    predictions = pd.read_parquet(tmp_path / "out.parquet")
+    assert predictions["image"].tolist()[:2] == ["test-0", "test-1"]
+    assert predictions["patient"].tolist() == np.asarray(records.patient)[rows].tolist()
     predict_file(bundle, files / "list.csv", tmp_path / "again.parquet")
     listed = pd.read_parquet(tmp_path / "again.parquet")
-    for other in (made.drop(columns=["patient"]), listed):
+    for other in (predictions.drop(columns=["patient"]), listed):
         pd.testing.assert_frame_equal(other.drop(columns="image"), whole.drop(columns="image"), check_exact=True)
     assert len(whole) > IMAGES  # more than a tile
     one = predict_images(bundle, images[5:6], group.iloc[5:6]).drop(columns=["row", "image"])
@@ -142,32 +142,34 @@ def test_an_archive_a_folder_and_memory_give_the_same_to_the_last_bit(
 
 def test_three_classes_in_images(tmp_path: Path) -> None:
     records = garments()
-    opened = run_of(records, tmp_path / "runs", data={"scale": "image"})
-    bundle = load_bundle(bundle_from(opened, arm="fedavg", site="shop-1", out=tmp_path / "b"))
-    table = opened.folder.predictions()
+    finished = run_of(records, tmp_path / "runs", data={"scale": "image"})
+    bundle = load_bundle(bundle_from(finished, arm="fedavg", site="shop-1", out=tmp_path / "b"))
+    table = finished.folder.predictions()
     expected = table[table["site"] == "shop-1"].set_index("row")
     scores = [f"score_{name}" for name in bundle.classes]
-    made = predict_images(bundle, np.asarray(records.features)[expected.index])
-    assert np.abs(made[scores].to_numpy() - expected[scores].to_numpy()).max() <= 1e-6
-    assert made["predicted"].tolist() == [bundle.classes[place] for place in made[scores].to_numpy().argmax(axis=1)]
+    predictions = predict_images(bundle, np.asarray(records.features)[expected.index])
+    assert np.abs(predictions[scores].to_numpy() - expected[scores].to_numpy()).max() <= 1e-6
+    assert predictions["predicted"].tolist() == [
+        bundle.classes[place] for place in predictions[scores].to_numpy().argmax(axis=1)
+    ]
     assert bundle.uncertainty is not None
     assert (bundle.threshold, bundle.findings, bundle.uncertainty.method) == (None, (), "dropout")
     for name in bundle.classes:
-        assert (made[f"low_{name}"] <= made[f"score_{name}"]).all()
-        assert (made[f"high_{name}"] >= made[f"score_{name}"]).all()
+        assert (predictions[f"low_{name}"] <= predictions[f"score_{name}"]).all()
+        assert (predictions[f"high_{name}"] >= predictions[f"score_{name}"]).all()
     named = {" or ".join(name for place, name in enumerate(bundle.classes) if n >> place & 1) for n in range(1, 8)}
-    assert set(made["prediction_set"]) <= {*named, "none"}
+    assert set(predictions["prediction_set"]) <= {*named, "none"}
 
 
 def test_a_regions_own_model(run: FinishedRun, bundles: dict[str, Bundle], records: Records, tmp_path: Path) -> None:
-    made = load_bundle(bundle_from(run, arm="regions", site=SITE, region="east", out=tmp_path / "east"))
+    bundle = load_bundle(bundle_from(run, arm="regions", site=SITE, region="east", out=tmp_path / "east"))
     expected = saved(run, "regions", "regional")
     images = np.asarray(records.features)[expected.index]
-    own = predict_images(made, images)[expected.columns].to_numpy()
+    own = predict_images(bundle, images)[expected.columns].to_numpy()
     assert np.abs(own - expected.to_numpy()).max() <= 1e-6
     assert np.abs(own - predict_images(bundles["regions"], images)[expected.columns].to_numpy()).max() > 1e-6
-    assert (made.about["region"], bundles["regions"].about["region"]) == ("east", None)
-    assert "own model of region east" in (made.path / "card.md").read_text()
+    assert (bundle.about["region"], bundles["regions"].about["region"]) == ("east", None)
+    assert "own model of region east" in (bundle.path / "card.md").read_text()
     for region, problem in (("west", "is in 'east'"), ("north", "no region with a training site is called 'north'")):
         with pytest.raises(StudyError, match=problem):
             bundle_from(run, arm="regions", site=SITE, region=region, out=tmp_path / "x")
@@ -288,7 +290,7 @@ def test_how_an_image_looks_by_hand() -> None:
 
 def test_images_that_files_could_not_give_are_refused(records: Records, tmp_path: Path) -> None:
     colours = replace(records, features=np.repeat(np.asarray(records.features), 3, axis=1))
-    opened = run_of(colours, tmp_path / "runs")
+    finished = run_of(colours, tmp_path / "runs")
     with pytest.raises(BundleError, match="its images are 3 x 6 x 6 of uint8, and files are read as grey squares"):
-        bundle_from(opened, arm="fedavg", site=SITE, out=tmp_path / "b")
+        bundle_from(finished, arm="fedavg", site=SITE, out=tmp_path / "b")
     assert not (tmp_path / "b").exists()

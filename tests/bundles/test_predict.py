@@ -57,35 +57,35 @@ def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:
 @pytest.mark.parametrize("arm", ["fedavg", "network"])
 def test_test_rows_of_every_heart_hospital_written_as_csv_have_the_runs_scores(
     run: Path,
-    opened: FinishedRun,
+    finished: FinishedRun,
     tmp_path: Path,
     arm: str,
 ) -> None:
-    features = next(iter(opened.plan.cohorts.values())).records.features
+    features = next(iter(finished.plan.cohorts.values())).records.features
     assert isinstance(features, pd.DataFrame)
     for site in SITES:
-        bundle = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / site))
+        bundle = load_bundle(bundle_from(finished, arm=arm, site=site, out=tmp_path / site))
         expected = saved(run, arm, 1, site)
         features.loc[expected.index].to_csv(tmp_path / f"{site}.csv", index=False)
         predict_file(bundle, tmp_path / f"{site}.csv", tmp_path / "out.parquet")
-        made = pd.read_parquet(tmp_path / "out.parquet")
-        assert np.abs(made["score"].to_numpy() - expected["score"].to_numpy()).max() <= 1e-6
-        assert made["row"].tolist() == list(range(len(expected)))
+        predictions = pd.read_parquet(tmp_path / "out.parquet")
+        assert np.abs(predictions["score"].to_numpy() - expected["score"].to_numpy()).max() <= 1e-6
+        assert predictions["row"].tolist() == list(range(len(expected)))
 
 
 def test_a_hospitals_raw_file_has_the_runs_scores_where_0_stands_for_not_measured(
-    run: Path, opened: FinishedRun, tmp_path: Path
+    run: Path, finished: FinishedRun, tmp_path: Path
 ) -> None:
     """49 of VA's cholesterols are 0, and one of its blood pressures."""
     raw = read_hospital("va").drop(columns="num")
     assert (raw["chol"] == 0).sum() == 49
-    bundle = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "va"))
+    bundle = load_bundle(bundle_from(finished, arm="fedavg", site="va", out=tmp_path / "va"))
     expected = saved(run, "fedavg", 1, "va")
     before_va = 303 + 294 + 123
-    made = predict_table(bundle, raw)
-    found = made["score"].to_numpy()[expected.index.to_numpy() - before_va]
+    predictions = predict_table(bundle, raw)
+    found = predictions["score"].to_numpy()[expected.index.to_numpy() - before_va]
     assert np.abs(found - expected["score"].to_numpy()).max() <= 1e-6
-    assert not made["why"].str.contains("chol").any()
+    assert not predictions["why"].str.contains("chol").any()
 
 
 @pytest.fixture(scope="module")
@@ -136,15 +136,15 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_hospitals_own_file_gives_the_runs_scores(wards: Path, tmp_path: Path, site: str, first: int) -> None:
     """The very file that it trained with: its separator, its commas, its dates, its words, its gaps."""
     bundle = load_bundle(wards / f"bundle-{site}")
-    found = predict_file(bundle, wards / f"{site}.csv", tmp_path / "out.csv", keep=["ill"])
-    made = pd.read_csv(tmp_path / "out.csv")
+    summary = predict_file(bundle, wards / f"{site}.csv", tmp_path / "out.csv", keep=["ill"])
+    predictions = pd.read_csv(tmp_path / "out.csv")
     expected = saved(next((wards / "runs").iterdir()), "fedprox", 3, site)
     rows = expected.index.to_numpy() - first
-    assert np.abs(made["score"].to_numpy()[rows] - expected["score"].to_numpy()).max() <= 1e-6
-    assert (found.rows, found.unseen, found.outside, found.unscored) == (150, 0, 0, 0)
-    assert 12 <= found.gaps <= 36  # what south never records is not counted
-    assert sum(found.predicted.values()) == 150
-    assert set(made["ill"]) == {"yes", "no"}
+    assert np.abs(predictions["score"].to_numpy()[rows] - expected["score"].to_numpy()).max() <= 1e-6
+    assert (summary.rows, summary.unseen, summary.outside, summary.unscored) == (150, 0, 0, 0)
+    assert 12 <= summary.gaps <= 36  # what south never records is not counted
+    assert sum(summary.predicted.values()) == 150
+    assert set(predictions["ill"]) == {"yes", "no"}
 
 
 def test_a_column_that_a_site_does_not_record_may_be_there_or_not(wards: Path) -> None:
@@ -176,8 +176,8 @@ def test_file_table_and_single_rows_agree_to_the_last_bit(wards: Path, tmp_path:
     for path in (*paths.values(), wards / f"{site}.csv"):
         for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
             predict_file(bundle, path, out)
-            made = pd.read_csv(out, keep_default_na=False) if out.suffix == ".csv" else pd.read_parquet(out)
-            pd.testing.assert_frame_equal(made, whole, check_dtype=False, check_exact=True)
+            predictions = pd.read_csv(out, keep_default_na=False) if out.suffix == ".csv" else pd.read_parquet(out)
+            pd.testing.assert_frame_equal(predictions, whole, check_dtype=False, check_exact=True)
     one_by_one = [predict_rows(bundle, [row])[0] for row in as_rows(table.head(40))]
     assert one_by_one == predict_rows(bundle, as_rows(table))[:40]
     pd.testing.assert_frame_equal(
@@ -222,8 +222,8 @@ def test_blank_lines_are_no_rows_even_where_they_fill_a_block(tmp_path: Path, mo
         "wardround.bundles.predict.predict.open_rows", lambda source, columns: open_rows(source, columns, 64)
     )
     (tmp_path / "rows.csv").write_text("age,crp,sodium\n1,2,3\n" + "\n" * 200 + "4,5,6\n" + " \n" * 100)
-    found = predict_file(by_hand(tmp_path / "b"), tmp_path / "rows.csv", tmp_path / "out.csv")
-    assert found.rows == 2
+    summary = predict_file(by_hand(tmp_path / "b"), tmp_path / "rows.csv", tmp_path / "out.csv")
+    assert summary.rows == 2
     assert [line.partition(",")[0] for line in (tmp_path / "out.csv").read_text().splitlines()] == ["row", "0", "1"]
 
 
@@ -236,9 +236,9 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
     limits = Column("age", limits=(0, 10))
     bundle = with_columns(by_hand(tmp_path / "b"), lambda r: replace(r, columns=(limits, *r.columns[1:])))
     table = pd.DataFrame({"age": [0, 3.1, -1, 11, None], "crp": [3.0, 0, 0, 0, 0], "sodium": 0.0})
-    made = predict_table(bundle, table)
-    assert made["out_of_distribution"].tolist() == [False, True, False, True, False]
-    assert made["why"].tolist() == [
+    predictions = predict_table(bundle, table)
+    assert predictions["out_of_distribution"].tolist() == [False, True, False, True, False]
+    assert predictions["why"].tolist() == [
         "",
         "far from the training rows",
         "outside the known range: age",
@@ -265,23 +265,23 @@ def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> 
     bundle = by_hand(tmp_path / "b", columns=("a", "b"))
     weights = next(leaf for name, leaf in bundle.params.items() if leaf.numel() == 2).ravel()
     huge = 1e300 * np.array([1, -1 if weights[0] * weights[1] > 0 else 1])
-    made = predict_rows(bundle, [{"a": float(huge[0]), "b": float(huge[1])}, {"a": float(huge[0]), "b": 0}])
-    assert made[0] == {
+    predictions = predict_rows(bundle, [{"a": float(huge[0]), "b": float(huge[1])}, {"a": float(huge[0]), "b": 0}])
+    assert predictions[0] == {
         "score": None,
         "predicted": None,
         "out_of_distribution": True,
         "why": f"{OUT_OF_DISTRIBUTION.text}; {TOO_LARGE.text}",
     }
-    assert made[1]["score"] in (0.0, 1.0)
-    assert made[1]["out_of_distribution"] is True
+    assert predictions[1]["score"] in (0.0, 1.0)
+    assert predictions[1]["out_of_distribution"] is True
 
 
 def test_levels_that_training_never_saw_are_marked_and_counted(wards: Path, tmp_path: Path) -> None:
     bundle = load_bundle(wards / "bundle-south")
     table = pd.read_csv(wards / "south.csv").head(4).assign(ward=["1", "9", "9.0", "?"], sex=["m", "F", "divers", "w"])
-    made = predict_table(bundle, table)
-    assert made["why"].str.contains("unseen level").tolist() == [False, True, True, False]
-    assert made["why"][2].startswith("unseen level: ward, sex")
+    predictions = predict_table(bundle, table)
+    assert predictions["why"].str.contains("unseen level").tolist() == [False, True, True, False]
+    assert predictions["why"][2].startswith("unseen level: ward, sex")
     table.to_csv(tmp_path / "rows.csv", index=False)
     assert predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv").unseen == 2
 
@@ -290,10 +290,10 @@ def test_a_model_of_complete_rows_predicts_no_others(tmp_path: Path) -> None:
     bundle = by_hand(tmp_path / "b")
     bundle = with_columns(bundle, lambda r: replace(r, settings=replace(r.settings, missing="drop")))
     (tmp_path / "rows.csv").write_text("age,crp,sodium\n0,0,0\n,1,\n")
-    found = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
+    summary = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[2] == '1,,,false,"incomplete: age, sodium"'
-    assert (found.rows, found.gaps, found.unscored, sum(found.predicted.values())) == (2, 0, 1, 1)
+    assert (summary.rows, summary.gaps, summary.unscored, sum(summary.predicted.values())) == (2, 0, 1, 1)
     assert predict_rows(bundle, [{"age": 0, "crp": None, "sodium": 0}])[0] == {
         "score": None,
         "predicted": None,
@@ -325,18 +325,18 @@ def test_a_gap_where_training_had_none_is_marked_and_counted(tmp_path: Path) -> 
     """Training had gaps in crp alone. ph is not recorded here: its gaps are as in training."""
     bundle = by_hand(tmp_path / "b", prepared_by=with_gaps_in("crp"), unrecorded=["ph"])
     (tmp_path / "rows.csv").write_text(GAPS.replace("1,,1,1", "1,1,1,1").replace("1,,,1", "1,1,,1"))
-    found = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
+    summary = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
     assert pd.read_csv(tmp_path / "out.csv", keep_default_na=False)["why"].tolist() == [
         "",
         "",
         "a gap where training had none: age, chol",
         "a gap where training had none: chol",
     ]
-    assert (found.gaps, found.new_gaps, found.empty) == (1, 2, ())
+    assert (summary.gaps, summary.new_gaps, summary.empty) == (1, 2, ())
     # where the preparation does not tell which columns had gaps, none is called new
     silent = with_columns(bundle, lambda r: replace(r, settings=replace(r.settings, indicator=False)))
-    found = predict_file(silent, tmp_path / "rows.csv", tmp_path / "silent.csv")
-    assert (found.gaps, found.new_gaps) == (3, 0)
+    summary = predict_file(silent, tmp_path / "rows.csv", tmp_path / "silent.csv")
+    assert (summary.gaps, summary.new_gaps) == (3, 0)
 
 
 def test_a_column_that_is_empty_in_every_row_has_a_line_of_its_own(
@@ -368,28 +368,36 @@ def test_half_a_letter_is_told_and_not_repeated(tmp_path: Path) -> None:
 
 def test_three_classes_have_a_score_each_and_the_highest_is_called(tmp_path: Path) -> None:
     bundle = by_hand(tmp_path / "b", classes=("mild", "none", "severe"))
-    made = predict_table(bundle, pd.DataFrame(np.eye(3) * 4, columns=["age", "crp", "sodium"]))
-    assert list(made) == ["row", "score_mild", "score_none", "score_severe", "predicted", "out_of_distribution", "why"]
-    scores = made[["score_mild", "score_none", "score_severe"]].to_numpy()
+    predictions = predict_table(bundle, pd.DataFrame(np.eye(3) * 4, columns=["age", "crp", "sodium"]))
+    assert list(predictions) == [
+        "row",
+        "score_mild",
+        "score_none",
+        "score_severe",
+        "predicted",
+        "out_of_distribution",
+        "why",
+    ]
+    scores = predictions[["score_mild", "score_none", "score_severe"]].to_numpy()
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-6)
-    assert made["predicted"].tolist() == [bundle.classes[place] for place in scores.argmax(axis=1)]
+    assert predictions["predicted"].tolist() == [bundle.classes[place] for place in scores.argmax(axis=1)]
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), max_size=6))
 def test_reasons_in_words_are_those_of_each_row(masks: list[list[bool]]) -> None:
     reasons = [("kind" if number % 2 else "sort", f"c{number}", np.array(mask)) for number, mask in enumerate(masks)]
-    found = join_texts(reasons, 6).dictionary_decode().to_pylist()
-    for row, text in enumerate(found):
+    texts = join_texts(reasons, 6).dictionary_decode().to_pylist()
+    for row, text in enumerate(texts):
         said = {column for part in text.split("; ") if part for column in part.partition(": ")[2].split(", ")}
         assert said == {column for _, column, mask in reasons if mask[row]}
 
 
 def test_many_reasons_at_once_do_not_overflow() -> None:
     every = [("unseen level", f"c{number}", np.arange(70) >= number) for number in range(70)]
-    found = join_texts(every, 70).dictionary_decode().to_pylist()
-    assert found[0] == "unseen level: c0"
-    assert found[69].count("c") == 70
+    texts = join_texts(every, 70).dictionary_decode().to_pylist()
+    assert texts[0] == "unseen level: c0"
+    assert texts[69].count("c") == 70
 
 
 ROWS = "id,age,crp,sodium\n7,1,2,3\n8,4,5,6\n"
@@ -531,10 +539,10 @@ def verb(*words: str | Path, given: bytes = b"", cwd: Path) -> subprocess.Comple
 def test_the_verb_reads_standard_input_and_writes_standard_output(simple: Bundle, tmp_path: Path) -> None:
     done = verb("b", "-", "--out", "-", "--keep", "id", given=gzip.compress(ROWS.encode()), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = pd.read_csv(io.BytesIO(done.stdout))
-    assert made["id"].tolist() == [7, 8]
+    predictions = pd.read_csv(io.BytesIO(done.stdout))
+    assert predictions["id"].tolist() == [7, 8]
     expected = predict_table(simple, pd.read_csv(tmp_path / "rows.csv"))
-    np.testing.assert_array_equal(made["score"], expected["score"])
+    np.testing.assert_array_equal(predictions["score"], expected["score"])
     assert b"2 rows predicted" in done.stderr
 
 
@@ -551,9 +559,9 @@ def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv", "--json")
-    told = json.loads(out)
-    assert (code, told["rows"], told["bundle"], err) == (0, 2, simple.id, "")
-    assert list(told) == (
+    content = json.loads(out)
+    assert (code, content["rows"], content["bundle"], err) == (0, 2, simple.id, "")
+    assert list(content) == (
         [
             "bundle",
             "out",

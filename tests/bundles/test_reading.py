@@ -78,16 +78,16 @@ def test_any_text_is_read_as_training_reads_it(tmp_path: Path, body: str, size: 
     """The same cells; or an error, of which there may be two: then the one that comes first in the file."""
     path = write(tmp_path / "rows.csv", body.encode())
     wanted = by_training(path)
-    found = in_pieces(path, size)
+    cells = in_pieces(path, size)
     if isinstance(wanted, str) and "no row below" in wanted:
-        assert found == []  # told where predictions are made
-    elif isinstance(wanted, str) and found != wanted:
-        assert isinstance(found, str)
-        assert "fields, but the header" in found
+        assert cells == []  # told where predictions are made
+    elif isinstance(wanted, str) and cells != wanted:
+        assert isinstance(cells, str)
+        assert "fields, but the header" in cells
         assert "quotation marks" in wanted
-        assert line_of(found) < line_of(wanted)
+        assert line_of(cells) < line_of(wanted)
     else:
-        assert found == wanted
+        assert cells == wanted
 
 
 cells = st.text(alphabet='ab1",;\n é', max_size=6)
@@ -165,9 +165,9 @@ def read(columns: tuple[Column, ...], values: dict[str, pa.Array], commas: bool 
 
 def test_numbers_are_read_as_in_training() -> None:
     texts = pa.array([" 1.5 ", "1e3", "+2", "NA", "", "inf", "-inf", "?", None])
-    made = read((Column("x"),), {"x": texts})
-    np.testing.assert_array_equal(made.table.numbers[:, 0], [1.5, 1000, 2, *[np.nan] * 6])
-    np.testing.assert_array_equal(made.table.missing[:, 0], [False] * 3 + [True] * 6)
+    block = read((Column("x"),), {"x": texts})
+    np.testing.assert_array_equal(block.table.numbers[:, 0], [1.5, 1000, 2, *[np.nan] * 6])
+    np.testing.assert_array_equal(block.table.missing[:, 0], [False] * 3 + [True] * 6)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.none(), min_size=1, max_size=30))
@@ -196,12 +196,12 @@ def test_every_type_of_number_will_do(values: pa.Array) -> None:
 
 
 def test_a_column_of_nothing_is_all_gaps() -> None:
-    made = read(
+    block = read(
         (Column("x"), Column("ward", "categorical")),
         {"x": pa.nulls(2), "ward": pa.nulls(2)},
         levels={"ward": ("a", "b")},
     )
-    assert made.table.missing.all()
+    assert block.table.missing.all()
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_the_first_line_with_a_text_is_named() -> None:
 
 
 def test_decimal_commas_where_the_separator_is_none() -> None:
-    made = read((Column("x"),), {"x": pa.array(["1,5", "2", "-3,25"])}, commas=True)
-    np.testing.assert_array_equal(made.table.numbers[:, 0], [1.5, 2, -3.25])
-    assert made.notations == {"x": Notation.COMMAS}
+    block = read((Column("x"),), {"x": pa.array(["1,5", "2", "-3,25"])}, commas=True)
+    np.testing.assert_array_equal(block.table.numbers[:, 0], [1.5, 2, -3.25])
+    assert block.notations == {"x": Notation.COMMAS}
 
 
 def test_points_in_one_block_and_commas_in_another_are_refused_as_in_one_file() -> None:
@@ -286,25 +286,25 @@ CODE = Column("code", "categorical", None, True)
 
 
 def test_levels_that_training_never_saw_are_marked_and_become_zeros() -> None:
-    made = read(
+    block = read(
         (WARD,), {"ward": pa.array(["icu", "ICU", "Zürich", "", None, " er "])}, levels={"ward": ("er", "icu", "or")}
     )
-    assert made.table.codes[:, 0].tolist() == [1, 3, 3, -1, -1, 0]
-    assert made.unseen["ward"].tolist() == [False, True, True, False, False, False]
-    assert made.table.missing[:, 0].tolist() == [False, False, False, True, True, False]
+    assert block.table.codes[:, 0].tolist() == [1, 3, 3, -1, -1, 0]
+    assert block.unseen["ward"].tolist() == [False, True, True, False, False, False]
+    assert block.table.missing[:, 0].tolist() == [False, False, False, True, True, False]
 
 
 def test_the_level_that_fills_gaps_may_have_no_number_of_its_own() -> None:
     """With `least_level` a site's commonest level may be too rare to be told."""
-    made = read(
+    block = read(
         (WARD,),
         {"ward": pa.array(["rare", "er", None])},
         levels={"ward": ("er", "icu", "or")},
         fill_level={"ward": "rare"},
     )
-    assert made.table.levels == (("er", "icu", "or", "rare"),)
-    assert made.table.codes[:, 0].tolist() == [3, 0, -1]
-    assert made.unseen["ward"].tolist() == [True, False, False]
+    assert block.table.levels == (("er", "icu", "or", "rare"),)
+    assert block.table.codes[:, 0].tolist() == [3, 0, -1]
+    assert block.unseen["ward"].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -315,9 +315,9 @@ def test_the_level_that_fills_gaps_may_have_no_number_of_its_own() -> None:
     ],
 )
 def test_codes_have_one_spelling(values: pa.Array) -> None:
-    made = read((CODE,), {"code": values}, levels={"code": ("1", "2", "3")})
-    assert made.table.codes[:, 0].tolist() == [0, 1, 3, -1, 3]
-    np.testing.assert_array_equal(made.table.numbers[:, 0], [1, 2, 7, np.nan, np.nan])
+    block = read((CODE,), {"code": values}, levels={"code": ("1", "2", "3")})
+    assert block.table.codes[:, 0].tolist() == [0, 1, 3, -1, 3]
+    np.testing.assert_array_equal(block.table.numbers[:, 0], [1, 2, 7, np.nan, np.nan])
 
 
 def test_levels_may_come_as_numbers_or_as_true_and_false() -> None:
@@ -330,15 +330,15 @@ def test_levels_may_come_as_numbers_or_as_true_and_false() -> None:
 
 def test_words_are_joined_as_in_training() -> None:
     sex = Column("sex", "categorical", words=(("m", "male"), ("male", "male"), ("f", "female"), ("w", "female")))
-    made = read((sex,), {"sex": pa.array(["M", "male", "w", "F", "x"])}, levels={"sex": ("female", "male")})
-    assert made.table.codes[:, 0].tolist() == [1, 1, 0, 0, 2]
+    block = read((sex,), {"sex": pa.array(["M", "male", "w", "F", "x"])}, levels={"sex": ("female", "male")})
+    assert block.table.codes[:, 0].tolist() == [1, 1, 0, 0, 2]
 
 
 def test_codes_used_as_numbers_must_be_numbers() -> None:
     column = Column("code", "categorical", None, True, ("1", "2"))
-    made = read((column,), {"code": pa.array(["1", "2.0", "9"])}, codes=True)
-    np.testing.assert_array_equal(made.table.numbers[:, 0], [1, 2, 9])
-    assert made.unseen["code"].tolist() == [False, False, True]
+    block = read((column,), {"code": pa.array(["1", "2.0", "9"])}, codes=True)
+    np.testing.assert_array_equal(block.table.numbers[:, 0], [1, 2, 9])
+    assert block.unseen["code"].tolist() == [False, False, True]
     with pytest.raises(DataError, match="column 'code': this is no number"):
         read((column,), {"code": pa.array(["1", "x"])}, codes=True)
 

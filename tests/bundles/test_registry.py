@@ -12,8 +12,7 @@ import pytest
 from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles import Registry, find_bundle, load_bundle
 from wardround.bundles.registry import registry as registries
-from wardround.bundles.registry.registry import listing
-from wardround.bundles.registry.versions import default_name, parse_name
+from wardround.bundles.registry.registry import default_name, listing, parse_name
 from wardround.core.errors import BundleError
 from wardround.runs.audit import AuditLog
 from wardround.runs.audit import verify as verify_log

@@ -57,12 +57,12 @@ def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     bundle = load_bundle(bundle_from(run, arm="fedavg", site=site.name, out=tmp_path / "b"))
     table = run.plan.cohort_of(run.plan.study.arms[0]).records.features
     assert isinstance(table, pd.DataFrame)
-    made = predict_table(bundle, table.iloc[site.test_rows].reset_index(drop=True))
+    predictions = predict_table(bundle, table.iloc[site.test_rows].reset_index(drop=True))
     assert bundle.threshold is not None
     seed = replace(measured(run), cut=bundle.threshold)  # calls lie on the sides of the bundle's own
-    expected, near = referred_by_the_report(seed, site, 0.3), ~made["out_of_distribution"].to_numpy()
+    expected, near = referred_by_the_report(seed, site, 0.3), ~predictions["out_of_distribution"].to_numpy()
     assert 0 < expected[near].sum() < near.sum()
-    assert (made["refer"].to_numpy() == expected)[near].all()
+    assert (predictions["refer"].to_numpy() == expected)[near].all()
 
 
 def test_of_findings_the_same_rows_are_referred_about_the_same_thresholds(tmp_path: Path) -> None:
@@ -73,11 +73,14 @@ def test_of_findings_the_same_rows_are_referred_about_the_same_thresholds(tmp_pa
     trial = run.plan.trial(run.plan.study.arms[0], run.plan.study.evaluation.seeds.first)
     site = next(one for one in trial.scored if one.name == "hospital-1")
     bundle = load_bundle(bundle_from(run, arm="fedavg", site=site.name, out=tmp_path / "b"))
-    made = predict_images(bundle, np.asarray(records.features)[site.test_rows])
-    seed, near = replace(measured(run), cut=np.asarray(bundle.thresholds)), ~made["out_of_distribution"].to_numpy()
+    predictions = predict_images(bundle, np.asarray(records.features)[site.test_rows])
+    seed, near = (
+        replace(measured(run), cut=np.asarray(bundle.thresholds)),
+        ~predictions["out_of_distribution"].to_numpy(),
+    )
     expected = referred_by_the_report(seed, site, 0.3)
     assert 0 < expected[near].sum() < near.sum()
-    assert (made["refer"].to_numpy() == expected)[near].all()
+    assert (predictions["refer"].to_numpy() == expected)[near].all()
     middle = replace(seed, cut=np.full(len(bundle.classes), 0.5))
     assert (referred_by_the_report(middle, site, 0.3) != expected)[near].any()
 

@@ -178,15 +178,15 @@ def no_recipe(about: dict[str, Any], files: dict[str, bytes]) -> None:
 
 
 def unknown_setting(about: dict[str, Any], files: dict[str, bytes]) -> None:
-    told = json.loads(files[PREPARATION])
-    told["settings"]["spread"] = "wide"
-    files[PREPARATION] = as_text(told)
+    content = json.loads(files[PREPARATION])
+    content["settings"]["spread"] = "wide"
+    files[PREPARATION] = as_text(content)
 
 
 def column_too_many(about: dict[str, Any], files: dict[str, bytes]) -> None:
-    told = json.loads(files[PREPARATION])
-    told["layout"]["indicators"].append("age")
-    files[PREPARATION] = as_text(told)
+    content = json.loads(files[PREPARATION])
+    content["layout"]["indicators"].append("age")
+    files[PREPARATION] = as_text(content)
 
 
 def bad_words(about: dict[str, Any], files: dict[str, bytes]) -> None:
@@ -197,9 +197,9 @@ def prepared_otherwise(
     change: Callable[[dict[str, Any]], object],
 ) -> Callable[[dict[str, Any], dict[str, bytes]], None]:
     def changed(about: dict[str, Any], files: dict[str, bytes]) -> None:
-        told = json.loads(files[PREPARATION])
-        change(told)
-        files[PREPARATION] = as_text(told)
+        content = json.loads(files[PREPARATION])
+        change(content)
+        files[PREPARATION] = as_text(content)
 
     return changed
 

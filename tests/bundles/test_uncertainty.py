@@ -48,20 +48,20 @@ SITE = "hungarian"
 
 
 @pytest.fixture(scope="module")
-def laplace(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def laplace(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("unsure") / "laplace"
-    return load_bundle(bundle_from(opened, arm="fedavg", site=SITE, out=out))
+    return load_bundle(bundle_from(finished, arm="fedavg", site=SITE, out=out))
 
 
 @pytest.fixture(scope="module")
-def dropout(opened: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def dropout(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("unsure") / "dropout"
-    return load_bundle(bundle_from(opened, arm="network", site=SITE, out=out))
+    return load_bundle(bundle_from(finished, arm="network", site=SITE, out=out))
 
 
-def sides(opened: FinishedRun, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
+def sides(finished: FinishedRun, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
     """Training and validation rows of the site, and its test rows as they were recorded."""
-    plan = opened.plan
+    plan = finished.plan
     trial = plan.trial(plan.study.arm(arm), 1)
     site = next(one for one in trial.scored if one.name == SITE)
     table = plan.cohort_of(plan.study.arm(arm)).records.features
@@ -69,8 +69,8 @@ def sides(opened: FinishedRun, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
     return site.train, site.validation, table.iloc[site.test_rows].reset_index(drop=True)
 
 
-def recorded(opened: FinishedRun, arm: str, rows: np.ndarray) -> pd.DataFrame:
-    table = opened.plan.cohort_of(opened.plan.study.arm(arm)).records.features
+def recorded(finished: FinishedRun, arm: str, rows: np.ndarray) -> pd.DataFrame:
+    table = finished.plan.cohort_of(finished.plan.study.arm(arm)).records.features
     assert isinstance(table, pd.DataFrame)
     return table.iloc[rows].reset_index(drop=True)
 
@@ -90,10 +90,10 @@ def test_a_party_that_is_left_out_in_training_is_no_dropout() -> None:
     assert has_dropout(joined(absent=0.2, dropout=0.1)(shape))
 
 
-def test_laplace_by_hand(opened: FinishedRun, laplace: Bundle) -> None:
+def test_laplace_by_hand(finished: FinishedRun, laplace: Bundle) -> None:
     """For logistic regression the Gauss-Newton matrix is X'WX with W = p (1 - p), and a row's logit has the variance
     h' (X'WX + prior)^-1 h; 90 % of a normal distribution lie within 1.645 SDs."""
-    train, _, table = sides(opened, "fedavg")
+    train, _, table = sides(finished, "fedavg")
     assert laplace.uncertainty is not None
     assert laplace.uncertainty.laplace is not None
     weight, bias = (laplace.params[name].double().numpy() for name in ("weight", "bias"))
@@ -102,9 +102,9 @@ def test_laplace_by_hand(opened: FinishedRun, laplace: Bundle) -> None:
     p = expit(design @ coefficients)
     precision = design.T @ (design * (p * (1 - p))[:, None])
     precision += laplace.uncertainty.laplace.prior * np.eye(len(coefficients))
-    _, validation, _ = sides(opened, "fedavg")
+    _, validation, _ = sides(finished, "fedavg")
     assert len(validation) >= 30
-    made = predict_table(laplace, table)
+    predictions = predict_table(laplace, table)
     names = required_columns(laplace).needed
     columns = {name: as_array(table[name], name, str) for name in names}
     read = read_block(laplace.recipe, Block(len(table), columns, str), laplace.unrecorded)
@@ -112,8 +112,8 @@ def test_laplace_by_hand(opened: FinishedRun, laplace: Bundle) -> None:
     h = np.column_stack([x, np.ones(len(x))])
     z, sd = h @ coefficients, np.sqrt((h * np.linalg.solve(precision, h.T).T).sum(axis=1))
     half = norm.ppf(0.95) * sd
-    np.testing.assert_allclose(made["low"], expit(z - half), atol=1e-5)
-    np.testing.assert_allclose(made["high"], expit(z + half), atol=1e-5)
+    np.testing.assert_allclose(predictions["low"], expit(z - half), atol=1e-5)
+    np.testing.assert_allclose(predictions["high"], expit(z + half), atol=1e-5)
 
 
 def test_no_prior_leaves_less_room_than_the_weights_themselves_take() -> None:
@@ -127,48 +127,48 @@ def test_no_prior_leaves_less_room_than_the_weights_themselves_take() -> None:
 
 @pytest.mark.parametrize("kind", ["laplace", "dropout"])
 def test_an_interval_holds_its_score_and_shrinks_to_nothing_nowhere(
-    opened: FinishedRun, request: pytest.FixtureRequest, kind: str
+    finished: FinishedRun, request: pytest.FixtureRequest, kind: str
 ) -> None:
     bundle: Bundle = request.getfixturevalue(kind)
-    made = predict_table(bundle, sides(opened, "fedavg")[2])
-    assert (made["low"] <= made["score"]).all()
-    assert (made["score"] <= made["high"]).all()
-    assert ((made["high"] - made["low"]) > 1e-4).all()
-    assert made[["low", "high"]].to_numpy().min() >= 0
-    assert made[["low", "high"]].to_numpy().max() <= 1
-    alone = pd.concat([predict_table(bundle, sides(opened, "fedavg")[2].iloc[[row]]) for row in (0, 7)])
+    predictions = predict_table(bundle, sides(finished, "fedavg")[2])
+    assert (predictions["low"] <= predictions["score"]).all()
+    assert (predictions["score"] <= predictions["high"]).all()
+    assert ((predictions["high"] - predictions["low"]) > 1e-4).all()
+    assert predictions[["low", "high"]].to_numpy().min() >= 0
+    assert predictions[["low", "high"]].to_numpy().max() <= 1
+    alone = pd.concat([predict_table(bundle, sides(finished, "fedavg")[2].iloc[[row]]) for row in (0, 7)])
     pd.testing.assert_frame_equal(
         alone.drop(columns="row").reset_index(drop=True),
-        made.iloc[[0, 7]].drop(columns="row").reset_index(drop=True),
+        predictions.iloc[[0, 7]].drop(columns="row").reset_index(drop=True),
         check_exact=True,
     )
 
 
 @pytest.mark.parametrize("kind", ["laplace", "dropout"])
 def test_sets_and_referral_are_those_of_validation_rows(
-    opened: FinishedRun, request: pytest.FixtureRequest, kind: str
+    finished: FinishedRun, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """Of n validation rows of a class, the cut has rank ceil(0.9 (n + 1)): so many of them have their class in the set.
     Of all of them a fifth is referred, to the nearest row."""
     bundle: Bundle = request.getfixturevalue(kind)
     arm = "fedavg" if kind == "laplace" else "network"
-    plan = opened.plan
+    plan = finished.plan
     trial = plan.trial(plan.study.arm(arm), 1)
     site = next(one for one in trial.scored if one.name == SITE)
     label = site.validation.labels.numpy()
-    made = predict_table(bundle, recorded(opened, arm, site.validation_rows))
+    predictions = predict_table(bundle, recorded(finished, arm, site.validation_rows))
     for number, name in enumerate(bundle.classes):
-        own = made["prediction_set"][label == number]
+        own = predictions["prediction_set"][label == number]
         wanted = min(int(np.ceil(0.9 * (len(own) + 1) - 1e-9)), len(own))
         assert own.str.contains(name, regex=False).sum() >= wanted
-    both = made["prediction_set"] == " or ".join(bundle.classes)
-    assert (made["prediction_set"].isin(bundle.classes) | both).all()
-    unclear = made["why"].str.contains(DOUBT.text)
-    assert (made["refer"] | ~made["out_of_distribution"]).all()  # who is far is referred
-    assert unclear.sum() == round(0.2 * len(made))
-    assert made["refer"].sum() >= round(0.2 * len(made))
+    both = predictions["prediction_set"] == " or ".join(bundle.classes)
+    assert (predictions["prediction_set"].isin(bundle.classes) | both).all()
+    unclear = predictions["why"].str.contains(DOUBT.text)
+    assert (predictions["refer"] | ~predictions["out_of_distribution"]).all()  # who is far is referred
+    assert unclear.sum() == round(0.2 * len(predictions))
+    assert predictions["refer"].sum() >= round(0.2 * len(predictions))
     shares = [
-        predict_table(bundle, recorded(opened, arm, site.validation_rows), options=PredictOptions(refer_share=s))
+        predict_table(bundle, recorded(finished, arm, site.validation_rows), options=PredictOptions(refer_share=s))
         for s in (0, 1)
     ]
     assert not shares[0]["why"].str.contains(DOUBT.text).any()
@@ -184,24 +184,24 @@ def test_sets_in_words() -> None:
     assert [words[number] for number in numbers] == [f"c{place}" for place in range(70)]
 
 
-def test_a_number_beyond_all_bounds_is_referred(opened: FinishedRun, laplace: Bundle, dropout: Bundle) -> None:
+def test_a_number_beyond_all_bounds_is_referred(finished: FinishedRun, laplace: Bundle, dropout: Bundle) -> None:
     """Where a score comes out, anything may be; where none does, nothing is said."""
-    table = sides(opened, "fedavg")[2].iloc[:2].astype({"chol": float})
+    table = sides(finished, "fedavg")[2].iloc[:2].astype({"chol": float})
     table.loc[0, "chol"] = 1e308
     scored = predict_table(laplace, table)
     assert scored["score"][0] in (0.0, 1.0)
     assert (scored["low"][0], scored["high"][0]) == (0.0, 1.0)
     for bundle in (laplace, dropout):
-        made = predict_table(bundle, table)
-        unknown = made["score"].isna()
-        assert (made["low"].isna() == unknown).all()
-        assert (made["prediction_set"].isna() == unknown).all()
-        assert bool(made.loc[0, "refer"])
+        predictions = predict_table(bundle, table)
+        unknown = predictions["score"].isna()
+        assert (predictions["low"].isna() == unknown).all()
+        assert (predictions["prediction_set"].isna() == unknown).all()
+        assert bool(predictions.loc[0, "refer"])
         assert not unknown[1]
 
 
-def test_without_uncertainty_the_columns_are_as_before(opened: FinishedRun, laplace: Bundle, tmp_path: Path) -> None:
-    table = sides(opened, "fedavg")[2]
+def test_without_uncertainty_the_columns_are_as_before(finished: FinishedRun, laplace: Bundle, tmp_path: Path) -> None:
+    table = sides(finished, "fedavg")[2]
     whole, plain = (
         predict_table(laplace, table),
         predict_table(laplace, table, options=PredictOptions(uncertainty=False)),
@@ -221,9 +221,9 @@ def test_without_uncertainty_the_columns_are_as_before(opened: FinishedRun, lapl
     pd.testing.assert_frame_equal(whole[same], plain[same], check_exact=True)
     assert all(text.startswith(before) for text, before in zip(whole["why"], plain["why"], strict=True))
     table.to_csv(tmp_path / "rows.csv", index=False)
-    found = predict_file(laplace, tmp_path / "rows.csv", tmp_path / "out.parquet")
+    summary = predict_file(laplace, tmp_path / "rows.csv", tmp_path / "out.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), whole, check_exact=True)
-    assert found.referred == whole["refer"].sum()
+    assert summary.referred == whole["refer"].sum()
 
 
 def test_a_bundle_of_an_older_format_says_nothing_of_it(tmp_path: Path) -> None:
@@ -236,24 +236,24 @@ def test_a_bundle_of_an_older_format_says_nothing_of_it(tmp_path: Path) -> None:
         predict_table(bundle, table, options=PredictOptions(refer_share=1.1))
 
 
-def test_the_card_counts_what_it_is_worth(opened: FinishedRun, laplace: Bundle) -> None:
-    table = sides(opened, "fedavg")[2]
-    made = predict_table(laplace, table)
-    told = laplace.about["card"]["uncertainty"]["evaluation"]
-    saved = opened.folder.predictions()
+def test_the_card_counts_what_it_is_worth(finished: FinishedRun, laplace: Bundle) -> None:
+    table = sides(finished, "fedavg")[2]
+    predictions = predict_table(laplace, table)
+    about = laplace.about["card"]["uncertainty"]["evaluation"]
+    saved = finished.folder.predictions()
     chosen = saved[(saved["arm"] == "fedavg") & (saved["seed"] == 1) & (saved["site"] == SITE)]
     label = chosen["label"].to_numpy()
     names = np.array(laplace.classes)[label]
-    held = [name in words.split(" or ") for name, words in zip(names, made["prediction_set"], strict=True)]
-    assert told["rows"] == len(table)
-    assert told["sets"]["coverage"] == pytest.approx(np.mean(held))
-    assert told["width"] == pytest.approx((made["high"] - made["low"]).mean(), abs=1e-6)
-    right = (made["predicted"] == names).to_numpy()
-    assert told["referral"]["all"] == pytest.approx(right.mean())
-    unclear = made["refer"] & ~made["out_of_distribution"]
-    if not made["out_of_distribution"].any():
-        assert told["referral"]["share"] == pytest.approx(unclear.mean())
-        assert told["referral"]["kept"] == pytest.approx(right[~unclear].mean())
+    held = [name in words.split(" or ") for name, words in zip(names, predictions["prediction_set"], strict=True)]
+    assert about["rows"] == len(table)
+    assert about["sets"]["coverage"] == pytest.approx(np.mean(held))
+    assert about["width"] == pytest.approx((predictions["high"] - predictions["low"]).mean(), abs=1e-6)
+    right = (predictions["predicted"] == names).to_numpy()
+    assert about["referral"]["all"] == pytest.approx(right.mean())
+    unclear = predictions["refer"] & ~predictions["out_of_distribution"]
+    if not predictions["out_of_distribution"].any():
+        assert about["referral"]["share"] == pytest.approx(unclear.mean())
+        assert about["referral"]["kept"] == pytest.approx(right[~unclear].mean())
     text = (laplace.path / "card.md").read_text()
     assert "## Uncertainty" in text
     assert f"| sets that hold the right answer (target: 0.90) | {np.mean(held):.3f} |" in text

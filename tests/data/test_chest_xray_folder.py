@@ -81,7 +81,7 @@ def test_lists_that_leave_an_image_out_are_refused_and_one_list_alone_is_not_use
     (folder / "test_list.txt").write_text("\n".join(NAMES[2:]))
     records = chest_xray(folder, size=8).load()
     assert records.split is None
-    assert noticed(records, "side-list-alone").files == ("test_list.txt",)
+    assert noticed(records, "split-list-alone").files == ("test_list.txt",)
     (folder / "train_val_list.txt").write_text(NAMES[0])
     with pytest.raises(DataError, match=r"1 images are in both of .* or in neither"):
         chest_xray(folder, size=8).load()

@@ -31,8 +31,8 @@ def bundle(records: Records, tmp_path_factory: pytest.TempPathFactory) -> Bundle
     folder = tmp_path_factory.mktemp("served")
     model = {"kind": "joined", "embedding": 3, "hidden": 4, "absent": 0.2, "dropout": 0.2}
     arms = [{"algorithm": "split", "model": model, "topology": {"kind": "vertical", "parties": PARTIES}}]
-    opened = run_of(records, folder / "runs", arms=arms, training={"rounds": 1})
-    return load_bundle(bundle_from(opened, arm="split", site="hospital-1", out=folder / "b"))
+    finished = run_of(records, folder / "runs", arms=arms, training={"rounds": 1})
+    return load_bundle(bundle_from(finished, arm="split", site="hospital-1", out=folder / "b"))
 
 
 @pytest.fixture(scope="module")

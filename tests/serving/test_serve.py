@@ -151,11 +151,11 @@ def test_only_json_is_taken_because_a_page_elsewhere_cannot_send_it_unasked(clie
         assert client.post("/predict", content=body, headers={"content-type": kind}).status_code == 415
     answer = client.post("/predict", json={"rows": [ROW]}, headers={"origin": "http://elsewhere.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
-    asked = client.request(
+    response = client.request(
         "OPTIONS", "/predict", headers={"origin": "http://elsewhere.example", "access-control-request-method": "POST"}
     )
-    assert asked.status_code == 405
-    assert not [name for name in asked.headers if name.startswith("access-control")]
+    assert response.status_code == 405
+    assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 def test_what_is_too_large_is_refused_before_it_is_read_to_its_end(client: Client) -> None:

@@ -64,12 +64,8 @@ def origin_of(
     columns = score_columns(predictions)
     score = predictions[columns].to_numpy()
     return Origin(
-        study=study,
+        facts=_card_facts(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
         run=about["run"],
-        arm=arm,
-        requested_arm=about["arm"],
-        seed=seed,
-        site=name,
         data=RunInputs(trained.recipe, cohort.table),
         classes=part.classes,
         params=trained.params,
@@ -80,9 +76,6 @@ def origin_of(
         test=newcomer.splits[seed].test,
         test_label=predictions["label"].to_numpy(),
         saved=score[:, 0] if len(columns) == 1 else score,
-        card_facts=_card_facts(
-            part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content
-        ),
         models=part.models,
     )
 

@@ -14,7 +14,16 @@ from scipy.special import expit, logit
 
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_ranges
-from wardround.bundles.sealed_files import BUNDLE, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.sealed_files import (
+    BUNDLE,
+    FORMAT,
+    PREPARATION,
+    UNCERTAINTY,
+    VOCABULARY,
+    WEIGHTS,
+    read_sealed,
+    refuse_if,
+)
 from wardround.bundles.uncertainty import Uncertainty, read_uncertainty
 from wardround.core.errors import BundleError, StudyError, as_path, suggest
 from wardround.core.settings import Factory, parse_settings, settings_of
@@ -47,8 +56,7 @@ class Calibration:
 
     def of(self, scores: np.ndarray) -> np.ndarray:
         x = logit(np.clip(scores.astype(np.float64), CLIP, 1 - CLIP))
-        probabilities: np.ndarray = expit(self.slope * x + self.intercept)
-        return probabilities
+        return np.asarray(expit(self.slope * x + self.intercept))
 
 
 @dataclass(frozen=True)
@@ -178,11 +186,12 @@ def _read(
     _check_shape(about["model"]["shape"], inputs, recipe, classes, findings)
     tensors = unflatten(load(files[WEIGHTS]))
     model, params, buffers = _model(about, str(folder), models, tensors, len(classes))
-    if not set(about.get("unrecorded", ())) <= {column.name for column in recipe.columns}:
-        raise ValueError("a column that is not needed is listed as unrecorded")
+    refuse_if(
+        not set(about.get("unrecorded", ())) <= {column.name for column in recipe.columns},
+        "a column that is not needed is listed as unrecorded",
+    )
     threshold = about["threshold"]
-    if (threshold is None) != (len(classes) > 2 or bool(findings)):
-        raise ValueError("a threshold belongs to two classes")
+    refuse_if((threshold is None) != (len(classes) > 2 or bool(findings)), "a threshold belongs to two classes")
     content = json.loads(files[UNCERTAINTY]) if UNCERTAINTY in files else None
     outputs = Shape((), len(classes), bool(findings)).outputs
     return Bundle(
@@ -207,8 +216,10 @@ def _read(
 
 def _classes(about: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[str, ...]:
     classes = tuple(map(str, about["classes"]))
-    if len(set(classes)) < max(len(classes), 1 if findings else 2) or len(findings) not in (0, len(classes)):
-        raise ValueError("classes are missing or repeated")
+    refuse_if(
+        len(set(classes)) < max(len(classes), 1 if findings else 2) or len(findings) not in (0, len(classes)),
+        "classes are missing or repeated",
+    )
     return classes
 
 
@@ -216,8 +227,10 @@ def _check_shape(
     shape: Mapping[str, Any], inputs: Inputs, recipe: Recipe, classes: tuple[str, ...], findings: tuple[Finding, ...]
 ) -> None:
     fits = tuple(shape["inputs"]) == inputs.shape(recipe) and shape["classes"] == len(classes)
-    if not fits or bool(shape.get("findings")) != bool(findings) or parts_of(shape) != inputs.parts:
-        raise ValueError("preparation, classes and model do not fit each other")
+    refuse_if(
+        not fits or bool(shape.get("findings")) != bool(findings) or parts_of(shape) != inputs.parts,
+        "preparation, classes and model do not fit each other",
+    )
 
 
 def _model(
@@ -231,8 +244,7 @@ def _model(
     params, buffers = tensors.get("params", {}), tensors.get("buffers", {})
     check_shapes(about["model"], where, models, params)
     model = build_model(about["model"], where, models)
-    if model.classes != classes:
-        raise ValueError("the model has another number of classes")
+    refuse_if(model.classes != classes, "the model has another number of classes")
     precision = {"float64": torch.float64, "float32": torch.float32}[about["precision"]]
     initial, initial_buffers = model.init(0)
     return model, _checked(params, initial, precision), _checked(buffers, initial_buffers, precision)
@@ -271,14 +283,17 @@ def build_model(description: Mapping[str, Any], where: str, models: Mapping[str,
 
 def _checked(leaves: Tree, expected: Tree, precision: torch.dtype) -> Tree:
     """In the model's order: a file sorts its leaves by name."""
-    if set(expected) != set(leaves):
-        raise ValueError("the weights are not those of the model")
+    refuse_if(set(expected) != set(leaves), "the weights are not those of the model")
     for name, leaf in expected.items():
         dtype = precision if leaf.is_floating_point() else leaf.dtype
-        if leaves[name].shape != leaf.shape or leaves[name].dtype != dtype:
-            raise ValueError("the weights do not have the shape or precision of the model's")
-        if leaves[name].is_floating_point() and not bool(torch.isfinite(leaves[name]).all()):
-            raise ValueError("a weight is not a number")
+        refuse_if(
+            leaves[name].shape != leaf.shape or leaves[name].dtype != dtype,
+            "the weights do not have the shape or precision of the model's",
+        )
+        refuse_if(
+            leaves[name].is_floating_point() and not bool(torch.isfinite(leaves[name]).all()),
+            "a weight is not a number",
+        )
     return {name: leaves[name] for name in expected}
 
 
@@ -286,17 +301,20 @@ def _out_of_distribution(content: Mapping[str, Any], leaves: Tree, width: int) -
     if content["kind"] == "ranges":
         return by_ranges()
     mean, whitening = leaves["mean"].numpy(), leaves["whitening"].numpy()
-    if content["kind"] != "distance" or mean.shape != (width,) or whitening.shape != (width, width):
-        raise ValueError("the distance from training rows does not fit the preparation")
-    if not np.isfinite(mean).all() or not np.isfinite(whitening).all():
-        raise ValueError("the distance from training rows is not a number")
+    refuse_if(
+        content["kind"] != "distance" or mean.shape != (width,) or whitening.shape != (width, width),
+        "the distance from training rows does not fit the preparation",
+    )
+    refuse_if(
+        not np.isfinite(mean).all() or not np.isfinite(whitening).all(),
+        "the distance from training rows is not a number",
+    )
     return OutOfDistribution("distance", mean, whitening, _number(content["cut"]))
 
 
 def _number(value: Any) -> float:
     """A JSON number; a text of a number is refused."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError("this is not a number")
+    refuse_if(type(value) not in (int, float) or not math.isfinite(value), "this is not a number")
     return float(value)
 
 
@@ -317,13 +335,16 @@ def _check_recipe(recipe: Recipe) -> None:
     known = [column.name for column in recipe.columns]
     needed = [*numeric, *layout.levels]
     repeated = len(set(known)) < len(known) or len(set(needed)) < len(needed)
-    if repeated or not {*needed, *layout.indicators} <= set(known):
-        raise ValueError("columns are missing or repeated")
-    if fit.centre.shape != (len(numeric),) or fit.spread.shape != (len(numeric),):
-        raise ValueError("centres and spreads are not those of the numeric columns")
+    refuse_if(repeated or not {*needed, *layout.indicators} <= set(known), "columns are missing or repeated")
+    refuse_if(
+        fit.centre.shape != (len(numeric),) or fit.spread.shape != (len(numeric),),
+        "centres and spreads are not those of the numeric columns",
+    )
     filled = np.array([fit.fill[name] for name in numeric])
-    if not all(np.isfinite(numbers).all() for numbers in (fit.centre, fit.spread, filled)) or (fit.spread <= 0).any():
-        raise ValueError("a column is filled or scaled by something that is not a number, or by 0")
+    refuse_if(
+        not all(np.isfinite(numbers).all() for numbers in (fit.centre, fit.spread, filled)) or (fit.spread <= 0).any(),
+        "a column is filled or scaled by something that is not a number, or by 0",
+    )
 
 
 def check_shapes(
@@ -341,7 +362,11 @@ def check_shapes(
         if description["kind"] in MODELS:
             raise
         return
-    if any(name not in expected or expected[name].shape != leaf.shape for name, leaf in leaves.items()):
-        raise ValueError("the weights are not those of the model")
-    if sum(leaf.numel() for name, leaf in expected.items() if name not in leaves) > MOST_LACKING:
-        raise ValueError("the model is much larger than its weights")
+    refuse_if(
+        any(name not in expected or expected[name].shape != leaf.shape for name, leaf in leaves.items()),
+        "the weights are not those of the model",
+    )
+    refuse_if(
+        sum(leaf.numel() for name, leaf in expected.items() if name not in leaves) > MOST_LACKING,
+        "the model is much larger than its weights",
+    )

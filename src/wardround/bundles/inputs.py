@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from wardround.bundles.sealed_files import refuse_if
 from wardround.core.errors import shown
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.prepare import Recipe
@@ -147,8 +148,7 @@ def looks_of(images: np.ndarray) -> np.ndarray:
     horizontal, vertical = x.diff(dim=3).abs().flatten(1), x.diff(dim=2).abs().flatten(1)
     statistics = [pixels.std(dim=1, correction=0), horizontal.mean(1), vertical.mean(1)]
     statistics += [(pixels < DARK).float().mean(1), (pixels > BRIGHT).float().mean(1)]
-    looks: np.ndarray = torch.cat([grid, torch.stack(statistics, dim=1)], dim=1).double().numpy()
-    return looks
+    return np.asarray(torch.cat([grid, torch.stack(statistics, dim=1)], dim=1).double().numpy())
 
 
 def write_inputs(inputs: Inputs) -> dict[str, Any]:
@@ -168,8 +168,10 @@ def read_inputs(content: Mapping[str, Any], recipe: Recipe) -> Inputs:
     parts = tuple(read_part(party) for party in content.get("parties", ()))
     columns = {str(party["party"]): tuple(map(str, party["columns"])) for party in content.get("parties", ())}
     inputs = Inputs(images, parts, tuple(map(int, content.get("places", ()))), columns or None)
-    if len(columns) < len(parts) or not set(inputs.places) <= set(range(len(recipe.names))):
-        raise ValueError("a party is repeated, or a column is not prepared")
+    refuse_if(
+        len(columns) < len(parts) or not set(inputs.places) <= set(range(len(recipe.names))),
+        "a party is repeated, or a column is not prepared",
+    )
     if parts:
         _check_lines(inputs)
     return inputs
@@ -184,10 +186,14 @@ def _read_images(content: Mapping[str, Any]) -> Images:
         float(content["spread"]),
         bool(content["clahe"]),
     )
-    if images.scale not in ("none", "site", "image") or not 0 < colours * height * width <= 1 << 24:
-        raise ValueError("images of this kind are not supported")
-    if not np.isfinite([images.centre, images.spread]).all() or images.spread <= 0:
-        raise ValueError("images are scaled by something that is not a number, or by 0")
+    refuse_if(
+        images.scale not in ("none", "site", "image") or not 0 < colours * height * width <= 1 << 24,
+        "images of this kind are not supported",
+    )
+    refuse_if(
+        not np.isfinite([images.centre, images.spread]).all() or images.spread <= 0,
+        "images are scaled by something that is not a number, or by 0",
+    )
     return images
 
 
@@ -205,10 +211,14 @@ def _check_lines(inputs: Inputs) -> None:
     whole = inputs.pixels + len(inputs.places)
     follows = [0, *(stop for _, stop in ends)] == [*(start for start, _ in ends), whole]
     flags = sorted(part.present for part in inputs.parts if part.present is not None)
-    if not follows or flags != list(range(whole, whole + len(inputs.optional_parties))):
-        raise ValueError("the parties' numbers do not make up a row")
-    if any(int(np.prod(part.shape)) != part.stop - part.start for part in inputs.parts):
-        raise ValueError("a party's numbers are not of its shape")
+    refuse_if(
+        not follows or flags != list(range(whole, whole + len(inputs.optional_parties))),
+        "the parties' numbers do not make up a row",
+    )
+    refuse_if(
+        any(int(np.prod(part.shape)) != part.stop - part.start for part in inputs.parts),
+        "a party's numbers are not of its shape",
+    )
 
 
 def wrong_parties(inputs: Inputs, left_out: Collection[str]) -> str | None:

@@ -30,14 +30,12 @@ class OutOfDistribution:
     def distances(self, x: np.ndarray) -> np.ndarray:
         """By torch, which keeps to its number of threads; numpy's product would start others and wait for them."""
         apart = torch.from_numpy(np.asarray(x, dtype=np.float64)) - torch.from_numpy(self.mean)
-        lengths: np.ndarray = (apart @ torch.from_numpy(self.whitening).T).square().sum(dim=1).sqrt().numpy()
-        return lengths
+        return np.asarray((apart @ torch.from_numpy(self.whitening).T).square().sum(dim=1).sqrt().numpy())
 
     def marks(self, x: np.ndarray, outside: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """`outside`: by column, the rows with a value outside the public range."""
         if self.kind == "distance":
-            marked: np.ndarray = ~(self.distances(x) <= self.cut)  # a distance that is NaN is out of distribution
-            return marked
+            return np.asarray(~(self.distances(x) <= self.cut))  # a distance that is NaN is out of distribution
         outside_any = np.zeros(len(x), dtype=bool)
         for rows in (outside or {}).values():
             outside_any |= rows
@@ -87,5 +85,4 @@ def _left_out(apart: np.ndarray, scatter: np.ndarray) -> np.ndarray:
     factor = rows / (rows - 1)
     whole = scatter + (rows - 2) * RIDGE * np.eye(width)
     q = (apart * np.linalg.solve(whole, apart.T).T).sum(axis=1)
-    lengths: np.ndarray = factor * np.sqrt((rows - 2) * q / (1 - factor * q))
-    return lengths
+    return np.asarray(factor * np.sqrt((rows - 2) * q / (1 - factor * q)))

@@ -15,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wardround.core.errors import BundleError
 from wardround.runs.folder import without_nan
 
@@ -47,6 +49,12 @@ class SealedKind:
 BUNDLE = SealedKind(
     "bundle", "wardround bundle", ABOUT, FORMAT, (WEIGHTS, PREPARATION, VOCABULARY, CARD), (ONNX, UNCERTAINTY)
 )
+
+
+def refuse_if(condition: bool | np.bool_, problem: str) -> None:
+    """For content that is sealed and still does not fit; `load_bundle` turns it into an error for users."""
+    if condition:
+        raise ValueError(problem)
 
 
 def as_text(content: Mapping[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ import torch
 from scipy.special import expit, ndtri
 from torch import Tensor
 
+from wardround.bundles.sealed_files import refuse_if
 from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.models import Model
@@ -160,11 +161,12 @@ def tensors_of(settings: Uncertainty) -> Tree:
 def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree, outputs: int) -> Uncertainty:
     """Raises a ValueError where it does not fit the model."""
     method: Method = content["method"]
-    if method not in ("dropout", "laplace", "none") or (method == "dropout" and not has_dropout(model)):
-        raise ValueError("the method does not fit the model")
+    refuse_if(
+        method not in ("dropout", "laplace", "none") or (method == "dropout" and not has_dropout(model)),
+        "the method does not fit the model",
+    )
     passes = int(content["passes"])
-    if not 2 <= passes <= 1000:
-        raise ValueError("the number of passes is not between 2 and 1000")
+    refuse_if(not 2 <= passes <= 1000, "the number of passes is not between 2 and 1000")
     return Uncertainty(
         method,
         passes,
@@ -180,8 +182,10 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
 
 def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
     values = np.array(content["values"], dtype=float)
-    if values.shape != (model.classes if model.findings else 1,) or not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError("a temperature is not a number above 0")
+    refuse_if(
+        values.shape != (model.classes if model.findings else 1,) or not (np.isfinite(values) & (values > 0)).all(),
+        "a temperature is not a number above 0",
+    )
     return Temperature(values, np.array(content["fitted"], dtype=bool), model.findings)
 
 
@@ -189,15 +193,16 @@ def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:
     shape = (model.classes, 2) if model.findings else (model.classes,)
     cuts, kind = _infinite(content["cuts"]), content["kind"]
     rows = np.array(content["rows"], dtype=np.int64)
-    if cuts.shape != shape or rows.shape != shape or kind not in ("plain", "adaptive"):
-        raise ValueError("the cuts are not those of the model's labels")
+    refuse_if(
+        cuts.shape != shape or rows.shape != shape or kind not in ("plain", "adaptive"),
+        "the cuts are not those of the model's labels",
+    )
     return Cuts(float(content["alpha"]), kind, cuts, rows)
 
 
 def _read_referral(content: Mapping[str, Any]) -> Referral:
     cuts, share = _infinite(content["cuts"]), float(content["share"])
-    if cuts.shape != (SHARES + 1,) or not 0 <= share <= 1:
-        raise ValueError("there is not a cut for each hundredth")
+    refuse_if(cuts.shape != (SHARES + 1,) or not 0 <= share <= 1, "there is not a cut for each hundredth")
     return Referral(share, cuts)
 
 
@@ -207,11 +212,15 @@ def _read_laplace(content: Mapping[str, Any], leaves: Tree, params: Tree, output
     width = weight.shape[1] + 1
     values, axes = leaves["values"], leaves.get("axes")
     fits = values.shape == (outputs, width) and (axes is None or axes.shape == (outputs, width, width))
-    if len(weight) != outputs or not fits or not prior > 0 or not np.isfinite(prior):
-        raise ValueError("the approximation is of another last layer")
+    refuse_if(
+        len(weight) != outputs or not fits or not prior > 0 or not np.isfinite(prior),
+        "the approximation is of another last layer",
+    )
     for leaf in (values, axes):
-        if leaf is not None and (leaf.dtype != torch.float64 or not bool(torch.isfinite(leaf).all())):
-            raise ValueError("the last layer's precision is not a number")
+        refuse_if(
+            leaf is not None and (leaf.dtype != torch.float64 or not bool(torch.isfinite(leaf).all())),
+            "the last layer's precision is not a number",
+        )
     return Laplace(layer, values, axes, prior)
 
 
@@ -229,6 +238,5 @@ def _infinite(content: Any) -> np.ndarray:
         return np.inf if value is None else -np.inf if value == NEITHER else value
 
     array = np.array([number(value) for value in content], dtype=float)
-    if np.isnan(array).any():
-        raise ValueError("a cut is not a number")
+    refuse_if(np.isnan(array).any(), "a cut is not a number")
     return array

@@ -10,7 +10,7 @@ from wardround.bundles import Bundle, predict_rows
 from wardround.core.errors import DataError, WardroundError
 from wardround.core.extras import needs
 from wardround.serving import guard
-from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, App, Guard, Refused
+from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, Guard, Refused
 from wardround.serving.schema import DIALECT, answer_schema, error_schema, most_rows, request_schema, row_schema
 
 with needs("serve", "predictions over HTTP"):
@@ -18,12 +18,13 @@ with needs("serve", "predictions over HTTP"):
     from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
+    from starlette.types import ASGIApp
 
 PATHS = ("/predict", "/health", "/schema", "/openapi.json")
 SHAPE = 'Send {"rows": [{"COLUMN": value, ...}, ...]}; GET /schema says which columns.'
 
 
-def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
+def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp:
     """`names` are the hosts that it answers to; None: any."""
     # the pages with documentation load scripts from elsewhere: a hospital's server must not
     api = FastAPI(title=f"wardround: {bundle.name}", docs_url=None, redoc_url=None)

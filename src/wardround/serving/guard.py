@@ -7,19 +7,14 @@ not send to another origin without asking first, and no other origin may read an
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from wardround.core.errors import WardroundError
 from wardround.core.extras import needs
 
 with needs("serve", "predictions over HTTP"):
     from starlette.responses import JSONResponse
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 LARGEST = 16 << 20  # bytes of a request
@@ -39,7 +34,7 @@ class Guard:
     """`names` are the host names that are answered, the one to recommend first; None: all. `paths` are those that the
     log may show."""
 
-    def __init__(self, app: App, names: Sequence[str] | None, paths: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Sequence[str] | None, paths: Collection[str]) -> None:
         self.app, self.names, self.paths = app, names, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +43,7 @@ class Guard:
             return
         began, status = time.perf_counter(), 500
 
-        async def noting(message: MutableMapping[str, Any]) -> None:
+        async def noting(message: Message) -> None:
             nonlocal status
             status = message["status"] if message["type"] == "http.response.start" else status
             await send(message)

@@ -18,10 +18,11 @@ from wardround.core.extras import needs
 from wardround.core.threads import torch_threads
 from wardround.serving import guard
 from wardround.serving.app import make_app
-from wardround.serving.guard import LOG, OWN_NAMES, App
+from wardround.serving.guard import LOG, OWN_NAMES
 
 with needs("serve", "predictions over HTTP"):
     import uvicorn
+    from starlette.types import ASGIApp
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 BUSY = 32  # requests at a time; more are answered with 503
@@ -39,7 +40,7 @@ def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[s
             uvicorn.Server(settings_of(app)).run(sockets=[listening])
 
 
-def settings_of(app: App) -> uvicorn.Config:
+def settings_of(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=TimedHead,

@@ -52,7 +52,7 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.prepare import Recipe
 from wardround.data.serialization import write_recipe
-from wardround.study.schema import Arm, Study
+from wardround.study.schema import Arm
 
 LOOKED_AT = 1024  # images at a time
 TOLERANCE = 1e-6  # by which scores may differ from those that the run saved
@@ -70,12 +70,8 @@ class OtherScores(BundleError):
 class Origin:
     """One site's model in one arm with one seed, and all that is known of it."""
 
-    study: Study
+    facts: CardFacts
     run: str  # the run folder's name
-    arm: Arm
-    requested_arm: str  # its name in the request, which may be that of a selection
-    seed: int
-    site: str
     data: RunInputs
     classes: tuple[str, ...]
     params: Tree
@@ -86,15 +82,13 @@ class Origin:
     test: np.ndarray  # places of the test rows in the table and among the images
     test_label: np.ndarray
     saved: np.ndarray  # their scores in the run
-    card_facts: CardFacts
     models: Mapping[str, Factory] | None = None
     has_findings: bool = False
-    region: str | None = None  # if it is the region's own model; None: the model of all
 
     @property
     def private(self) -> bool:
         """Whether each patient is protected: what is read off patients without noise then stays out of the bundle."""
-        return self.arm.privacy.example is not None
+        return self.facts.arm.privacy.example is not None
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
@@ -138,14 +132,16 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
         calibration=read_calibration(chosen.calibration),
         findings=read_findings(chosen.findings),
     )
-    uncertainty = choose_uncertainty(bundle, origin.train, origin.validation, origin.private, origin.arm.uncertainty)
+    uncertainty = choose_uncertainty(
+        bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty
+    )
     bundle = replace(bundle, uncertainty=uncertainty)
     files = _files(origin, bundle)
     about = _about(origin, bundle, chosen)
     hashes = {name: sha256(content).hexdigest() for name, content in files.items()}
     test, saved, label = _test_rows(origin, bundle), origin.saved, origin.test_label
     evaluation = None if origin.private else evaluate_uncertainty(bundle, uncertainty, test, saved, label)
-    about["card"] = card_of(origin.card_facts, bundle, about, saved, label, hashes, evaluation)
+    about["card"] = card_of(origin.facts, bundle, about, saved, label, hashes, evaluation)
     files[CARD] = render(about["card"]).encode()
     about["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for name, content in files.items():
@@ -165,7 +161,7 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
     """The bundle as it was written and loaded again, from recorded rows to scores, against what the run saved."""
     scores = bundle.scores(_test_rows(origin, bundle))
-    where = f"bundle of {origin.requested_arm} at {origin.site}, seed {origin.seed}"
+    where = f"bundle of {origin.facts.requested_arm} at {origin.facts.site}, seed {origin.facts.seed}"
     if scores.shape != origin.saved.shape:
         raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
     difference = np.abs(scores.astype(np.float64) - origin.saved.astype(np.float64)).max(initial=0.0)
@@ -206,9 +202,9 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
     """Before anything is chosen."""
     return Bundle(
         folder,
-        {"precision": origin.arm.training.precision, "seed": origin.seed},
+        {"precision": origin.facts.arm.training.precision, "seed": origin.facts.seed},
         origin.data.recipe,
-        build_model(_model_of(origin), f"arm {origin.requested_arm}", origin.models),
+        build_model(_model_of(origin), f"arm {origin.facts.requested_arm}", origin.models),
         origin.params,
         origin.buffers,
         origin.classes,
@@ -221,7 +217,7 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
 
 
 def _model_of(origin: Origin) -> dict[str, Any]:
-    return model_of(origin.arm, origin.data.recipe, origin.classes, origin.has_findings, origin.data.inputs)
+    return model_of(origin.facts.arm, origin.data.recipe, origin.classes, origin.has_findings, origin.data.inputs)
 
 
 def model_of(
@@ -233,8 +229,7 @@ def model_of(
     shape |= {"findings": True} if has_findings else {}
     shape |= {"parts": [asdict(part) for part in inputs.parts]} if inputs.parts else {}
     description = {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
-    plain: dict[str, Any] = json.loads(json.dumps(description))
-    return plain
+    return dict(json.loads(json.dumps(description)))  # plain lists and dicts
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,20 +258,20 @@ def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
 
 
 def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, Any]:
-    rule = bundle.out_of_distribution
+    rule, facts = bundle.out_of_distribution, origin.facts
     return {
         "format": FORMAT,
-        "name": bundle_name(origin.study.name, origin.requested_arm, origin.site, origin.region),
+        "name": bundle_name(facts.study.name, facts.requested_arm, facts.site, facts.region),
         "wardround": version("wardround"),
-        "study": {"name": origin.study.name, "hash": origin.study.hash},
+        "study": {"name": facts.study.name, "hash": facts.study.hash},
         "run": origin.run,
-        "arm": origin.requested_arm,
-        "trained_as": origin.arm.name,
-        "seed": origin.seed,
-        "site": origin.site,
-        "region": origin.region,
+        "arm": facts.requested_arm,
+        "trained_as": facts.arm.name,
+        "seed": facts.seed,
+        "site": facts.site,
+        "region": facts.region,
         "model": _model_of(origin),
-        "precision": origin.arm.training.precision,
+        "precision": facts.arm.training.precision,
         "features": list(bundle.recipe.names),
         "unrecorded": list(origin.unrecorded),
         "classes": list(origin.classes),

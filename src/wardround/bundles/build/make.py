@@ -149,12 +149,10 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
     trained = {other.name: len(other.train) for other in trial.scored if _trains(trial, arm, name, other.name)}
     recipient = _recipient(cohort, data, arm, trial, site)
     return Origin(
-        study=plan.study,
+        facts=card_facts_of_run(
+            finished.results, plan.study, arm, requested_arm, trial.seed, recipient, trained, region
+        ),
         run=folder.path.name,
-        arm=arm,
-        requested_arm=requested_arm,
-        seed=trial.seed,
-        site=name,
         data=data,
         classes=plan.classes,
         params=params,
@@ -165,12 +163,8 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_label=label,
         saved=score,
-        card_facts=card_facts_of_run(
-            finished.results, plan.study, arm, requested_arm, trial.seed, recipient, trained, region
-        ),
         models=finished.models,
         has_findings=plan.has_findings,
-        region=region,
     )
 
 
@@ -220,7 +214,7 @@ def _recipient(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Si
     places = np.searchsorted(cohort.row_numbers, site.test_rows)
     recorded = [] if table is None else table.records_of(places).tolist()
     here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
-    others = {one.name for one in trial.scored} - {site.name}
+    others = {other.name for other in trial.scored} - {site.name}
     hospitals = {str(name) for name in cohort.records.hospital[places] if str(name).replace("/", "-") not in others}
     same_columns = (table is None or bool(table.recorded.all())) and options.get("columns", "same") == "same"
     columns = frozenset(name for column in here for name in (column.name, column.own_name))

@@ -85,8 +85,7 @@ def _flags(rows: Rows, place: int) -> np.ndarray:
     """The number of each row that says whether a party knows it."""
     lines = rows.x if rows.tabular is None else rows.tabular
     skipped = 0 if rows.tabular is None else rows.x[0].numel()
-    flags: np.ndarray = lines[:, place - skipped].cpu().numpy()
-    return flags
+    return np.asarray(lines[:, place - skipped].cpu().numpy())
 
 
 def _images(cohort: Cohort, arm: Arm, site: Site) -> Images:
@@ -144,8 +143,7 @@ class LabelledRows:
 
 def labelled_rows(rows: Rows, dtype: torch.dtype) -> LabelledRows:
     def take(selected: np.ndarray) -> np.ndarray:
-        x: np.ndarray = rows.take(torch.from_numpy(selected), dtype)[0].cpu().numpy()
-        return x
+        return np.asarray(rows.take(torch.from_numpy(selected), dtype)[0].cpu().numpy())
 
     if rows.x.dtype == torch.uint8:
         lazy = LazyRows((len(rows), *rows.inputs), take)

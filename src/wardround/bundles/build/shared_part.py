@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from wardround.bundles.build.assemble import plain_name
 from wardround.bundles.bundle import MISFITS, build_model, check_shapes
 from wardround.bundles.card.card import FIGURES, ranked_within
-from wardround.bundles.sealed_files import SealedKind, read_sealed, seal
+from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
 from wardround.core.registry import Members
@@ -274,16 +274,18 @@ def _serialized(leaves: Tree) -> bytes:
 def _refuse_misfit(part: SharedPart) -> None:
     """Exactly the shared leaves of its model, in its precision, and all of them numbers."""
     part.preparation  # noqa: B018 - settings that are not known are refused here
-    if len(set(part.classes)) < 2 or part.about["evaluation"].keys() != {"test_share", "validation_share"}:
-        raise ValueError("classes or shares are missing")
+    refuse_if(
+        len(set(part.classes)) < 2 or part.about["evaluation"].keys() != {"test_share", "validation_share"},
+        "classes or shares are missing",
+    )
     for key in ("seed", "init_seed", "first_seed"):
-        if type(part.about[key]) is not int:
-            raise ValueError("a seed is not a whole number")
+        refuse_if(type(part.about[key]) is not int, "a seed is not a whole number")
     check_shapes(part.description(1), str(part.path), part.models, part.leaves)
     model = part.model(1)
     expected = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
-    if model.at_site is None or set(expected) != set(part.leaves):
-        raise ValueError("the leaves are not those of the model")
+    refuse_if(model.at_site is None or set(expected) != set(part.leaves), "the leaves are not those of the model")
     for name, leaf in part.leaves.items():
-        if leaf.shape != expected[name].shape or leaf.dtype != part.dtype or not bool(torch.isfinite(leaf).all()):
-            raise ValueError("a leaf does not have the shape or precision of the model's, or is not a number")
+        refuse_if(
+            leaf.shape != expected[name].shape or leaf.dtype != part.dtype or not bool(torch.isfinite(leaf).all()),
+            "a leaf does not have the shape or precision of the model's, or is not a number",
+        )

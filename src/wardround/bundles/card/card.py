@@ -239,11 +239,12 @@ class Adapter:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What is known of a run where the bundle is made. What is not known there is None."""
+    """A site's model in one arm with one seed, and what is known of its run where the bundle is made. Figures that are
+    not known there are None."""
 
     study: Study
     arm: Arm
-    requested_arm: str
+    requested_arm: str  # its name in the request, which may be that of a selection
     seed: int
     site: str
     trained: Mapping[str, int | None]  # training rows of each site that the model has learnt from

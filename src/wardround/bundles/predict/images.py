@@ -65,13 +65,13 @@ def open_images(bundle: Bundle, source: str | Path, keep: Sequence[str], without
         raise DataError("standard input", "images are not read from it", KINDS)
     with without_warnings():
         if path.is_dir():
-            opened = _folder(path, images, keep)
+            source_images = _folder(path, images, keep)
         elif path.suffix == ".npz" and path.is_file():
-            opened = _npz(bundle, path, images, keep, without)
+            source_images = _npz(bundle, path, images, keep, without)
         elif is_table(path):
-            opened = _table(bundle, path, images, keep, without)
+            source_images = _table(bundle, path, images, keep, without)
         elif path.is_file() and _is_image(path):
-            opened = _files(path.parent, [path.name], images, keep, str(path))
+            source_images = _files(path.parent, [path.name], images, keep, str(path))
         else:
             problem = "is neither a folder of images, an image, a table nor an .npz file"
             raise DataError(str(path), problem if path.exists() else "there is no such file or folder", KINDS)
@@ -79,12 +79,17 @@ def open_images(bundle: Bundle, source: str | Path, keep: Sequence[str], without
 
         def counted() -> Iterator[BlockReader]:
             nonlocal done
-            for reader in opened.blocks:
+            for reader in source_images.blocks:
                 yield reader
                 done += AT_ONCE
 
         types = dict.fromkeys((IMAGE, *keep), pa.string())
-        yield RowSource(opened.name, types, counted(), lambda: min(done / opened.rows, 1.0) if opened.rows else None)
+        yield RowSource(
+            source_images.name,
+            types,
+            counted(),
+            lambda: min(done / source_images.rows, 1.0) if source_images.rows else None,
+        )
 
 
 @contextmanager

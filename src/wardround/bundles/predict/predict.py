@@ -158,8 +158,7 @@ def predict_rows(
         block = Block(len(rows), columns, where, without_column=without)
     layout = output_columns(bundle, (), options)
     batch = _predict_in_memory(bundle, block, layout, "rows", options)
-    answers: list[dict[str, Any]] = batch.drop_columns(["row", *layout.keep]).to_pylist()
-    return answers
+    return list(batch.drop_columns(["row", *layout.keep]).to_pylist())
 
 
 def _refuse_row(row: Mapping[str, Any], required: RequiredColumns, names: Sequence[str], where: str) -> None:

@@ -220,8 +220,7 @@ def _years(array: pa.Array) -> np.ndarray:
         array = pc.local_timestamp(array) if array.type.tz else array
         array = pc.floor_temporal(array, unit="second")
     seconds = array.cast(pa.timestamp("s"), safe=False).cast(pa.int64()).cast(pa.float64())
-    years: np.ndarray = (np.asarray(seconds.to_numpy(zero_copy_only=False)) - YEAR_2000) / YEAR
-    return years
+    return np.asarray((np.asarray(seconds.to_numpy(zero_copy_only=False)) - YEAR_2000) / YEAR)
 
 
 def _number_notation(cells: Cells) -> Notation:

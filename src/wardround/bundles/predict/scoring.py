@@ -128,9 +128,9 @@ def _prepare(bundle: Bundle, block: Block, options: PredictOptions) -> _Prepared
         looks = inputs.looks(recipe, columns, block.images, missing, ood.mean)
     outside = bundle.outside(read.table, every)
     if ood.kind == "distance":
-        [far] = in_tiles(lambda tile: (ood.marks(tile),), looks, TILE)
+        [marked] = in_tiles(lambda tile: (ood.marks(tile),), looks, TILE)
     else:
-        far = ood.marks(looks, outside)
+        marked = ood.marks(looks, outside)
     gaps = _gaps(bundle, read, missing)
     # without indicators a layout does not tell which columns had gaps
     indicated = recipe.settings.indicator and recipe.settings.missing != "drop"
@@ -138,7 +138,7 @@ def _prepare(bundle: Bundle, block: Block, options: PredictOptions) -> _Prepared
     headers = {column.name: column.own_name for column in recipe.columns}
     return _Prepared(
         x,
-        far,
+        marked,
         {headers[name]: rows for name, rows in outside.items() if name not in recipe.layout.levels},
         read.unseen,
         {headers[name]: rows for name, rows in gaps.items()},
@@ -204,15 +204,15 @@ def _score(bundle: Bundle, settings: Uncertainty | None, rows: _Prepared) -> _Sc
 
 def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mark]:
     """Reasons that do not depend on the prediction."""
-    far = rows.out_of_distribution
+    marked = rows.out_of_distribution
     if bundle.out_of_distribution.kind == "ranges":  # then the mark of the column says so already
-        far = far & ~any_of(rows.outside.values(), len(far))
+        marked = marked & ~any_of(rows.outside.values(), len(marked))
     by_column = {decision.NEW_GAP: rows.new_gaps, decision.UNSEEN: rows.unseen, decision.OUTSIDE: rows.outside}
     if bundle.recipe.settings.missing == "drop":
         by_column = {decision.INCOMPLETE: rows.gaps, **by_column}
     return [
         *((reason, name, marks) for reason, columns in by_column.items() for name, marks in columns.items()),
-        (decision.OUT_OF_DISTRIBUTION, "", far),
+        (decision.OUT_OF_DISTRIBUTION, "", marked),
         (decision.TOO_LARGE, "", scored.too_large),
         (decision.UNREADABLE, "", rows.unreadable),
     ]

@@ -14,8 +14,7 @@ from wardround.cli.rendering import console
 
 if TYPE_CHECKING:
     from wardround.bundles.registry.bundle_differences import Difference
-    from wardround.bundles.registry.registry import Row, Verified
-    from wardround.bundles.registry.versions import Version
+    from wardround.bundles.registry.registry import Row, Verified, Version
 
 NOTHING = "–"
 

@@ -38,7 +38,7 @@ def approve(
     policy_objections = objections(here.policy, parsed, here.name, here.sites or None)
     if not json:
         show_study(here.name, description, policy_objections)
-    recorded = yes or not json  # a machine is not asked: without --yes it is only told
+    recorded = yes or not json  # with --json nobody is asked: without --yes nothing is recorded
     if recorded:
         _confirm(f"Approve this study for {here.name}, as {name}?", yes)
         record(here, parsed, name)

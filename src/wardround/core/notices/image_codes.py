@@ -70,7 +70,7 @@ IMAGE_CODES: Mapping[str, Code] = {
         NOTHING,
         lambda n: f"{n.details['part']}: {count(n, 'images')} images",
     ),
-    "side-list-alone": info(
+    "split-list-alone": info(
         "One of NIH's two lists of training and test images is there without the other, and is not used.",
         "Put both lists beside the table.",
         lambda n: f"{n.files[0]} is there without its counterpart, and is not used",

@@ -78,7 +78,7 @@ def _with_official_split(listing: Listing, folders: set[Path]) -> tuple[Listing,
     if not lists or "split" in listing.attributes:
         return listing, []
     if len(lists) < len(LISTS):
-        return listing, [Notice("side-list-alone", "info", files=(next(iter(lists.values())).name,))]
+        return listing, [Notice("split-list-alone", "info", files=(next(iter(lists.values())).name,))]
     names = [name.rpartition("/")[2] for name in listing.names]
     train, test = (np.isin(names, lists[part].read_text(encoding="utf-8").split()) for part in LISTS)
     wrong = int((train == test).sum())

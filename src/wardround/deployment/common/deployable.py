@@ -50,7 +50,7 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
 
 def _refuse_large_quorum(study: Study, sites: Sequence[str]) -> None:
     quorum, most = study.deployment.quorum, len(sites)
-    if is_hierarchical(study):  # it counts who answers one coordinator: a region's sites, or the regions
+    if is_hierarchical(study):  # it counts the answers to one coordinator: those of a region's sites, or of the regions
         regions = regions_of(study, sites)
         most = max(len(regions), *(len(members) for members in regions.values()))
     if quorum is not None and quorum > most:

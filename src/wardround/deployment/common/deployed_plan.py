@@ -66,7 +66,7 @@ class DeployedPlan(Plan):
     with_findings: bool = False  # whether a row may have several of them, which are findings then
     own: str | None = None  # None at the coordinator
     agreed: dict[Key, Agreed] = field(default_factory=dict)
-    # where sites form regions: those of one, whose rounds are a flat federation; empty at the coordinator of all
+    # the sites of one region, whose rounds are a flat federation; empty without regions and at the coordinator of all
     within: tuple[str, ...] = ()
 
     def _seeds_in_memory(self) -> int:
@@ -226,7 +226,7 @@ def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """The plan at a hospital. All arms of a deployed study use the same rows."""
     refuse_hollow_privacy(study)
-    for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
+    for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)
         algorithm = arm.algorithm.build(families.algorithms)
         refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)

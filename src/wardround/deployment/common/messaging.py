@@ -26,9 +26,7 @@ from wardround.study.schema import Study
 
 Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
-MOST_MISMATCHES = (
-    20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
-)
+MOST_MISMATCHES = 20  # answers to other requests in a row: late ones are few, and more are sent on purpose
 
 
 class SiteLeft(Exception):
@@ -56,7 +54,7 @@ class Messenger:
     signer: Signer
     keys: Mapping[str, Verifier]
     again: bool = False
-    revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
+    revoked: Callable[[], Mapping[str, str]] = dict  # sites with a revoked key, at present
     left: dict[str, Notice] = field(default_factory=dict)  # sites that refused or failed, and why
     activity: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -68,9 +66,9 @@ class Messenger:
     invited: list[str] = field(default_factory=list)  # all that could have been
     not_joined: dict[str, Notice] = field(default_factory=dict)  # invited, and not there when all agreed, and why
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
-    mismatches: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
+    mismatches: dict[str, int] = field(default_factory=dict)  # answers to other requests since the last right one
 
-    answers: ClassVar[Kinds] = OF_SITES  # what those who are asked may say
+    answers: ClassVar[Kinds] = OF_SITES  # the answers that sites may give
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
@@ -156,7 +154,7 @@ class Messenger:
                         self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
                         self.activity[site] = "late"
                     return
-                asking.update(self._due(waiting, not_before))  # who was closed may be open again
+                asking.update(self._due(waiting, not_before))  # a closed site may be open again
 
     def _due(self, waiting: Mapping[str, Sealed], not_before: dict[str, float]) -> dict[str, Sealed]:
         now = time.monotonic()
@@ -194,7 +192,7 @@ class Messenger:
         if message.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
         if not belongs(message, request):
-            return self._mismatched(site)  # to an earlier question; this one is still open
+            return self._mismatched(site)  # to an earlier request; this one is still open
         self.mismatches.pop(site, None)
         read_answer(site, message.kind, message.body, self.answers)
         if message.kind in REFUSALS:

@@ -351,8 +351,8 @@ def _scales(
             answer.body["moments"], plan, body["of"], body["layouts"], rows, lambda kind: facts.trains(site, kind)
         )
 
-    question = Message("moments", {**_layout_fields(body), "commons": _common_payloads(commons)})
-    answers = yield from ask(question, check)
+    request = Message("moments", {**_layout_fields(body), "commons": _common_payloads(commons)})
+    answers = yield from ask(request, check)
     moments: dict[str, list[Moments | None]] = {
         site: [None if payload is None else read_moments(payload) for payload in answer.body["moments"]]
         for site, answer in answers.items()

@@ -41,7 +41,7 @@ class Commitments:
         self.path = path
         self.known: dict[tuple[str, str], str] = {}
         whole = path.read_bytes().rpartition(b"\n")[0] if path.is_file() else b""
-        for line in whole.splitlines():  # what a dying process left half written was never said
+        for line in whole.splitlines():  # an incomplete last line was never sent
             kind, context, digest = json.loads(line)
             self.known[kind, context] = digest
         self.size = len(whole) + 1 if whole else 0

@@ -22,7 +22,7 @@ from wardround.training.intake import weight_of
 from wardround.training.trial import Trial
 
 Trials = Mapping[int, Trial]
-Adds = Mapping[str, Collection[str]]  # by site: the trials in whose sums it has a part, as it signed them
+Adds = Mapping[str, Collection[str]]  # by site: the trials to which it contributes, as it signed them
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapp
         problem = f"{len(roster)} sites are left for a secure sum that takes {threshold} of {len(expected)}"
         remedy = "Settle it with the sites that are missing, and start the coordinator again."
         raise DeployError("secure sum", problem, remedy)
-    question = sha256(repr(sorted(models.items())).encode()).digest()
-    return Terms(place.context, tuple(roster), threshold, question)
+    models_hash = sha256(repr(sorted(models.items())).encode()).digest()
+    return Terms(place.context, tuple(roster), threshold, models_hash)
 
 
 def least(trials: Trials, round_number: int) -> int:

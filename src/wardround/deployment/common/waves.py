@@ -40,7 +40,7 @@ class WaveState:
     pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
     records: int = 0  # bytes of the records that are valid
     done: bool = False
-    span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the question that it is answering
+    span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the request that it is answering
 
 
 def first_state(trials: Sequence[Trial]) -> WaveState:

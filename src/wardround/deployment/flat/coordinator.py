@@ -116,7 +116,7 @@ class Coordinator(SecureSumming):
         self.run_name, self.members = known["run"], known["members"]
         self.invited = known["invited"]
         self.not_joined = {site: read_notice(notice) for site, notice in known["not_joined"].items()}
-        # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
+        # sites that left are asked again: the problem may be solved; otherwise they leave again
         self.left = {site: revoked_key(site) for site in self.members if site not in self.sites}
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
 
@@ -242,7 +242,7 @@ class Coordinator(SecureSumming):
         if is_secure(trials) and any(task.work for task in site_tasks.values()):
             models = model_hashes(trials, state)
             sums = self.begin_sum(number, state.round, dict(enumerate(trials)), models, spool.folder)
-            # who has spent its epsilon adds zeros: the masks of the others count on it
+            # a site that has spent its epsilon adds zeros: the others' masks need it
             site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
         try:
             if sums is not None:
@@ -286,7 +286,7 @@ class Coordinator(SecureSumming):
     ) -> Generator[Step]:
         known = spool.entries(self.present)
         if sums is not None and "survivors" in sums.decisions.settled:
-            return  # whose vectors are in the sum was told to the sites, and stands
+            return  # the sites know the survivors already
         deadline = self.study.deployment.deadline
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         requests = {

@@ -146,12 +146,8 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
     params, buffers = _weights(session, arm, seed, data, models)
     return Origin(
-        study=session.study,
+        facts=_card_facts(session, arm, seed, site, predictions),
         run=session.run,
-        arm=arm,
-        requested_arm=arm.name,
-        seed=seed,
-        site=session.site,
         data=data,
         classes=session.plan.classes,
         params=params,
@@ -162,7 +158,6 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_label=label,
         saved=score,
-        card_facts=_card_facts(session, arm, seed, site, predictions),
         models=models,
         has_findings=session.plan.has_findings,
     )

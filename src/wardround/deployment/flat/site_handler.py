@@ -191,7 +191,7 @@ class SiteWork:
         run = check_run_name(body["run"])
         for other in self.state.glob("*/session.json"):
             if other.parent.name != run:
-                Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
+                Store(other.parent).forget()  # of an unfinished run; its predictions stay
                 forget_matching(other.parent)
                 RunSecret(other.parent).destroy()
         sites = [str(name) for name in body["sites"]]
@@ -213,7 +213,7 @@ class SiteWork:
             self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self.rows)
             self.log.add("goes on", run=run, study=self.session.study.hash)
         self.gate.still_approved(self.session.study.hash)
-        if "prepare" in body:  # we were away when the others were told
+        if "prepare" in body:  # we were away when it was sent
             self.session.prepare(body["prepare"])
         return self.session
 
@@ -311,7 +311,7 @@ class SiteWork:
         except WardroundError:
             self.seat = None
             raise
-        adverts = self.seat[1].adverts  # as they were signed, whatever this message says
+        adverts = self.seat[1].adverts  # the signed ones, not those of this message
         if adverts is not None:
             among = list(map(str, proposed.get("survivors") or [advert["site"] for advert in adverts]))
             check_contributors(self.site, trials, number, adverts, among, self.gate.least_sites())

@@ -295,7 +295,7 @@ class Inbox:
         self.runtime = runtime
         self.fetch = make_pull_object_fn_protobuf(runtime.PullObject, node, run)
         self.confirm = make_confirm_message_received_fn_protobuf(runtime.ConfirmMessageReceived, node, run)
-        self.arriving: dict[str, Arriving] = {}  # by the number of the question: the SuperLink names each only once
+        self.arriving: dict[str, Arriving] = {}  # by the number of the request: the SuperLink names each only once
 
     def pull(self, numbers: Sequence[str]) -> list[Message]:
         """The complete answers to these messages. Never waits."""

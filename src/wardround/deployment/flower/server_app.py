@@ -14,7 +14,7 @@ from wardround.protocol.messages import Sealed, Transport
 SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
 SMALL = 2**20  # bytes of tensors that travel with the head, more go in chunks; larger answers are fetched one by one
 FORM = "wardround.safetensors"
-TICK = 0.25  # seconds after which whoever waits is told that nothing has come
+TICK = 0.25  # seconds between two signs of life while nothing arrives
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
 
 
@@ -62,8 +62,8 @@ class GridTransport:
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
         self.standing: Mapping[str, Standing] = {}
-        self.abandoned: list[str] = []  # questions whose answer nobody waits for any more
-        self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
+        self.abandoned: list[str] = []  # requests whose answers are no longer awaited
+        self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the request
 
     def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
         pending: dict[str, tuple[str, Standing]] = {}
@@ -130,7 +130,7 @@ class GridTransport:
         for number in list(self.fetched):
             if number in site_of:
                 return site_of[number], self.fetched.pop(number)
-        self.fetched.clear()  # answers to questions that nobody asks any more
+        self.fetched.clear()  # answers to requests that are no longer open
         numbers = list(site_of) if together else list(site_of)[:1]
         for site in [site_of[number] for number in numbers]:
             pending[site] = pending.pop(site)  # to the end of the line

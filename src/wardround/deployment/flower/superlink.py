@@ -127,7 +127,7 @@ class SuperLink:
             stderr=log,
             env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
             pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
+            start_new_session=True,  # Ctrl-C is for the coordinator, which then stops it
         )
         log.close()
         listener.close()

@@ -33,11 +33,11 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from wardround.deployment.flower.gateway import Gateway, Limits, Scope, Verdict
 
 FLEET = "/v1/fleet/"
-NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part
+NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone registers sites
 AHEAD = timedelta(seconds=SYSTEM_TIME_TOLERANCE)
 BEHIND = timedelta(seconds=TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
 BACKLOG = 1024  # connections that wait to be accepted
-OTHER_FILES = 256  # that are open beside connections
+OTHER_FILES = 256  # open files besides connections
 UNAUTHORIZED, FORBIDDEN = 401, 403
 PR_SET_PDEATHSIG = 1
 

@@ -30,7 +30,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 class Approval:
     hash: str
     study: str  # its name
-    name: str  # of who approved it last
+    name: str  # of the person who approved it last
     time: str
     file: str  # sha256 of the stored study
 

@@ -26,7 +26,7 @@ class Policy:
     algorithms: tuple[str, ...] = ()  # empty: any
     most_rounds: Count = 1000  # of each arm
     most_seeds: Count | None = None
-    least_sites: Count = 2  # whose work is averaged in a round in which this site works
+    least_sites: Count = 2  # in the average of a round in which this site works
     least_rows: Count = 30  # training rows of this site
     smallest_cell: Count = 5
     rare_levels: bool = True  # False: a category that fewer rows have is not named to anybody

@@ -11,20 +11,10 @@ from matplotlib.textpath import text_to_path
 from wardround.report.render.style import COLOURS, STYLE, WIDTH
 
 SIZE = 7.5  # points of the letters
-
-
 LINE = 0.145  # from one line of text to the next
-
-
 SPARE = 1.08  # room for a page whose letters are a little wider than ours
-
-
 PAD = 0.08  # between a box and its text
-
-
 SOFT = "#555555"
-
-
 DOWN, UP, STAYS = COLOURS[0], COLOURS[1], COLOURS[2]  # what sites are sent, what they send, what does not move
 
 

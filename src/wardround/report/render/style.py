@@ -16,14 +16,8 @@ from wardround.report.evidence import Evidence
 
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart, and three more of that kind
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
-
-
 DASHES = ("-", "--", ":", "-.")
-
-
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-
 STYLE: Any = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
@@ -35,8 +29,6 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: smaller, searchable, and read aloud
 }
-
-
 WIDTH = 7.4  # inches: the text width of an A4 page
 
 

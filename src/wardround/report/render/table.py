@@ -10,8 +10,6 @@ from typing import Any
 from wardround.evaluation.comparisons.compare import signed
 
 NONE = "–"
-
-
 FEWEST = 5  # patients that a count must have to be shown
 
 

@@ -10,11 +10,7 @@ from wardround.report.render.table import NONE, Table, make_table
 from wardround.report.section import Section
 
 AS_IT_STANDS = "as it stands"
-
-
 OTHER = "Other claims"  # of no subject, beside some that have one
-
-
 FEW = 12  # that a terminal shows one by one
 
 

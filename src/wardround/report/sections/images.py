@@ -12,11 +12,7 @@ from wardround.report.render.style import WIDTH, figure, label_panels, looks, nu
 from wardround.report.section import Section
 
 MOST_OF_SITE = 6
-
-
 SIDE_BY_SIDE = 4  # more sites than this stand in two columns
-
-
 LINES = 3  # of what is written below an image
 
 
@@ -69,8 +65,6 @@ def _short(caption: str, letters: int) -> str:
 
 
 LOSSES = {"loss": "training loss", "validation_loss": "validation loss", "test_loss": "test loss"}
-
-
 MOVEMENT = {"change": "weight change", "divergence": "divergence"}
 
 

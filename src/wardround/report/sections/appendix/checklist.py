@@ -130,8 +130,6 @@ TOPICS = {
     "26": "Limits",
     "27": "Use in practice: poor input, skills needed, next steps",
 }
-
-
 PAGE = """
 <section id="checklist"><h2>TRIPOD+AI checklist</h2>
 <p>Filled in where the run knows the answer; 

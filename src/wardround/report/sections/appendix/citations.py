@@ -9,8 +9,6 @@ TOPOLOGIES = {
     "hierarchical": "Liu, Zhang, Song, Letaief. Client-edge-cloud hierarchical federated learning. IEEE ICC 2020. arXiv:1905.06641",
     "vertical": "Vepakomma, Gupta, Swedish, Raskar. Split learning for health: distributed deep learning without sharing raw patient data. 2018. arXiv:1812.00564",
 }
-
-
 UNCERTAINTY = {
     "dropout": "Gal, Ghahramani. Dropout as a Bayesian approximation: representing model uncertainty in deep learning. ICML 2016. arXiv:1506.02142",
     "laplace": "Daxberger et al. Laplace redux: effortless Bayesian deep learning. NeurIPS 2021. arXiv:2106.14806",
@@ -19,8 +17,6 @@ UNCERTAINTY = {
     "ece": "Nixon, Dusenberry, Zhang, Jerfel, Tran. Measuring calibration in deep learning. CVPR Workshops 2019. arXiv:1904.01685",
     "sets": "Vovk. Conditional validity of inductive conformal predictors. ACML 2012. arXiv:1209.2673",
 }
-
-
 PRIVACY = {
     "example": "Abadi et al. Deep learning with differential privacy. CCS 2016. arXiv:1607.00133",
     "site": "McMahan, Ramage, Talwar, Zhang. Learning differentially private recurrent language models. ICLR 2018. arXiv:1710.06963",
@@ -28,15 +24,11 @@ PRIVACY = {
     "accountant": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi. Connect the dots: tighter discrete approximations of privacy loss distributions. PoPETs 2022. arXiv:2207.04380",
     "secure_sum": "Bonawitz et al. Practical secure aggregation for privacy-preserving machine learning. CCS 2017. IACR ePrint 2017/281",
 }
-
-
 ATTACKS = {
     "canary": "Nasr et al. Adversary instantiation: lower bounds for differentially private machine learning. S&P 2021. arXiv:2101.04535",
     "membership": "Carlini et al. Membership inference attacks from first principles. S&P 2022. arXiv:2112.03570",
     "inversion": "Geiping, Bauermeister, Dröge, Moeller. Inverting gradients: how easy is it to break privacy in federated learning? NeurIPS 2020. arXiv:2003.14053",
 }
-
-
 STATISTICS = {
     "corrected": "Nadeau, Bengio. Inference for the generalization error. Machine Learning 52, 2003",
     "holm": "Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979",

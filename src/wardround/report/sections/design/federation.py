@@ -39,30 +39,16 @@ from wardround.report.sections.design.exchange import (
 )
 
 MOST_BOXES = 8  # sites that have a box each; more are put together
-
-
 MOST_REGIONS = 12
-
-
 MOST_NAMED = 6  # columns of a party, or sites of a region
-
-
 MARGIN, GAP, BETWEEN = 0.1, 0.1, 0.28
-
-
 SIDE_BY_SIDE = 4  # boxes in a line
-
-
 SITES, REGION, COORDINATOR = 2.15, 1.2, 1.75  # widths of boxes
-
-
 BROAD, NARROW = 2.75, 0.95  # widths of what is written on arrows
 
 
-def federation(evidence: Evidence) -> Figure | None:
+def federation(evidence: Evidence) -> Figure:
     panels = [panel_of(evidence, exchange) for exchange in exchanges_of(evidence)]
-    if not panels:
-        return None
     drawn, axes = canvas(sum(panel.height for panel in panels) + BETWEEN * (len(panels) - 1) + 2 * MARGIN)
     top = MARGIN
     for panel in panels:
@@ -101,10 +87,10 @@ class Panel:
 
     @property
     def receiving(self) -> list[Line]:
-        return titled(self.receiver or [], self._receiver_width - 2 * PAD)
+        return titled(self.receiver or [], self.receiver_width - 2 * PAD)
 
     @property
-    def _receiver_width(self) -> float:
+    def receiver_width(self) -> float:
         return COORDINATOR if self.regions is None else 1.35
 
     def _notes(self, texts: list[tuple[str, str]] | None) -> list[Line]:
@@ -143,8 +129,8 @@ class Panel:
             return
         boxes = self._draw_senders(axes, begin + (self.body - self.stacked) / 2)
         centre, height = begin + self.body / 2, height_of(self.receiving)
-        left = WIDTH - MARGIN - self._receiver_width
-        receiver = Box(left, centre - height / 2, self._receiver_width, height)
+        left = WIDTH - MARGIN - self.receiver_width
+        receiver = Box(left, centre - height / 2, self.receiver_width, height)
         draw_box(axes, receiver, self.receiving)
         if self.regions is None:
             self._join(axes, boxes, receiver)
@@ -174,13 +160,8 @@ class Panel:
 
     def _join(self, axes: Any, boxes: list[Box], receiver: Box) -> None:
         for number, box in enumerate(boxes):
-            end = receiver.left, _on_side(receiver, number, len(boxes))
-            arrow(axes, (box.right, box.middle), end, SOFT, "<|-|>")
-
-
-def _on_side(receiver: Box, number: int, count: int) -> float:
-    """Where the arrow of one of several boxes meets the receiver's side."""
-    return receiver.top + receiver.height * (number + 1) / (count + 1)
+            end = receiver.top + receiver.height * (number + 1) / (len(boxes) + 1)
+            arrow(axes, (box.right, box.middle), (receiver.left, end), SOFT, "<|-|>")
 
 
 def panel_of(evidence: Evidence, exchange: Exchange) -> Panel:

@@ -15,26 +15,16 @@ from wardround.report.section import Section
 from wardround.report.sections.design.exchange import exchanges_of, named_arms, update_numbers
 
 MARGIN, GAP = 0.1, 0.2
-
-
 NAME = 1.25  # width of a stage's name
-
-
 TEST_ROWS = 1.0  # on the right, for the way of test rows
-
-
 MOST_SITES = 8  # whose rows are listed one by one
 KEYS = ("train", "validation", "test")  # of the counts of a site
-
-
 MISSING = {
     "drop": "rows with gaps are left out",
     "mean": "gaps are filled with the mean of the column",
     "median": "gaps are filled with the median of the column",
     "range": "gaps are filled with the middle of the column's public range",
 }
-
-
 SCALES = {
     "per-site": "each site scales its columns by itself",
     "federated": "columns are scaled by the moments of all sites together, put together from their sums",
@@ -59,7 +49,7 @@ class Stage:
         return sketch.titled([self.name, self.where], NAME - 2 * sketch.PAD)
 
 
-def pipeline(evidence: Evidence) -> Figure | None:
+def pipeline(evidence: Evidence) -> Figure:
     stages = stages_of(evidence)
     width = WIDTH - 2 * MARGIN - NAME - TEST_ROWS - 2 * sketch.PAD
     heights = [max(sketch.height_of(stage.lines(width)), sketch.height_of(stage.box)) for stage in stages]
