@@ -291,7 +291,8 @@ class SiteWork:
         """Without the others' keys the coordinator could impersonate them."""
         unknown = [site for site in session.companions if site not in self.peers]
         if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
-            reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
+            names = plain_text(", ".join(unknown))  # they come from the coordinator
+            reason = f"this site has no public key of {names}, without which a secure sum hides nothing"
             raise Refused(Refusal(reason))
 
     def _seat(self, session: Session, body: Body) -> SumParticipant:

@@ -115,10 +115,15 @@ class CoordinatorOfAll(Coordinator):
         """As for any site; each answer of a region also says which of its hospitals left."""
 
         def take_and_note(region: str, sealed: Sealed, message: Message) -> None:
+            members = regions_of(self.study, self.all_hospitals).get(region, ())
+            absences = [
+                read_absence(hospital, notice, self.known_names)  # before the answer counts: it may be refused
+                for hospital, notice in (message.body.get("left") or {}).items()
+                if hospital in members
+            ]
             take(region, sealed, message)
-            for hospital, notice in (message.body.get("left") or {}).items():
-                if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
-                    self._note(read_absence(hospital, notice, self.known_names))
+            for notice in absences:
+                self._note(notice)
 
         return super()._judged(site, sealed, take_and_note, request)
 
