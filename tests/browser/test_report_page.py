@@ -12,7 +12,10 @@ from tests.report.image_studies import SOURCES, findings_study
 from tests.report.test_report import HEART
 
 CHROMIUM = which("chromium") or which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian package chromium)")
+pytestmark = [
+    pytest.mark.rendered,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian package chromium)"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from wardround.report import build
 from wardround.runs.audit import BEGUN, FINISHED, AuditLog, file_hash
 from wardround.runs.folder import RunFolder
 
+pytestmark = pytest.mark.rendered
+
 ACROSS: dict[str, Any] = {
     **{key: value for key, value in HEART.items() if key != "arms"},
     "name": "across",

@@ -91,6 +91,7 @@ def page_of(folder: Path) -> Page:
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
+@pytest.mark.rendered
 def test_every_section_figure_and_table_is_there_once_and_nothing_comes_from_outside(run: wardround.StudyRun) -> None:
     page = page_of(run.folder)
     assert set(page.ids) >= SECTIONS
@@ -105,12 +106,14 @@ def test_every_section_figure_and_table_is_there_once_and_nothing_comes_from_out
     assert tables >= {"arms", "tests", "benefit", "best-single", "external", "number-of-sites", "selection", "variants"}
 
 
+@pytest.mark.rendered
 def test_text_from_the_study_is_escaped(run: wardround.StudyRun) -> None:
     html = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "Does &lt;it&gt; help &amp; whom?" in html
     assert "<it>" not in html
 
 
+@pytest.mark.rendered
 def test_it_is_made_again_from_the_folder_alone(run: wardround.StudyRun, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(run.folder, moved)
@@ -138,6 +141,7 @@ def test_a_report_needs_nobodys_own_model(tmp_path: Path, monkeypatch: pytest.Mo
     assert "ours" in page_of(made.folder).text
 
 
+@pytest.mark.rendered
 def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
     with (run.folder / "tables" / "arms.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -153,6 +157,7 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
     assert not re.search(r"(?<!\\)[%&_#]", tex.split("\n", 1)[1].replace(" & ", " ")), "a mark is not escaped"
 
 
+@pytest.mark.rendered
 def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) -> None:
     """Outermost values belong to single patients: bins end at round numbers, and small cells are withheld."""
     sizes = {site: sum(found["classes"].values()) for site, found in run.results["sites"][0]["sites"].items()}
@@ -166,6 +171,7 @@ def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) ->
             assert part["shares"].count(None) != 1, "one hidden cell is what the others leave"
 
 
+@pytest.mark.rendered
 @pytest.mark.parametrize("name", ["predictions.parquet", "results.json", "study.toml", "environment.json"])
 def test_a_folder_without_a_part_is_refused_by_name(run: wardround.StudyRun, tmp_path: Path, name: str) -> None:
     shutil.copytree(run.folder, tmp_path / "broken")
@@ -174,6 +180,7 @@ def test_a_folder_without_a_part_is_refused_by_name(run: wardround.StudyRun, tmp
         wardround.build_report(tmp_path / "broken")
 
 
+@pytest.mark.rendered
 def test_files_that_are_not_those_of_the_run_are_refused(run: wardround.StudyRun, tmp_path: Path) -> None:
     whole = pd.read_parquet(run.folder / "predictions.parquet")
     cases: dict[str, Any] = {
@@ -196,6 +203,7 @@ def test_files_that_are_not_those_of_the_run_are_refused(run: wardround.StudyRun
         wardround.build_report(tmp_path / "empty")
 
 
+@pytest.mark.rendered
 def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.StudyRun, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such folder"):
         wardround.build_report(tmp_path / "nowhere")

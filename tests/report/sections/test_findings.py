@@ -17,6 +17,8 @@ from wardround.report.headline import HEADLINES, headline_of
 from wardround.report.sections.findings import finding_sentences
 from wardround.runs.folder import RunFolder
 
+pytestmark = pytest.mark.rendered
+
 ARMS = ["fedavg", "fedprox[mu=0.0]", "fedprox[mu=1.0]", "local"]
 
 

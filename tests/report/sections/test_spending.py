@@ -39,6 +39,8 @@ from wardround.report.sections.privacy.spending import (
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import EACH_SITE
 
+pytestmark = pytest.mark.rendered
+
 PRIVACY_FIGURES = {"epsilon-cost", "epsilon-spent", "gradient-lengths"}
 PRIVACY_TABLES = {"protection", "spent", "spent-in-all", "gradient-lengths"}
 
