@@ -35,8 +35,7 @@ def no_report_contradicts_its_intervals() -> Iterator[None]:
 def figures_are_rendered_where_somebody_looks() -> Iterator[None]:
     """Every figure is made, but rendering takes most of a report's time: only tests marked `rendered` pay for it."""
     from wardround.report.render import figures
-
-    as_svg, save_png = figures.as_svg, figures.save_png
+    from wardround.report.render.style import as_svg, save_png
 
     def svg_or_stand_in(drawn: object, name: str) -> str:
         return as_svg(drawn, name) if _RENDERED else SVG  # type: ignore[arg-type]
