@@ -76,3 +76,13 @@ def test_uncorrected_twenty_hospitals_would_claim_something_often() -> None:
         shown = content_of(World(20, 5), rng)["benefit"]
         often += any(e["metric"] == "auc" and (e["uncorrected"] or {"p_value": 1})["p_value"] < 0.05 for e in shown)
     assert often >= 4
+
+
+def test_the_same_difference_with_two_seeds_is_no_certainty() -> None:
+    """On eleven test rows two seeds easily differ by the same two ranks; rounding must not make a verdict of it."""
+    from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of
+    from wardround.evaluation.intervals import Resampling
+
+    entry = difference_of(np.array([-2 / 11, -2 / 11 - 3e-16]), "auc", Resampling(0.25))
+    assert entry["interval"] is None
+    assert entry["verdict"] == UNKNOWN

@@ -16,6 +16,7 @@ from scipy import stats
 
 from wardround.study.schema import METRICS, Evaluation
 
+NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 CONFIDENCE = 0.95
 UNBOUNDED = ("loss", "brier")  # Brier's score is up to 2 with several classes
 Numbers = Sequence[float] | np.ndarray
@@ -54,7 +55,7 @@ def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float
 def is_uninformative(x: np.ndarray, resampling: Resampling) -> bool:
     """Whether new splits gave the same figure, other than 0, every time: a coincidence of few seeds or of a coarse
     figure (3 of 60 rows, twice), and no sign of certainty."""
-    return bool(resampling.extra) and bool(np.ptp(x) == 0) and bool(x[0] != 0)
+    return bool(resampling.extra) and bool(np.ptp(x) < NO_SPREAD) and bool(abs(x[0]) > NO_SPREAD)
 
 
 def p_value(differences: Numbers, resampling: Resampling) -> float | None:

@@ -15,11 +15,17 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.evaluation.intervals import CONFIDENCE, UNBOUNDED, Resampling, is_uninformative, standard_error
+from wardround.evaluation.intervals import (
+    CONFIDENCE,
+    NO_SPREAD,
+    UNBOUNDED,
+    Resampling,
+    is_uninformative,
+    standard_error,
+)
 from wardround.study.schema import LOWER_IS_BETTER
 
 ALPHA = 1 - CONFIDENCE
-NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 RULE = "Bonferroni"
 GAINS, LOSES, NO_EVIDENCE, UNKNOWN = "gains", "loses", "no evidence", "cannot be told"
 Entry = dict[str, Any]
