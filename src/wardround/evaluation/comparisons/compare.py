@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.evaluation.comparisons.differences import NO_SPREAD, UNKNOWN, difference_of, is_clear
-from wardround.evaluation.intervals import CONFIDENCE, Resampling, p_value
+from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of, is_clear
+from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
 from wardround.evaluation.scores import Scored, within_sites
 from wardround.study.schema import LOWER_IS_BETTER, METRICS
 
