@@ -38,12 +38,13 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
     """Milliseconds for 1,000 rows: one prediction, and all passes. They take turns, because others may be at work."""
     from wardround.core import seeds
     from wardround.models import MODELS, Shape
+    from wardround.tasks import class_task, findings_task
     from wardround.uncertainty.passes import mc_dropout
 
     found = {}
     for name, (settings, inputs, rows) in NETWORKS.items():
         images = len(inputs) == 3
-        model = MODELS[name](**settings)(Shape(inputs, 14 if images else 2, findings=images))
+        model = MODELS[name](**settings)(Shape(inputs, findings_task(14) if images else class_task(2)))
         params, buffers = model.init(0)
         x = torch.from_numpy(np.random.default_rng(0).normal(size=(rows, *inputs)).astype(np.float32))
 
@@ -174,7 +175,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
 
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
     scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
-    p = {side: model.probabilities(one).double().numpy() for side, one in scores.items()}
+    p = {side: model.task.predictions(one).double().numpy() for side, one in scores.items()}
     mean = {side: one.mean(axis=0) for side, one in p.items()}
     cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
     cut = np.where(np.isnan(cut), 0.5, cut)
@@ -196,7 +197,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
     strange: dict[str, dict[str, float]] = {}
     for kind, x in strange_images(torch.cat([x for x, _, _ in sides["test"]])).items():
         theirs = way(x)
-        their_parts = entropy_parts(model.probabilities(theirs).double().numpy())
+        their_parts = entropy_parts(model.task.predictions(theirs).double().numpy())
         pairs = {
             "spread": (of_rows(score_spread(theirs.numpy())), spread),
             "epistemic": (of_rows(their_parts.epistemic), of_rows(parts.epistemic)),
@@ -240,7 +241,7 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
     from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets, set_sizes
 
     (known, new), (label, truth) = (
-        [model.probabilities(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
+        [model.task.predictions(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
         [y.numpy() for _, y, _ in (validation, test)],
     )
     fitted = fit_temperature(label, known, validation[2])

@@ -56,13 +56,13 @@ def predict(trial: Trial, run: Run, subset: Subset = "test") -> list[SitePredict
 def scores_of(trial: Trial, weights: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
     """Labels, scores, losses and hits of all rows, computed in batches."""
     params, buffers = weights
-    model, batches = trial.model, []
+    model, task, batches = trial.model, trial.model.task, []
     size = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
     with torch.no_grad():
         for part in torch.split(torch.arange(len(rows)), size):
             x, y = rows.take(part, trial.dtype)
             logits, _ = model.logits(params, buffers, x, None)
-            batches.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+            batches.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
     return tuple(torch.cat(arrays).cpu().numpy() for arrays in zip(*batches, strict=True))
 
 

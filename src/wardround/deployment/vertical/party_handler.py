@@ -203,8 +203,8 @@ def prediction(
                 weights = below(local.params, prefix), below(local.buffers, prefix)
                 seen[own.party] = cut.bottoms[own.party].logits(*weights, numbers_of(own, x), None)[0]
             logits = cut.top(local.params, seen, there, None)
-            model = trial.model
-            outputs.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+            task = trial.model.task
+            outputs.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
     label, score, loss, right = (torch.cat(parts).cpu().numpy() for parts in zip(*outputs, strict=True))
     numbers = getattr(trial.scored[0], f"{subset}_rows")
     return SitePrediction(local.session.site, numbers, label, score, loss, right, rows.people.numpy())

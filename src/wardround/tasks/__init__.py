@@ -1,0 +1,31 @@
+"""Tasks: what a study predicts. Each owns all that depends on the kind of outcome."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from wardround.tasks.binary import Binary
+from wardround.tasks.multiclass import Multiclass
+from wardround.tasks.multilabel import Multilabel
+from wardround.tasks.task import Task, row_odds
+
+TASKS: dict[str, type[Task]] = {"binary": Binary, "multiclass": Multiclass, "multilabel": Multilabel}
+
+__all__ = ["TASKS", "Binary", "Multiclass", "Multilabel", "Task", "class_task", "findings_task", "row_odds"]
+
+
+def class_task(classes: Sequence[str] | int) -> Task:
+    """Of classes by their names, or of so many."""
+    names = _names(classes)
+    return Binary(names) if len(names) == 2 else Multiclass(names)
+
+
+def findings_task(findings: Sequence[str] | int) -> Task:
+    return Multilabel(_names(findings))
+
+
+def _names(names: Sequence[str] | int) -> tuple[str, ...]:
+    return tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
+
+
+def read_task(content: dict[str, Any]) -> Task:
+    return TASKS[content["kind"]](tuple(content["names"]))

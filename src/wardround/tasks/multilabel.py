@@ -1,0 +1,56 @@
+"""Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
+in training nor in figures."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wardround.tasks.task import HEAVIEST, Task
+
+
+@dataclass(frozen=True)
+class Multilabel(Task):
+    kind = "multilabel"
+    curve = "accuracy"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean over the findings that are known of the row. `weights` say how many times a row that has a finding
+        counts."""
+        known = y >= 0
+        truth = y.clamp(min=0).to(scores.dtype)
+        each = F.binary_cross_entropy_with_logits(scores, truth, reduction="none", pos_weight=weights)
+        return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
+
+    def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        each = scores.reshape(*scores.shape[:-1], -1, self.outputs)
+        known = (y >= 0).unsqueeze(-2)
+        truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
+        losses = (F.softplus(each) - each * truth) * known / number
+        return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
+
+    def predictions(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores)
+
+    def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The share of the row's known findings that are predicted correctly."""
+        known = y >= 0
+        return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
+
+    def class_weights(self, labels: Tensor) -> Tensor:
+        """A finding that the site has no row of, or no row without, counts once."""
+        present, lacking = (labels == 1).sum(0), (labels == 0).sum(0)
+        return torch.where((present > 0) & (lacking > 0), lacking / present.clamp(min=1), 1.0).clamp(max=HEAVIEST)
+
+    def rarity(self, labels: Tensor) -> Tensor:
+        """The share of rows with the rarest finding that the row has, or with none where it has none."""
+        present = labels == 1
+        shares = present.float().mean(0)
+        nothing = (~present.any(1)).float().mean()
+        rarest = torch.where(present, shares, torch.inf).min(1).values
+        return torch.where(present.any(1), rarest, nothing)
