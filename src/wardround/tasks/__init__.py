@@ -1,16 +1,36 @@
 """Tasks: what a study predicts. Each owns all that depends on the kind of outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wardround.tasks.binary import Binary
+from wardround.tasks.count import Count
 from wardround.tasks.multiclass import Multiclass
 from wardround.tasks.multilabel import Multilabel
+from wardround.tasks.regression import Regression
 from wardround.tasks.task import Task, row_odds
 
-TASKS: dict[str, type[Task]] = {"binary": Binary, "multiclass": Multiclass, "multilabel": Multilabel}
+TASKS: dict[str, type[Task]] = {
+    "binary": Binary,
+    "multiclass": Multiclass,
+    "multilabel": Multilabel,
+    "regression": Regression,
+    "count": Count,
+}
 
-__all__ = ["TASKS", "Binary", "Multiclass", "Multilabel", "Task", "class_task", "findings_task", "row_odds"]
+__all__ = [
+    "TASKS",
+    "Binary",
+    "Count",
+    "Multiclass",
+    "Multilabel",
+    "Regression",
+    "Task",
+    "class_task",
+    "findings_task",
+    "read_task",
+    "row_odds",
+]
 
 
 def class_task(classes: Sequence[str] | int) -> Task:
@@ -27,5 +47,7 @@ def _names(names: Sequence[str] | int) -> tuple[str, ...]:
     return tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
 
 
-def read_task(content: dict[str, Any]) -> Task:
-    return TASKS[content["kind"]](tuple(content["names"]))
+def read_task(content: Mapping[str, Any]) -> Task:
+    """The task that `to_json` wrote."""
+    options = {name: value for name, value in content.items() if name not in ("kind", "names")}
+    return TASKS[content["kind"]](tuple(content["names"]), **options)

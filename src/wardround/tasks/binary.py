@@ -25,7 +25,7 @@ class Binary(ClassTask):
         labels = y.to(scores.dtype).unsqueeze(-1)
         return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
 
-    def predictions(self, scores: Tensor) -> Tensor:
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores.squeeze(-1))
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:

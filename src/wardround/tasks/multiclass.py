@@ -27,7 +27,7 @@ class Multiclass(ClassTask):
         logs = each.log_softmax(-1)
         return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
-    def predictions(self, scores: Tensor) -> Tensor:
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:

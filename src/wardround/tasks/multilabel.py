@@ -34,7 +34,7 @@ class Multilabel(Task):
         losses = (F.softplus(each) - each * truth) * known / number
         return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
 
-    def predictions(self, scores: Tensor) -> Tensor:
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores)
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,8 +35,9 @@ class Task(ABC):
         whose gradient is written out. `scores` hold the outputs of one model after those of another."""
 
     @abstractmethod
-    def predictions(self, scores: Tensor) -> Tensor:
-        """Probabilities: of the positive class of two, (rows,); else of each class or finding, (rows, names)."""
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
+        """Probabilities: of the positive class of two, (rows,), or of each class or finding, (rows, names). Of a number
+        its expected value, (rows,); the columns of `y` besides the value itself say in which scale."""
 
     @abstractmethod
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
@@ -59,7 +60,8 @@ class Task(ABC):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "names": list(self.names)}
+        """`read_task` reads it again."""
+        return {"kind": self.kind, **asdict(self), "names": list(self.names)}
 
 
 HEAVIEST = 100.0  # a finding that one row in a thousand has would otherwise drown all the others
