@@ -238,8 +238,7 @@ def fit(
 
 
 def _numbers(table: Encoded, rows: np.ndarray, layout: Layout) -> np.ndarray:
-    numbers: np.ndarray = table.numbers[rows][:, table.numeric_places(layout)]
-    return numbers
+    return np.asarray(table.numbers[rows][:, table.numeric_places(layout)])
 
 
 def _filled(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.data.agreement import recipes
 from wardround.data.prepare import Encoded, Layout, Recipe, encode
 from wardround.data.records import SPLIT_PARTS, Column, Records
@@ -79,9 +79,7 @@ def _check_columns(parties: Mapping[str, Sequence[str]], records: Records) -> No
 
 def _label_holder(topology: Topology, records: Records) -> str:
     labels = next(iter(topology.parties)) if topology.labels is None else topology.labels
-    if labels not in topology.parties:
-        remedy = suggest(labels, topology.parties, "Parties")
-        raise StudyError("topology: labels", f"no party is called {labels!r}", remedy)
+    refuse_strangers([labels], topology.parties, "topology: labels", "party", "Parties")
     if labels in records.known_to:
         problem = f"the file of {labels!r} has no labels"
         raise StudyError("topology: labels", problem, "Name the party that is the `holder` in [data].")

@@ -28,8 +28,7 @@ class Encoded:
 
     def records_of(self, rows: np.ndarray) -> np.ndarray:
         """Which columns are in the files that these rows come from."""
-        known: np.ndarray = self.recorded[np.unique(self.hospital[rows])].any(axis=0)
-        return known
+        return np.asarray(self.recorded[np.unique(self.hospital[rows])].any(axis=0))
 
     def numeric_places(self, layout: "Layout") -> list[int]:
         return [self._places[column.name] for column in layout.numeric]

@@ -26,13 +26,11 @@ SUFFIX = ".toml"
 
 def families(**members: Unpack[Members]) -> Families:
     """What a study may name: shipped members, the caller's own, and those of installed packages."""
-    own: Members = {"models": None, "sources": None, "algorithms": None, "partitions": None}
-    own.update(members)
     return Families(
-        sources=Registry("sources", SOURCES, own["sources"]),
-        partitioners=Registry("partitions", PARTITIONERS, own["partitions"]),
-        models=Registry("models", MODELS, own["models"]),
-        algorithms=Registry("algorithms", ALGORITHMS, own["algorithms"]),
+        sources=Registry("sources", SOURCES, members.get("sources")),
+        partitioners=Registry("partitions", PARTITIONERS, members.get("partitions")),
+        models=Registry("models", MODELS, members.get("models")),
+        algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.core.settings import NonNegative
 
 Statistic = Literal["mean", "sd", "spread", "lowest", "highest", "range"]
@@ -113,9 +113,7 @@ def hashed(claim: Claim) -> dict[str, Any]:
 
 def check_claim(claim: Claim, arms: Sequence[str], known: Mapping[str, Quantity], where: str) -> None:
     """`arms` are the study's, `known` is all that a claim may be about."""
-    for name in (*claim.arms, *claim.against):
-        if name not in arms:
-            raise StudyError(where, f"no arm is called {name!r}", suggest(name, arms, "Arms"))
+    refuse_strangers((*claim.arms, *claim.against), arms, where, "arm", "Arms")
     if claim.metric not in known:
         remedy = suggest(claim.metric, known, "Possible values")
         raise StudyError(f"{where}: metric", f"{claim.metric!r} is not known", remedy)

@@ -55,16 +55,9 @@ class TargetLeak:
     severity: Severity
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """At one hospital, of each column: pairs of a row of the class and another, and how many are in order."""
-
-    pairs: np.ndarray
-    rising: np.ndarray  # by numbers, upwards
-    levels: np.ndarray
-    gaps: np.ndarray  # by whether there is a value; upwards is: no value in the class
-    rows: int
-    rarer: int
+# At one hospital: rows, those of the rarer class, and of each column (4, columns) the pairs of a row of the class and
+# another, and how many are in order by numbers, upwards; by levels; by whether there is a value, upwards is: none.
+_Pairs = tuple[int, int, np.ndarray]
 
 
 def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
@@ -129,21 +122,14 @@ def _pairs(table: Encoded, rows: np.ndarray, positive: np.ndarray) -> _Pairs:
     rising = _in_order(numbers, positive, some, others) + (everything - some * others) / 2
     whole = np.full(numbers.shape[1], count)
     rest = np.full(numbers.shape[1], len(rows) - count)
-    return _Pairs(
-        everything,
-        rising,
-        _in_order(scores, positive, whole, rest),
-        _in_order(missing.astype(float), positive, whole, rest),
-        len(rows),
-        min(count, len(rows) - count),
-    )
+    by_level, by_gap = (_in_order(values, positive, whole, rest) for values in (scores, missing.astype(float)))
+    return len(rows), min(count, len(rows) - count), np.stack([everything, rising, by_level, by_gap])
 
 
 def _in_order(values: np.ndarray, positive: np.ndarray, some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Pairs in which the row of the class has the higher value; ties count half (Mann and Whitney's U)."""
     ranks = pd.DataFrame(values).rank().to_numpy()
-    ordered: np.ndarray = np.where(some * others > 0, np.nansum(ranks[positive], axis=0) - some * (some + 1) / 2, 0.0)
-    return ordered
+    return np.where(some * others > 0, np.nansum(ranks[positive], axis=0) - some * (some + 1) / 2, 0.0)
 
 
 def _levels(table: Encoded, rows: np.ndarray) -> np.ndarray:
@@ -171,8 +157,7 @@ def _shares_of_others(levels: np.ndarray, positive: np.ndarray) -> np.ndarray:
     size = int(flat.max()) + 1
     counts = np.bincount(flat.ravel(), minlength=size)[flat]
     of_class = np.bincount(flat[positive].ravel(), minlength=size)[flat]
-    shares: np.ndarray = (of_class - positive[:, None] + 0.5) / counts
-    return shares
+    return np.asarray((of_class - positive[:, None] + 0.5) / counts)
 
 
 def _leaks_at(
@@ -212,8 +197,7 @@ class _Judgement:
 
 
 def _judge(parts: Sequence[_Pairs]) -> list[_Judgement]:
-    pairs, rising, levels, gaps = (sum(getattr(p, n) for p in parts) for n in ("pairs", "rising", "levels", "gaps"))
-    rows, rarer = sum(part.rows for part in parts), sum(part.rarer for part in parts)
+    rows, rarer, (pairs, rising, levels, gaps) = (sum(values) for values in zip(*parts, strict=True))
     by_gap = np.maximum(gaps, pairs - gaps) / pairs
     best = np.maximum.reduce([np.maximum(rising, pairs - rising) / pairs, levels / pairs, by_gap])
     return [

@@ -12,7 +12,7 @@ from wardround.data.augment import augmenter
 from wardround.data.balance import class_weights
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
-from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_run, start_run
+from wardround.engines.serial import SERIAL, order_of
 from wardround.engines.split.exchange import (
     LabelHolder,
     Labelled,
@@ -116,4 +116,4 @@ def blocks(
         yield block
 
 
-SPLIT: Engine[Run] = Engine(start_run, split_rounds, leaves_of_run, restore_run, runs_of_run)
+SPLIT: Engine[Run] = replace(SERIAL, rounds=split_rounds)

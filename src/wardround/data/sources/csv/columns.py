@@ -29,6 +29,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
 from wardround.core.notices import Notice
+from wardround.core.notices.code import quoted
 from wardround.data.records import Column
 from wardround.data.text_table import Cells, Table
 
@@ -412,7 +413,3 @@ def _groups(
 
 def are_codes(columns: Iterable[Cells]) -> bool:
     return all(np.isfinite(cells.numbers).all() for cells in columns)
-
-
-def quoted(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))

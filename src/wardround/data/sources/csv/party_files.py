@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.errors import DataError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import Notice
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import DeclaredColumns, Features, read_features
@@ -185,8 +185,8 @@ def csv_parties(
     """
     declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
     check_settings(files, declared, {"patients": patients or {}, "visits": visits or {}}, "party")
-    if holder is not None and holder not in files:
-        raise StudyError("data: holder", f"no party is called {holder!r}", suggest(holder, files, "Parties"))
+    if holder is not None:
+        refuse_strangers([holder], files, "data: holder", "party", "Parties")
     if target is None and len(files) > 1:
         remedy = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
         raise StudyError("data: target", "missing", remedy)
