@@ -14,7 +14,7 @@ from wardround.core.errors import DeployError, MachineError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import facts
 from wardround.data.cohort import Cohort, prepare_sites
-from wardround.data.heterogeneity import Heterogeneity, measure
+from wardround.data.heterogeneity import measure
 from wardround.data.parties import Holdings, holdings_of
 from wardround.data.profile import profile
 from wardround.data.records import NO_FINDING, Records, label_counts
@@ -106,7 +106,7 @@ def description(
     patients: int | None,
     features: list[str] | None,
     sites: Mapping[str, Mapping[str, Any]],
-    heterogeneity: Heterogeneity,
+    heterogeneity: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One entry of `sites` in results.json: the sites of all arms that have this one's data and partition."""
     return {
@@ -117,7 +117,7 @@ def description(
         "arms": [other.name for other in study.arms if (other.data, other.sites) == (arm.data, arm.sites)],
         "features": features,
         "sites": dict(sites),
-        "heterogeneity": heterogeneity.as_dict(),
+        "heterogeneity": heterogeneity,
     }
 
 

@@ -1,6 +1,6 @@
 """Claims: published figures that a study is compared with. `evaluation/claims` judges them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +34,15 @@ TAKES: dict[str, tuple[str, ...]] = {  # numbers that a formula takes, in this o
     "p_from_t": ("t", "runs", "runs"),
     "interval_low": TWO_SAMPLES,
     "interval_high": TWO_SAMPLES,
+}
+# whether a formula that divides can do so; `given` has no empty list
+DIVISIBLE: dict[str, Callable[[Sequence[float]], bool]] = {
+    "t": lambda values: values[1] + values[4] > 0,
+    "t_from_interval": lambda values: values[1] > values[0],
+    "sd": lambda values: len(values) > 1,
+    "gini": lambda values: sum(values) != 0,
+    "ratio": lambda values: values[-1] != 0,
+    "change": lambda values: values[0] != 0,
 }
 MOST_ROUNDED = 10  # numbers of which every combination, rounded up or down, is tried
 
@@ -168,18 +177,5 @@ def _check_arguments(formula: str, values: Sequence[float], where: str) -> None:
     least = {"SD": 0.0, "runs": 2.0}
     if names and any(value < least.get(name, value) for name, value in zip(names, values, strict=True)):
         raise StudyError(where, "an SD is negative, or a number of runs is below 2", order)
-    if not _can_be_divided(formula, values):
+    if not DIVISIBLE.get(formula, bool)(values):
         raise StudyError(where, f"{formula} would divide by nothing", order)
-
-
-def _can_be_divided(formula: str, values: Sequence[float]) -> bool:
-    if formula == "t":
-        return values[1] + values[4] > 0
-    if formula == "t_from_interval":
-        return values[1] > values[0]
-    if formula == "sd":
-        return len(values) > 1
-    if formula == "gini":
-        return sum(values) != 0
-    divisor = {"ratio": values[-1], "change": values[0]}
-    return divisor.get(formula, 1.0) != 0

@@ -48,13 +48,6 @@ def _target_leak(notice: Notice) -> str:
     return text
 
 
-def _target_leak_remedy(notice: Notice) -> str:
-    return (
-        "Find out how it is recorded: what is known only after the outcome, or because of it, is not a feature. "
-        f'Leave it out; in a file, with `types = {{ "{notice.columns[0]}" = "ignore" }}` in [data].'
-    )
-
-
 def _copies(notice: Notice) -> str:
     if notice.details.get("patients_known"):
         return share_text(notice, "rows are equal in every column to a row of another patient of this site")
@@ -77,13 +70,6 @@ def _label_direction(notice: Notice) -> str:
     if notice.details.get("certain"):
         return f"its label seems to be inverted: {text}"
     return f"its label, or that of {listed(notice.other_sites)}, seems to be inverted: {text}"
-
-
-def _label_direction_remedy(notice: Notice) -> str:
-    return (
-        f"Find out what the target means at each of them. Where {notice.classes[0]!r} is read from the wrong word, map "
-        "the words under `labels` in the source or the site file."
-    )
 
 
 def _overlap_remedy(notice: Notice) -> str:
@@ -148,7 +134,10 @@ CHECK_CODES: Mapping[str, Code] = {
         "Find out how it is recorded. What is known only after the outcome, or because of it, is not a feature: leave "
         'it out (`types = { NAME = "ignore" }`).',
         _target_leak,
-        _target_leak_remedy,
+        lambda n: (
+            "Find out how it is recorded: what is known only after the outcome, or because of it, is not a feature. "
+            f'Leave it out; in a file, with `types = {{ "{n.columns[0]}" = "ignore" }}` in [data].'
+        ),
     ),
     "copies": check(
         ["error", "warning"],
@@ -161,7 +150,10 @@ CHECK_CODES: Mapping[str, Code] = {
         "A site's label runs opposite to the other sites', seen from columns that they share: it may be inverted.",
         "Find out what the target means there, and map its words under `labels`; accept it if the label is right.",
         _label_direction,
-        _label_direction_remedy,
+        lambda n: (
+            f"Find out what the target means at each of them. Where {n.classes[0]!r} is read from the wrong word, map "
+            "the words under `labels` in the source or the site file."
+        ),
         same_by=(),  # which columns show it best may differ between seeds
     ),
     "one-class": check(

@@ -200,9 +200,9 @@ def _target_leaks(cohort: Cohort) -> Iterable[Notice]:
             leak.severity,
             leak.hospital.replace("/", "-"),
             (leak.column,),
-            {"rows": leak.rarer, "of": leak.rows, "auc": leak.auc},
+            {"rows": leak.best.rarer, "of": leak.best.rows, "auc": leak.best.auc},
             classes=leak.classes,
-            details={"by_gap": True} if leak.gap else {},
+            details={"by_gap": True} if leak.best.gap else {},
         )
 
 

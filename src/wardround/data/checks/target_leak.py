@@ -42,16 +42,29 @@ EVERYWHERE = ""  # the hospital of a leak at all of them
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """How well a column, or whether it has a value (`gap`), tells a class from all others."""
+
+    auc: float
+    gap: bool
+    rows: int
+    rarer: int  # rows of the rarer class: k above
+    severity: Severity | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether a column that separates the class would be refused."""
+        return _chance(0.0, self.rarer, MARKER) < UNLIKELY
+
+
+@dataclass(frozen=True)
 class TargetLeak:
-    """A column, or whether it has a value (`gap`), from which a class can be read."""
+    """A column from which a class can be read."""
 
     hospital: str
     column: str
     classes: tuple[str, ...]  # which can be told from all others; the positive one of two
-    gap: bool
-    auc: float
-    rows: int
-    rarer: int  # rows of the rarer class: k above
+    best: Judgement  # of these classes
     severity: Severity
 
 
@@ -169,10 +182,10 @@ def _leaks_at(
         classes, severity = _readable_classes(by_class, multiclass)
         if classes:
             best = max((by_class[name] for name in classes), key=lambda judgement: judgement.auc)
-            yield TargetLeak(hospital, column, tuple(classes), best.gap, best.auc, best.rows, best.rarer, severity)
+            yield TargetLeak(hospital, column, tuple(classes), best, severity)
 
 
-def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tuple[list[str], Severity]:
+def _readable_classes(by_class: dict[str, Judgement], multiclass: bool) -> tuple[list[str], Severity]:
     certain = [name for name, judgement in by_class.items() if judgement.severity == "error"]
     suspect = [name for name, judgement in by_class.items() if judgement.severity == "warning"]
     refused = certain
@@ -182,26 +195,12 @@ def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tu
     return (refused, "error") if refused else (certain or suspect, "warning")
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    auc: float
-    gap: bool
-    rows: int
-    rarer: int
-    severity: Severity | None
-
-    @property
-    def enough(self) -> bool:
-        """Whether a column that separates the class would be refused."""
-        return _chance(0.0, self.rarer, MARKER) < UNLIKELY
-
-
-def _judge(parts: Sequence[_Pairs]) -> list[_Judgement]:
+def _judge(parts: Sequence[_Pairs]) -> list[Judgement]:
     rows, rarer, (pairs, rising, levels, gaps) = (sum(values) for values in zip(*parts, strict=True))
     by_gap = np.maximum(gaps, pairs - gaps) / pairs
     best = np.maximum.reduce([np.maximum(rising, pairs - rising) / pairs, levels / pairs, by_gap])
     return [
-        _Judgement(auc, gap > SEPARATES, rows, rarer, _severity(auc, rarer))
+        Judgement(auc, gap > SEPARATES, rows, rarer, _severity(auc, rarer))
         for auc, gap in zip(best.tolist(), by_gap.tolist(), strict=True)
     ]
 
