@@ -47,8 +47,7 @@ def region_of_each(regions: Mapping[str, Sequence[str]], sites: Sequence[str], w
             if region_of.setdefault(site, region) != region:
                 problem = f"{site} is in {region_of[site]!r} and in {region!r}"
                 raise StudyError(where, problem, "Name each site in one region, by its name or by one pattern.")
-    lost = [site for site in sites if site not in region_of]
-    if lost:
+    if lost := [site for site in sites if site not in region_of]:
         problem = f"{_some(lost)} {'is' if len(lost) == 1 else 'are'} in no region"
         raise StudyError(where, problem, 'Add each site to a region, by its name or by a pattern such as "a-*".')
     return {site: region_of[site] for site in sites}

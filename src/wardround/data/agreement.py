@@ -269,8 +269,7 @@ def _scale(
 
 
 def _limits(layout: Layout) -> np.ndarray:
-    unknown = [column.name for column in layout.numeric if column.limits is None]
-    if unknown:
+    if unknown := [column.name for column in layout.numeric if column.limits is None]:
         raise DataError(
             "data: scale",
             f'"ranges" needs a public range for every numeric column; none is known for {", ".join(unknown)}',

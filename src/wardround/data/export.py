@@ -23,8 +23,7 @@ def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str
 
 
 def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
-    sizes = [len(getattr(split, part)) for part in SPLIT_PARTS]
-    parts = np.repeat(SPLIT_PARTS, sizes)
+    parts = np.repeat(SPLIT_PARTS, [len(getattr(split, part)) for part in SPLIT_PARTS])
     records = cohort.records.take(split.rows)
     if isinstance(records.features, pd.DataFrame):
         name = f"{split.site}.csv"

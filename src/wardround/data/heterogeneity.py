@@ -129,8 +129,7 @@ def mmd_of_pairs(features: Mapping[str, np.ndarray], rng: np.random.Generator) -
 
 
 def _finite(site: str, rows: np.ndarray) -> np.ndarray:
-    strange = int((~np.isfinite(rows)).sum())
-    if strange:
+    if strange := int((~np.isfinite(rows)).sum()):
         raise DataError(
             f"site {site}", f"{strange} prepared features are not finite", "Fill in or drop missing values."
         )

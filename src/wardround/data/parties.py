@@ -141,8 +141,7 @@ def known_patients(
     people, codes = np.unique(patient, return_inverse=True)
     has: dict[str, np.ndarray] = {}
     for party in holdings.others:
-        draws = rng.random(len(people))
-        has[party] = (draws < known.get(party, 1.0))[codes]
+        has[party] = (rng.random(len(people)) < known.get(party, 1.0))[codes]
     return has
 
 
@@ -177,8 +176,7 @@ def joined_sites(
             before: Rows = getattr(site, name)
             parts = [] if recipe is None or table is None else [recipe.apply(table, chosen)[:, places]]
             parts += [present[party][chosen].astype(float)[:, None] for party in holdings.others]
-            numbers = np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)
-            line = torch.from_numpy(numbers).to(dtype)
+            line = torch.from_numpy(np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)).to(dtype)
             return replace(before, tabular=line) if pixels else replace(before, x=line)
 
         train, validation, test = map(part, SPLIT_PARTS)

@@ -92,8 +92,7 @@ class Recipe:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the numbers that come out, by the columns' names in the hospital's own file."""
-        own_name = {column.name: column.own_name for column in self.columns}
-        return self.layout.names_by(own_name)
+        return self.layout.names_by({column.name: column.own_name for column in self.columns})
 
     def apply(self, table: Encoded, rows: np.ndarray) -> np.ndarray:
         return transform(table, rows, self.layout, self.fit, self.settings)

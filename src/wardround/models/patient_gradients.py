@@ -65,8 +65,7 @@ class Patients:
         """Over each patient's rows; `each` has a row's gradient at each place of its first axis."""
         if self.alone:
             return each.new_empty(each.shape).index_copy_(0, self.place, each)
-        scaled = each * align(self.part, each)
-        return each.new_zeros(self.count, *each.shape[1:]).index_add_(0, self.place, scaled)
+        return each.new_zeros(self.count, *each.shape[1:]).index_add_(0, self.place, each * align(self.part, each))
 
     def squared_lengths(self, single: Tensor, most: Tensor, of_means: Callable[[Tensor], Tensor], size: int) -> Tensor:
         """Of each patient's mean gradient. `single` are the rows' own, for patients who have but one, and `most` what
@@ -75,8 +74,7 @@ class Patients:
         squares = single.new_empty(self.count).index_copy_(0, self.place, never_too_small(single, most))
         for who, rows in self.repeated:
             parts = torch.split(rows, max(1, AT_A_TIME // (size * rows.shape[1])))
-            own = torch.cat([of_means(part) for part in parts])
-            squares[who] = never_too_small(own, most[rows].mean(1))
+            squares[who] = never_too_small(torch.cat([of_means(part) for part in parts]), most[rows].mean(1))
         return squares
 
     def lengths_of(self, each: Tensor) -> Tensor:

@@ -165,8 +165,7 @@ def refuse_unsplit(arm: Arm) -> None:
 def refuse_party_settings(arm: Arm, where: str) -> None:
     for name in ("block", "embeddings", "known"):
         if getattr(arm.topology, name) != getattr(Topology(), name) and arm.topology.kind == "hierarchical":
-            problem = "is for parties that exchange embeddings"
-            raise StudyError(f"{where}: topology: {name}", problem, "Leave it out.")
+            raise StudyError(f"{where}: topology: {name}", "is for parties that exchange embeddings", "Leave it out.")
 
 
 def optimisers_used(training: Training) -> list[Optimiser]:

@@ -110,8 +110,7 @@ class Plan:
         return splits
 
     def notices_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Notice, ...]:
-        overlapping = arm.sites.facts.overlapping
-        notices = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        notices = check_splits(self.cohort_of(arm), splits, arm.sites.facts.overlapping, self.study.evaluation.accept)
         among_sites = any(
             other.algorithm.facts.federated and other.topology.kind != "vertical"
             for other in self.study.trained_arms
@@ -382,8 +381,7 @@ def present_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int
 def drawn_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
     """The patients of each other party under `known` alone."""
     rng = seeds.generator(seed, "patients of parties")
-    known = topology.known if topology.kind == "vertical" else {}
-    return known_patients(cohort.patient, holdings, known, rng)
+    return known_patients(cohort.patient, holdings, topology.known if topology.kind == "vertical" else {}, rng)
 
 
 def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple[Split, ...]:

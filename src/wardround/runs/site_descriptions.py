@@ -205,8 +205,7 @@ def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
 
 
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
-    chosen = np.sort(rng.permutation(len(rows))[:most])
-    x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
+    x, _ = rows.take(torch.from_numpy(np.sort(rng.permutation(len(rows))[:most])), torch.float32)
     if x.dim() == 4:  # fine detail says nothing of how two hospitals differ, and would fill memory
         x = adaptive_avg_pool2d(x, min(THUMBNAIL, *x.shape[-2:]))
     return x.flatten(1).numpy().astype(np.float64)

@@ -212,9 +212,8 @@ def _histogram(trial: Trial, run: Run, number: int, clip: float) -> dict[str, An
         masks = trial.model.masks(seeds.generator(trial.seed, "lengths"), len(batch), trial.dtype)
         parts.append(clipped_sum(trial.model, params, x, y, masks, rows.people[batch], clip)[1])
     lengths = torch.cat(parts).double().numpy() / clip
-    counts = np.histogram(np.clip(lengths, BINS[0], BINS[-1]), BINS)[0]
     return {
-        "counts": counts.tolist(),
+        "counts": np.histogram(np.clip(lengths, BINS[0], BINS[-1]), BINS)[0].tolist(),
         "median": float(np.median(lengths)),
         "clipped": float((lengths > 1).mean()),
         "clip": clip,

@@ -373,8 +373,7 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
         return evaluation
     keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
     spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
-    count = 1 if spends else model.seeds
-    return {**evaluation, "seeds": {**seeds, "count": count}}
+    return {**evaluation, "seeds": {**seeds, "count": 1 if spends else model.seeds}}
 
 
 def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:

@@ -25,8 +25,7 @@ def check_uncertainty(study: Study, where: str) -> None:
         if evaluation.seeds.count < 2:
             problem = "an ensemble is the models of several seeds, and there is one"
             raise StudyError(here, problem, "Write `count = 3` or more in evaluation.seeds, or use another method.")
-        moved = [name for name in arm.vary if name in SAME_ROWS]
-        if moved:
+        if moved := [name for name in arm.vary if name in SAME_ROWS]:
             problem = (
                 f"its seeds vary {' and '.join(moved)}, so that one model would have trained on another's test rows"
             )
@@ -130,10 +129,9 @@ def selected_names(study: Study) -> list[str]:
     """The arms that a selection adds."""
     if study.selection is None:
         return []
-    variants = dict.fromkeys(arm.variant for arm in study.arms)
     return [
         in_variant(f"{family}[{SELECTED}]", variant)
-        for variant in variants
+        for variant in dict.fromkeys(arm.variant for arm in study.arms)
         for family in study.selection.arms
         if any(arm.family == family and arm.variant == variant for arm in study.arms)
     ]

@@ -114,8 +114,7 @@ def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
-    hospitals = pd.Series(records.hospital)
-    chosen = hospitals.value_counts(sort=True).index[:MOST_HOSPITALS]
+    chosen = pd.Series(records.hospital).value_counts(sort=True).index[:MOST_HOSPITALS]
     for hospital in (name for name in records.hospitals if name in set(chosen)):
         rows = np.flatnonzero(records.hospital == hospital)
         if records.patient is not None:

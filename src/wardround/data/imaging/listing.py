@@ -118,8 +118,7 @@ def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
         known["sex"] = _each(attributes["sex"], lambda text: SEXES.get(text.lower()))
     if "age" in attributes:
         known["age"] = _each(attributes["age"], years).astype(float)
-        impossible = int((known["age"].isna() & (attributes["age"] != "")).sum())
-        if impossible:
+        if impossible := int((known["age"].isna() & (attributes["age"] != "")).sum()):
             notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
     if "view" in attributes:
         known["view"] = _each(attributes["view"], lambda text: text.upper() or None)

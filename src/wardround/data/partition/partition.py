@@ -88,6 +88,5 @@ def refuse_too_many_sites(records: Records, count: int, smallest: int, where: st
 
 def refuse_torn_patients(site_of_row: np.ndarray, units: np.ndarray, where: str, remedy: str) -> None:
     site_of_patient = site_of_row[first_rows(units)]
-    torn = np.unique(units[site_of_row != site_of_patient[units]]).size
-    if torn:
+    if torn := np.unique(units[site_of_row != site_of_patient[units]]).size:
         raise DataError(where, f"patients with rows at more than one site: {torn}", remedy)

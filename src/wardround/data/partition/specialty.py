@@ -20,8 +20,7 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
         # who has no finding is nobody's speciality
         homeless = len(records.classes) if records.has_findings else None
         site_of_patient = _draw_sites(patient_classes(records), count, richness, rng, homeless)
-        short = int((np.bincount(site_of_patient[records.units], minlength=count) < smallest).sum())
-        if short:
+        if short := int((np.bincount(site_of_patient[records.units], minlength=count) < smallest).sum()):
             problem = f"{short} of {count} sites would hold fewer than {smallest} rows"
             raise DataError(where, problem, "Lower `count`, `smallest` or `richness`.")
         return site_of_patient

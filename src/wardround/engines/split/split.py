@@ -77,8 +77,7 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     params = whole_of({name: party.params for name, party in parties.items()}, holder.params)
     buffers = whole_of({name: party.buffers for name, party in parties.items()}, holder.buffers)
     memories = {**run.memories, site.name: replace(run.memories[site.name], buffers=buffers)}
-    server = tree.settle({**run.server, "params": params})
-    after = replace(run, round=run.round + 1, server=server, memories=memories)
+    after = replace(run, round=run.round + 1, server=tree.settle({**run.server, "params": params}), memories=memories)
     return after, RoundRecord(
         round=after.round,
         loss=holder.loss / holder.steps,

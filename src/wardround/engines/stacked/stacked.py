@@ -311,8 +311,7 @@ def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
     trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
     site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
     shared, lane = _broadcast(trials[0], as_merged(state.server), trial_of, site_of), (trial_of, site_of)
-    begun = trials[0].algorithm.begin(shared, _pick(state.memory, lane))
-    return {**begun, **_pick_tree(state.private, lane)}
+    return {**trials[0].algorithm.begin(shared, _pick(state.memory, lane)), **_pick_tree(state.private, lane)}
 
 
 def leaves_of_stack(state: StackState) -> tuple[int, Tree]:

@@ -127,8 +127,7 @@ def _describe(site: str, cells: Cells, own_shape: Shape, all_shapes: set[Shape])
     if own_shape == "unclear dates":
         return f"dates at {site!r} in which day and month cannot be told apart"
     expected = "dates" if all_shapes & {"dates", "dates and text"} else "numbers"
-    unreadable = np.isnan(cells.years if expected == "dates" else cells.numbers)
-    bad, line = cells.count_and_first_line(unreadable)
+    bad, line = cells.count_and_first_line(np.isnan(cells.years if expected == "dates" else cells.numbers))
     return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"
 
 

@@ -167,8 +167,7 @@ def expose(
     film *= 1 - of("shading") * (line[:, None] ** 2 + line**2) / 2
     film += of("grain") * np.float32(noise) * draws.standard_normal(film.shape, dtype=np.float32)
     for number, machine in enumerate(scanners):
-        letter = mark(machine.corner, size)
-        film[hospital == number] = np.maximum(film[hospital == number], letter)
+        film[hospital == number] = np.maximum(film[hospital == number], mark(machine.corner, size))
     return np.asarray(np.clip(film, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 

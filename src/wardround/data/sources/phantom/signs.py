@@ -186,8 +186,7 @@ def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     for laterality, shown in ((spots.laterality, np.ones_like(spots.both)), (-spots.laterality, spots.both)):
         x, y = _within(chest, spots, laterality, 0.4, 0.85)
         rx, ry = 0.2 + 0.12 * spots.large, 0.24 + 0.14 * spots.large
-        shadow = _patch(chest, x, y, rx, ry, texture, 0.6)
-        film += (0.1 + 0.17 * spots.severity) * shadow * shown
+        film += (0.1 + 0.17 * spots.severity) * _patch(chest, x, y, rx, ry, texture, 0.6) * shown
         boxes.append(_around(x, y, rx, ry, shown))
     return film, boxes
 
@@ -196,9 +195,7 @@ def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """A mottled lobe, mostly a lower one."""
     x, y = _within(chest, spots, spots.laterality, 0.55, 0.9)
     rx, ry = 0.2 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(15), 0.9)
-    film = (0.16 + 0.22 * spots.severity) * shadow
-    return film, [_around(x, y, rx, ry)]
+    return (0.16 + 0.22 * spots.severity) * _patch(chest, x, y, rx, ry, cloud(15), 0.9), [_around(x, y, rx, ry)]
 
 
 def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -250,14 +247,12 @@ def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def edema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Haze around the roots of both lungs, a butterfly, with blurred vessels."""
     wings = bump((chest.abs_x - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
-    film = (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13))
-    return film, []
+    return (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13)), []
 
 
 def emphysema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Air that is trapped: `reshape` drew it; here the upper zones darken a little more."""
-    film = -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5)
-    return film, []
+    return -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5), []
 
 
 def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -267,8 +262,7 @@ def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
         ramp((chest.y - chest.floor + 0.55) / 0.35),
         ramp((chest.abs_x / np.maximum(chest.wall, 0.05) - 0.72) / 0.15) * (chest.y > -0.3),
     )
-    film = (0.08 + 0.16 * spots.severity) * net * where * chest.lung
-    return film, []
+    return (0.08 + 0.16 * spots.severity) * net * where * chest.lung, []
 
 
 def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
