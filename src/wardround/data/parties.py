@@ -139,10 +139,7 @@ def known_patients(
 ) -> dict[str, np.ndarray]:
     """In a simulation: of each other party, which rows' patients it has too. Drawn by patient, never by row."""
     people, codes = np.unique(patient, return_inverse=True)
-    has: dict[str, np.ndarray] = {}
-    for party in holdings.others:
-        has[party] = (rng.random(len(people)) < known.get(party, 1.0))[codes]
-    return has
+    return {party: (rng.random(len(people)) < known.get(party, 1.0))[codes] for party in holdings.others}
 
 
 def joined_sites(

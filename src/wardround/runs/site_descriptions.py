@@ -186,8 +186,7 @@ def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
         "test": len(split.test),
         "classes": label_counts(cohort.records, split.rows),
     }
-    ages = known_ages(split, cohort)
-    if ages is not None:
+    if (ages := known_ages(split, cohort)) is not None:
         known = ages[~np.isnan(ages)]
         described["age"] = {
             "mean": float(known.mean()) if len(known) else None,
@@ -274,13 +273,12 @@ def _matching(plan: Plan, arm: Arm) -> dict[str, Any]:
     present = present_at(cohort, holdings, arm.topology, seed)
     patients = _patients(cohort, holdings, present, drawn_at(cohort, holdings, arm.topology, seed))
     common = set.intersection(*(set(ids) for ids in patients.values()))
-    before = plan.splits(arm, seed)
-    after = matched(before, present)
+    before, after = _training(plan, arm, seed)
     return {
         "patients": {party: len(ids) for party, ids in patients.items()},
         "common": len(common),
-        "train": sum(len(split.train) for split in after),
-        "unmatched_train": sum(len(split.train) for split in before) - sum(len(split.train) for split in after),
+        "train": len(after),
+        "unmatched_train": len(before) - len(after),
         "bytes": _matched_bytes(patients, common),
     }
 

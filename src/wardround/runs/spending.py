@@ -299,9 +299,6 @@ def describe_spending(
     if not protected:
         return None
     entries = list(entries)
-    of_arm: dict[str, list[Entry]] = {}
-    for entry in entries:
-        of_arm.setdefault(entry.arm, []).append(entry)
     patients_only = [entry for entry in entries if entry.site != EACH_SITE]
     return {
         "guarantee": guarantee,
@@ -310,7 +307,7 @@ def describe_spending(
             arm.name: {
                 **described(arm),
                 "federated": arm.algorithm.facts.federated,
-                "sites": _of_sites(of_arm.get(arm.name, [])),
+                "sites": _of_sites([entry for entry in entries if entry.arm == arm.name]),
                 "stopped": _stopped(records, arm.name),
                 "failed_rounds": _failed(records, arm.name),
                 "lengths": lengths.get(arm.name),

@@ -168,8 +168,7 @@ def _leaks(
         leaked = np.isin(split.test, train)
         if known:
             leaked = leaked | np.isin(cohort.patient[split.test], cohort.patient[train])
-        equal = elsewhere.get(split.site)
-        if equal is not None:
+        if (equal := elsewhere.get(split.site)) is not None:
             copied = equal.copied[-len(split.test) :] if len(split.test) else equal.copied[:0]
             leaked = leaked | (copied & np.isin(cohort.prints[split.test], cohort.prints[train]))
         if count := int(leaked.sum()):
