@@ -169,12 +169,13 @@ def refuse_party_settings(arm: Arm, where: str) -> None:
 
 
 def optimisers_used(training: Training) -> list[Optimiser]:
-    used: list[Optimiser] = ["adam" if training.optimiser == "adam" else "sgd"]
-    if training.momentum and training.optimiser == "sgd":
-        used.append("momentum")
-    if training.weight_decay:
-        used.append("weight-decay")
-    return used
+    used: dict[Optimiser, object] = {
+        "adam": training.optimiser == "adam",
+        "sgd": training.optimiser == "sgd",
+        "momentum": training.momentum and training.optimiser == "sgd",
+        "weight-decay": training.weight_decay,
+    }
+    return [name for name, applies in used.items() if applies]
 
 
 def parse_change(text: str) -> tuple[str, Any]:

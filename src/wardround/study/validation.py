@@ -18,9 +18,7 @@ def check_uncertainty(study: Study, where: str) -> None:
         problem = "there are no validation rows, and whatever is chosen for it is chosen on them"
         remedy = "Set evaluation.validation_share above 0, such as 0.1, or leave [uncertainty] out."
         raise StudyError(f"{where}: uncertainty", problem, remedy)
-    for arm in arms:
-        if arm.uncertainty is None or arm.uncertainty.method != "ensemble":
-            continue
+    for arm in (arm for arm in arms if arm.uncertainty is not None and arm.uncertainty.method == "ensemble"):
         here = f"{where}: arms: {arm.name}: uncertainty: method"
         if evaluation.seeds.count < 2:
             problem = "an ensemble is the models of several seeds, and there is one"
