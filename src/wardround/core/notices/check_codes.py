@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, check, count, listed, quoted, share_text, warning
+from wardround.core.notices.code import NOTHING, Code, check, count, few, listed, share_text, warning
 from wardround.core.notices.notice import Notice
 
 FEW_CLASSES = 3  # named in a line
@@ -27,8 +27,7 @@ def _rare_class(notice: Notice) -> str:
 
 
 def _missing_class(notice: Notice) -> str:
-    more = len(notice.classes) - FEW_CLASSES
-    names = quoted(notice.classes[:FEW_CLASSES]) + (f" and {more} more" if more > 0 else "")
+    names = few([repr(name) for name in notice.classes], FEW_CLASSES)
     of, part = count(notice, "of"), notice.details["part"]
     if notice.details.get("findings"):
         return f"no {part} row with {names} ({len(notice.classes)} of {of} findings)"

@@ -30,7 +30,7 @@ import pandas as pd
 from wardround.core.errors import DataError, StudyError
 from wardround.core.notices import Notice
 from wardround.core.notices.code import quoted
-from wardround.data.records import Column
+from wardround.data.records import SEX_WORDS, Column
 from wardround.data.text_table import Cells, Table
 
 Shape = Literal["empty", "numbers", "dates", "unclear dates", "numbers and text", "dates and text", "text"]
@@ -50,7 +50,6 @@ Omitted = dict[tuple[str, str], list[str]]  # columns by reason and by hospital,
 USED = ("numeric", "date", "categorical")
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")
-SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
 def shape(cells: Cells) -> Shape:
