@@ -71,7 +71,7 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
 def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, list[Any]]:
     """The first seed's trial, and the weights that each seed ends with."""
     import wardround
-    from wardround.runs.finished_run import Elsewhere, open_run, saved_run
+    from wardround.runs.finished_run import open_run, saved_run
     from wardround.training.rounds import site_model
 
     study = {
@@ -105,7 +105,7 @@ def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, lis
         "arms": [{"algorithm": "fedavg"}],
     }
     run = wardround.run_study(study, folder / "runs")
-    opened, plan = open_run(run.folder, Elsewhere("", ""))
+    opened, plan = open_run(run.folder, ("", ""))
     arm = plan.study.arms[0]
     trials = [plan.trial(arm, seed) for seed in plan.study.evaluation.seeds]
     weights = [site_model(trial, saved_run(trial, opened.load_model(arm.name, trial.seed)), 0) for trial in trials]

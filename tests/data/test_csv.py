@@ -15,8 +15,7 @@ from wardround.core.errors import DataError, StudyError, WardroundError
 from wardround.core.notices import Notice, lines_of
 from wardround.core.settings import parse_settings, settings_of
 from wardround.data.describe import describe_file
-from wardround.data.records import Column, Records
-from wardround.data.sources.csv.columns import SEX_WORDS
+from wardround.data.records import SEX_WORDS, Column, Records
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.text_table import MISSING_WORDS
 

@@ -12,8 +12,7 @@ from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import encode
-from wardround.data.records import Column, Records
-from wardround.data.sources.csv.columns import SEX_WORDS
+from wardround.data.records import SEX_WORDS, Column, Records
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.study.schema import Preparation
 

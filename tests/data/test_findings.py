@@ -368,16 +368,16 @@ def test_divergences_of_findings_are_those_of_counts_by_hand() -> None:
     assert class_counts("b", b, 3).tolist() == [0, 2, 2, 1]
     found = measure({"a": a, "b": b}, None, 3, np.random.default_rng(0))
     p, q = np.array([3.5, 1.5, 0.5, 2.5]) / 8, np.array([0.5, 2.5, 2.5, 1.5]) / 7
-    assert found.kl == pytest.approx(((p - q) * np.log(p / q)).sum() / 2, rel=1e-12)
+    assert found["kl"] == pytest.approx(((p - q) * np.log(p / q)).sum() / 2, rel=1e-12)
     p, q = np.array([3, 1, 0, 2]) / 6, np.array([0, 2, 2, 1]) / 5
 
     def bits(share: np.ndarray) -> float:
         known = share[share > 0]
         return float(-(known * np.log2(known)).sum())
 
-    assert found.js == pytest.approx(bits((p + q) / 2) - (bits(p) + bits(q)) / 2, rel=1e-12)
-    assert found.sizes == {"a": 5, "b": 4}
-    assert found.gini == pytest.approx((1 / 2) / (2 * 4.5), rel=1e-12)  # mean difference of two draws: 1/2
+    assert found["js"] == pytest.approx(bits((p + q) / 2) - (bits(p) + bits(q)) / 2, rel=1e-12)
+    assert found["sizes"] == {"a": 5, "b": 4}
+    assert found["gini"] == pytest.approx((1 / 2) / (2 * 4.5), rel=1e-12)  # mean difference of two draws: 1/2
 
 
 def test_specialised_sites_differ_more_than_sites_at_random() -> None:
@@ -386,7 +386,7 @@ def test_specialised_sites_differ_more_than_sites_at_random() -> None:
     def kl(partitioner: Partitioner) -> float:
         sites = partitioner.assign(records, generator(2, "partition"))
         labels = {name: records.target[rows] for name, rows in sites.items()}
-        return measure(labels, None, 3, np.random.default_rng(0)).kl
+        return float(measure(labels, None, 3, np.random.default_rng(0))["kl"])
 
     assert kl(specialty(3, 0.9)) > 5 * kl(iid(3))
 

@@ -172,7 +172,7 @@ def test_another_seed_gives_other_sites(partitioner: Partitioner) -> None:
 def label_skew(partitioner: Partitioner, records: Records, seed: int) -> float:
     sites = sites_of(partitioner, records, seed)
     labels = {name: records.target[rows] for name, rows in sites.items()}
-    return measure(labels, None, len(records.classes), generator(seed, "heterogeneity")).js
+    return float(measure(labels, None, len(records.classes), generator(seed, "heterogeneity"))["js"])
 
 
 def test_a_small_alpha_skews_labels_more_than_a_large_one() -> None:

@@ -443,12 +443,12 @@ def test_a_marker_stands_in_the_hospitals_corner_with_the_letter_of_the_patients
     black = np.zeros((4, SIZE, SIZE), dtype=np.float32)
     drawn = expose(black, machines, np.arange(4), 0.0, generator(0, "test"))
     for image, machine in zip(drawn, machines, strict=True):
-        letter, bottom, right = CORNERS[machine.corner]
+        letter, bottom, right = CORNERS[int(machine["corner"])]
         lines, columns = np.nonzero(image > 200)
         assert len(lines) == {"L": 7, "R": 10}[letter]
         assert (lines > SIZE / 2).all() == bool(bottom)
         assert (columns > SIZE / 2).all() == bool(right) == (letter == "L")  # the patient's left is the image's right
-    assert {machine.corner for machine in machines} == {0, 1, 2, 3}
+    assert {machine["corner"] for machine in machines} == {0, 1, 2, 3}
     assert np.count_nonzero(mark(0, 128)) == 4 * np.count_nonzero(mark(0, 64))
 
 
@@ -460,7 +460,7 @@ def test_noise_is_as_strong_as_the_machine_says() -> None:
         for noise in (2.0, 0.0)
     )
     below = (slice(None), slice(16, None))  # the marker is above
-    assert (noisy - plain)[below].std() == pytest.approx(2 * machine.grain * 255, rel=0.02)
+    assert (noisy - plain)[below].std() == pytest.approx(2 * machine["grain"] * 255, rel=0.02)
 
 
 @pytest.mark.slow

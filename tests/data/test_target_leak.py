@@ -95,7 +95,7 @@ def test_how_many_rows_are_enough() -> None:
 def test_small_hospitals_are_taken_together_and_one_hospital_is_looked_at_alone() -> None:
     table, target, hospital = plain(200, 60, hospitals=10)
     (leak,) = cohort_of(table.assign(planted=target.astype(float)), target, hospital).target_leaks
-    assert (leak.hospital, leak.column, leak.severity, leak.rows) == (EVERYWHERE, "planted", "error", 200)
+    assert (leak.hospital, leak.column, leak.severity, leak.best.rows) == (EVERYWHERE, "planted", "error", 200)
     table, target, hospital = plain(800, 400, hospitals=4)
     noise = np.random.default_rng(0).normal(size=800)
     only_here = table.assign(planted=np.where(hospital == "h2", target, noise))
@@ -137,7 +137,7 @@ def test_several_classes_one_may_stand_apart_by_nature_but_none_by_a_gap() -> No
     assert errors(copied)["planted"].classes == names
     gap = np.where(target == 2, 1.0, np.nan)
     by_gap = errors(cohort_of(table.assign(planted=gap), target, hospital, classes=names))
-    assert (by_gap["planted"].classes, by_gap["planted"].gap) == (("virginica",), True)
+    assert (by_gap["planted"].classes, by_gap["planted"].best.gap) == (("virginica",), True)
 
 
 def test_each_finding_is_a_question_of_its_own_and_unknown_labels_count_for_nothing() -> None:
@@ -147,4 +147,4 @@ def test_each_finding_is_a_question_of_its_own_and_unknown_labels_count_for_noth
     table = pd.DataFrame({"age": rng.normal(size=300), "planted": target[:, 1].astype(float)})
     data = cohort_of(table, target, np.full(300, "a", dtype=object), classes=("nodule", "oedema"))
     assert errors(data)["planted"].classes == ("oedema",)
-    assert errors(data)["planted"].rows == 250
+    assert errors(data)["planted"].best.rows == 250

@@ -19,7 +19,7 @@ from wardround.core.seeds import generator
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment.vertical import party_plan as vertical_plan
-from wardround.engines.serial import start_run
+from wardround.engines.serial import SERIAL
 from wardround.engines.split.split import split_rounds
 from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import predict
@@ -223,7 +223,7 @@ def test_images_at_one_party_and_columns_at_another(tmp_path: Path, scale: str) 
     network = deployed(tmp_path, load_study(content, sources=known)[0], files, sources=sources)
     plan = load_plan(*load_study(content, sources=known))
     trial = plan.trial(plan.study.arms[0], 1)
-    run = start_run([trial])
+    run = SERIAL.start([trial])
     for after, _ in split_rounds([trial], run):
         run = after
     assert_same_weights(network, {("split", 1): (trial, run)})

@@ -16,7 +16,7 @@ from wardround.data.sources import SOURCES, Source
 from wardround.deployment import Step
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
-from wardround.engines.serial import start_run
+from wardround.engines.serial import SERIAL
 from wardround.engines.split.split import split_rounds
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
@@ -149,7 +149,7 @@ def simulated(content: Mapping[str, Any]) -> tuple[Plan, dict[tuple[str, int], t
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
-            run = start_run([trial])
+            run = SERIAL.start([trial])
             for after, _ in split_rounds([trial], run):
                 run = after
             found[arm.name, seed] = trial, run

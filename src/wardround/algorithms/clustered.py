@@ -35,9 +35,8 @@ def clustered(
     """
 
     def init(params: Tree, sites: int) -> State:
-        models = tree.apply(lambda leaf: leaf.unsqueeze(0).repeat(slots, *[1] * leaf.dim()), params)
         return {
-            "params": models,
+            "params": tree.apply(lambda leaf: leaf.unsqueeze(0).repeat(slots, *[1] * leaf.dim()), params),
             "cluster": {
                 "of_site": torch.zeros(sites, dtype=torch.int64),
                 "used": torch.tensor(1),

@@ -20,10 +20,7 @@ from wardround.core.tree import State, Tree
 def fedadam(
     server_lr: Positive = 0.1, beta1: Fraction = 0.9, beta2: Fraction = 0.99, tau: Positive = 1e-3
 ) -> Algorithm:
-    def second(v: Tensor, delta: Tensor) -> Tensor:
-        return beta2 * v + (1 - beta2) * delta.square()
-
-    return _fedopt(second, server_lr, beta1, tau)
+    return _fedopt(lambda v, delta: beta2 * v + (1 - beta2) * delta.square(), server_lr, beta1, tau)
 
 
 def fedyogi(
@@ -37,10 +34,7 @@ def fedyogi(
 
 
 def fedadagrad(server_lr: Positive = 0.1, beta1: Fraction = 0.0, tau: Positive = 1e-3) -> Algorithm:
-    def second(v: Tensor, delta: Tensor) -> Tensor:
-        return v + delta.square()
-
-    return _fedopt(second, server_lr, beta1, tau)
+    return _fedopt(lambda v, delta: v + delta.square(), server_lr, beta1, tau)
 
 
 def _fedopt(second: Callable[[Tensor, Tensor], Tensor], server_lr: float, beta1: float, tau: float) -> Algorithm:

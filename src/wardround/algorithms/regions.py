@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from wardround.core.errors import StudyError, suggest
+from wardround.core.notices.code import few
 
 MARKS = "*?["  # that make a name a pattern
+NAMED = 8  # sites in a message
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,8 @@ def region_of_each(regions: Mapping[str, Sequence[str]], sites: Sequence[str], w
             if region_of.setdefault(site, region) != region:
                 problem = f"{site} is in {region_of[site]!r} and in {region!r}"
                 raise StudyError(where, problem, "Name each site in one region, by its name or by one pattern.")
-    lost = [site for site in sites if site not in region_of]
-    if lost:
-        problem = f"{_some(lost)} {'is' if len(lost) == 1 else 'are'} in no region"
+    if lost := [site for site in sites if site not in region_of]:
+        problem = f"{few(lost, NAMED)} {'is' if len(lost) == 1 else 'are'} in no region"
         raise StudyError(where, problem, 'Add each site to a region, by its name or by a pattern such as "a-*".')
     return {site: region_of[site] for site in sites}
 
@@ -60,7 +61,7 @@ def _members(entry: str, sites: Sequence[str], where: str) -> list[str]:
     if not members:
         pattern = any(mark in entry for mark in MARKS)
         problem = f"the pattern {entry!r} fits no site" if pattern else f"no site is called {entry!r}"
-        raise StudyError(where, problem, f"Sites: {_some(sites)}." if pattern else suggest(entry, sites, "Sites"))
+        raise StudyError(where, problem, f"Sites: {few(sites, NAMED)}." if pattern else suggest(entry, sites, "Sites"))
     return members
 
 
@@ -81,7 +82,3 @@ def form_regions(
     region_of = region_of_each(regions, sites, where)
     there = [name for name in regions if any(region_of[site] == name for site in trainers)]
     return Regions(tuple(there), tuple(there.index(region_of[site]) for site in trainers), rounds)
-
-
-def _some(sites: Sequence[str]) -> str:
-    return ", ".join(sites[:8]) + (f" and {len(sites) - 8} more" if len(sites) > 8 else "")

@@ -8,13 +8,13 @@ from typing import Any, Unpack
 from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.registry import Members
 from wardround.privacy.dp.accountant import Charge
-from wardround.runs.finished_run import Elsewhere, open_run, saved_run
+from wardround.runs.finished_run import open_run, saved_run
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.study.schema import Arm
 from wardround.training.trial import Run, Trial
 
-ELSEWHERE = Elsewhere(
+ELSEWHERE = (
     "is a run across hospitals: their patients' rows are not here, and an attack is measured against them",
     "Attack a simulation of the same study: wardround attack STUDY.",
 )

@@ -17,7 +17,7 @@ that a caller gave goes through `shown`, a path through `as_path`: either may tu
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping, Sized
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any
@@ -104,6 +104,20 @@ def suggest(word: object, known: Iterable[str], what: str = "Known") -> str:
     guess = get_close_matches(word, known, 1, cutoff=0.5) if isinstance(word, str) and len(word) <= LONGEST_WORD else []
     listing = f"{what}: {', '.join(known)}." if known else "Nothing is known here."
     return f"Did you mean {guess[0]!r}? {listing}" if guess else listing
+
+
+def refuse_strangers(
+    names: Iterable[str],
+    known: Collection[str],
+    where: str,
+    what: str,
+    title: str,
+    kind: type[WardroundError] = StudyError,
+) -> None:
+    """Refuse the first name that is not known: no `what` is called so. `title` introduces those that are known."""
+    for name in names:
+        if name not in known:
+            raise kind(where, f"no {what} is called {name!r}", suggest(name, known, title))
 
 
 def shown(value: object) -> str:

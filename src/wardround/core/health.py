@@ -29,7 +29,7 @@ class Condition:
 
 def examine() -> list[Condition]:
     """What every study needs. `examine_extras` has what only some need."""
-    return [_python(), *_packages(), _processors(), _accelerator(), _shipped_data(), _fashion_mnist(), _writable()]
+    return [_python(), *_packages(), *_processors(), _shipped_data(), _fashion_mnist(), _writable()]
 
 
 def _python() -> Condition:
@@ -45,19 +45,16 @@ def _packages() -> list[Condition]:
     ]
 
 
-def _processors() -> Condition:
+def _processors() -> list[Condition]:
     import torch
 
-    return Condition(
-        "processors", True, f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads", needed=False
-    )
-
-
-def _accelerator() -> Condition:
-    import torch
-
-    state = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; studies run on the processor"
-    return Condition("accelerator", torch.cuda.is_available(), state, needed=False)
+    threads = f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"
+    there = torch.cuda.is_available()
+    state = torch.cuda.get_device_name() if there else "none; studies run on the processor"
+    return [
+        Condition("processors", True, threads, needed=False),
+        Condition("accelerator", there, state, needed=False),
+    ]
 
 
 def _shipped_data() -> Condition:

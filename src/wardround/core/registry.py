@@ -28,8 +28,7 @@ class Registry(Mapping[str, Factory]):
 
     def __init__(self, family: str, shipped: Mapping[str, Factory], own: Mapping[str, Factory] | None = None) -> None:
         self.group = f"wardround.{family}"
-        clash = sorted(set(shipped) & set(own or {}))
-        if clash:
+        if clash := sorted(set(shipped) & set(own or {})):
             raise StudyError(self.group, f"{clash[0]!r} is a shipped name", "Give your own object another name.")
         self.loaded: dict[str, Factory] = {**shipped, **(own or {})}
 

@@ -238,8 +238,7 @@ def fit(
 
 
 def _numbers(table: Encoded, rows: np.ndarray, layout: Layout) -> np.ndarray:
-    numbers: np.ndarray = table.numbers[rows][:, table.numeric_places(layout)]
-    return numbers
+    return np.asarray(table.numbers[rows][:, table.numeric_places(layout)])
 
 
 def _filled(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) -> np.ndarray:
@@ -270,8 +269,7 @@ def _scale(
 
 
 def _limits(layout: Layout) -> np.ndarray:
-    unknown = [column.name for column in layout.numeric if column.limits is None]
-    if unknown:
+    if unknown := [column.name for column in layout.numeric if column.limits is None]:
         raise DataError(
             "data: scale",
             f'"ranges" needs a public range for every numeric column; none is known for {", ".join(unknown)}',

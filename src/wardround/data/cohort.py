@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from wardround.core import seeds
-from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.errors import DataError, StudyError, refuse_strangers
 from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import brightness, levels, levels_of
@@ -119,10 +119,7 @@ def without_columns(records: Records, not_recorded: Mapping[str, Sequence[str]])
 def _table_names(columns: Sequence[str], records: Records, recorded: Sequence[str], hospital: str) -> list[str]:
     """Of columns that go by the hospital's own names. A column that only others record has none."""
     known = {name for column in records.columns for name in (column.name, column.own_name)}
-    for name in columns:
-        if name not in known:
-            where = f"data: not_recorded: {hospital}"
-            raise StudyError(where, f"no column is called {name!r}", suggest(name, known, "Columns"))
+    refuse_strangers(columns, known, f"data: not_recorded: {hospital}", "column", "Columns")
     own = [column for column in records.columns if column.name in recorded]
     return [column.name for name in columns for column in own if name in (column.name, column.own_name)]
 
@@ -203,9 +200,7 @@ def prepare_sites(
 
 def table_site(cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype) -> Site:
     def rows(chosen: np.ndarray) -> Rows:
-        prepared = recipe.apply(cohort.table, chosen)
-        people = torch.from_numpy(cohort.patient[chosen])
-        return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen], patients=people)
+        return Rows(torch.from_numpy(recipe.apply(cohort.table, chosen)).to(dtype), cohort.labels[chosen])
 
     return replace(site_of(cohort, split, rows), recipe=recipe)
 
@@ -215,18 +210,16 @@ def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
 
     def rows(chosen: np.ndarray) -> Rows:
         own_levels = None if scale is None else levels_of(scale, chosen)
-        people = torch.from_numpy(cohort.patient[chosen])
-        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), own_levels, people)
+        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), own_levels)
 
     return site_of(cohort, split, rows)
 
 
 def site_of(cohort: Cohort, split: Split, rows: Callable[[np.ndarray], Rows]) -> Site:
-    return Site(
-        split.site,
-        rows(split.train),
-        rows(split.validation),
-        rows(split.test),
-        cohort.row_numbers[split.validation],
-        cohort.row_numbers[split.test],
+    """`rows` prepares the rows with these numbers; whose they are is added here."""
+    train, validation, test = (
+        replace(rows(chosen), patients=torch.from_numpy(cohort.patient[chosen]))
+        for chosen in (split.train, split.validation, split.test)
     )
+    numbers = cohort.row_numbers
+    return Site(split.site, train, validation, test, numbers[split.validation], numbers[split.test])

@@ -183,8 +183,7 @@ def _as_target(name: str, cells: Cells) -> Iterator[Notice]:
 def describe_data(data: str) -> dict[str, Any]:
     """`data` is a file's path, a folder of radiographs, or the name of a source that needs no settings."""
     if data in SOURCES:
-        required = [name for name, setting in settings_of(SOURCES[data]).items() if setting.required]
-        if required:
+        if required := [name for name, setting in settings_of(SOURCES[data]).items() if setting.required]:
             remedy = "Give the path of a file, or run `wardround check STUDY` on a study that has them."
             raise StudyError(data, f"this source needs settings: {', '.join(required)}", remedy)
         return _describe_records(data, SOURCES[data]().load())

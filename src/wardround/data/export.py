@@ -19,12 +19,11 @@ def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
     out.mkdir(parents=True, exist_ok=True)
-    return {name: rows for split in splits for name, rows in [_write(cohort, split, out)]}
+    return dict(_write(cohort, split, out) for split in splits)
 
 
 def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
-    sizes = [len(getattr(split, part)) for part in SPLIT_PARTS]
-    parts = np.repeat(SPLIT_PARTS, sizes)
+    parts = np.repeat(SPLIT_PARTS, [len(getattr(split, part)) for part in SPLIT_PARTS])
     records = cohort.records.take(split.rows)
     if isinstance(records.features, pd.DataFrame):
         name = f"{split.site}.csv"

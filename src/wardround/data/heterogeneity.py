@@ -13,7 +13,6 @@ js, kl and mmd are measured for each pair of sites; their averages count every p
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -30,31 +29,13 @@ KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows 
 BANDWIDTH_ROWS = 1000  # at most so many rows of all sites together set the bandwidth
 
 
-@dataclass(frozen=True)
-class Heterogeneity:
-    """`pairs` has the columns site_a, site_b, js, kl, mmd. A number that cannot be had is NaN."""
-
-    sizes: dict[str, int]
-    pairs: pd.DataFrame
-    js: float
-    kl: float
-    mmd: float
-    gini: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, which has no NaN: None stands for it."""
-        averages = {"js": self.js, "kl": self.kl, "mmd": self.mmd, "gini": self.gini}
-        pairs = [{str(key): _or_none(value) for key, value in row.items()} for row in self.pairs.to_dict("records")]
-        return {"sizes": dict(self.sizes), **{k: _or_none(v) for k, v in averages.items()}, "pairs": pairs}
-
-
 def measure(
     labels: Mapping[str, np.ndarray],
     features: Mapping[str, np.ndarray] | None,
     class_count: int,
     rng: np.random.Generator,
-) -> Heterogeneity:
-    """`features` are prepared numbers, rows x columns, of the same sites; without them mmd is NaN."""
+) -> dict[str, Any]:
+    """`features` are prepared numbers, rows x columns, of the same sites; without them mmd is None."""
     counts = {site: class_counts(site, rows, class_count) for site, rows in labels.items()}
     discrepancies = {} if features is None else mmd_of_pairs({site: features[site] for site in labels}, rng)
     return measure_counts(counts, {site: len(rows) for site, rows in labels.items()}, discrepancies)
@@ -64,9 +45,11 @@ def measure_counts(
     counts: Mapping[str, np.ndarray | None],
     sizes: Mapping[str, int],
     discrepancies: Mapping[tuple[str, str], float],
-) -> Heterogeneity:
-    """From each site's rows of each class, or None where it withholds them: js and kl of its pairs are then NaN.
+) -> dict[str, Any]:
+    """`heterogeneity` of results.json: sizes, averages, and pairs with site_a, site_b, js, kl and mmd. JSON has no NaN:
+    None stands for a number that cannot be had.
 
+    From each site's rows of each class, or None where it withholds them: js and kl of its pairs are then None.
     `sizes` are the sites' rows, `discrepancies` the mmd of pairs, as far as known.
     """
     shares = {site: None if own is None else _shares(own) for site, own in counts.items()}
@@ -81,8 +64,9 @@ def measure_counts(
             "mmd": np.array([discrepancies.get(pair, math.nan) for pair in names], dtype=np.float64),
         }
     )
-    averages = {name: float(pairs[name].mean()) for name in ("js", "kl", "mmd")}
-    return Heterogeneity(sizes=dict(sizes), pairs=pairs, gini=gini(list(sizes.values())), **averages)
+    averages = {name: _or_none(float(pairs[name].mean())) for name in ("js", "kl", "mmd")}
+    rows = [{str(key): _or_none(value) for key, value in row.items()} for row in pairs.to_dict("records")]
+    return {"sizes": dict(sizes), **averages, "gini": _or_none(gini(list(sizes.values()))), "pairs": rows}
 
 
 def _of_pairs(
@@ -145,8 +129,7 @@ def mmd_of_pairs(features: Mapping[str, np.ndarray], rng: np.random.Generator) -
 
 
 def _finite(site: str, rows: np.ndarray) -> np.ndarray:
-    strange = int((~np.isfinite(rows)).sum())
-    if strange:
+    if strange := int((~np.isfinite(rows)).sum()):
         raise DataError(
             f"site {site}", f"{strange} prepared features are not finite", "Fill in or drop missing values."
         )

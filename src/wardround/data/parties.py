@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.data.agreement import recipes
 from wardround.data.prepare import Encoded, Layout, Recipe, encode
 from wardround.data.records import SPLIT_PARTS, Column, Records
@@ -79,9 +79,7 @@ def _check_columns(parties: Mapping[str, Sequence[str]], records: Records) -> No
 
 def _label_holder(topology: Topology, records: Records) -> str:
     labels = next(iter(topology.parties)) if topology.labels is None else topology.labels
-    if labels not in topology.parties:
-        remedy = suggest(labels, topology.parties, "Parties")
-        raise StudyError("topology: labels", f"no party is called {labels!r}", remedy)
+    refuse_strangers([labels], topology.parties, "topology: labels", "party", "Parties")
     if labels in records.known_to:
         problem = f"the file of {labels!r} has no labels"
         raise StudyError("topology: labels", problem, "Name the party that is the `holder` in [data].")
@@ -141,11 +139,7 @@ def known_patients(
 ) -> dict[str, np.ndarray]:
     """In a simulation: of each other party, which rows' patients it has too. Drawn by patient, never by row."""
     people, codes = np.unique(patient, return_inverse=True)
-    has: dict[str, np.ndarray] = {}
-    for party in holdings.others:
-        draws = rng.random(len(people))
-        has[party] = (draws < known.get(party, 1.0))[codes]
-    return has
+    return {party: (rng.random(len(people)) < known.get(party, 1.0))[codes] for party in holdings.others}
 
 
 def joined_sites(
@@ -179,8 +173,7 @@ def joined_sites(
             before: Rows = getattr(site, name)
             parts = [] if recipe is None or table is None else [recipe.apply(table, chosen)[:, places]]
             parts += [present[party][chosen].astype(float)[:, None] for party in holdings.others]
-            numbers = np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)
-            line = torch.from_numpy(numbers).to(dtype)
+            line = torch.from_numpy(np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)).to(dtype)
             return replace(before, tabular=line) if pixels else replace(before, x=line)
 
         train, validation, test = map(part, SPLIT_PARTS)

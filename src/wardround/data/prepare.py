@@ -28,8 +28,7 @@ class Encoded:
 
     def records_of(self, rows: np.ndarray) -> np.ndarray:
         """Which columns are in the files that these rows come from."""
-        known: np.ndarray = self.recorded[np.unique(self.hospital[rows])].any(axis=0)
-        return known
+        return np.asarray(self.recorded[np.unique(self.hospital[rows])].any(axis=0))
 
     def numeric_places(self, layout: "Layout") -> list[int]:
         return [self._places[column.name] for column in layout.numeric]
@@ -93,8 +92,7 @@ class Recipe:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the numbers that come out, by the columns' names in the hospital's own file."""
-        own_name = {column.name: column.own_name for column in self.columns}
-        return self.layout.names_by(own_name)
+        return self.layout.names_by({column.name: column.own_name for column in self.columns})
 
     def apply(self, table: Encoded, rows: np.ndarray) -> np.ndarray:
         return transform(table, rows, self.layout, self.fit, self.settings)

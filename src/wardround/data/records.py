@@ -13,6 +13,7 @@ from wardround.core.notices import Notice, as_notice
 Kind = Literal["numeric", "categorical"]
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
+SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 SPLIT_PARTS = ("train", "validation", "test")
 BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
 

@@ -29,8 +29,7 @@ def fingerprints(records: Records) -> np.ndarray:
         labels = {"__target__": records.target}
         if records.has_findings:
             labels = {f"__target_{place}__": label for place, label in enumerate(records.target.T)}
-        table = records.features.assign(**labels)
-        return pd.util.hash_pandas_object(table, index=False).to_numpy()
+        return pd.util.hash_pandas_object(records.features.assign(**labels), index=False).to_numpy()
     return prints_of(records.features, records.target)
 
 

@@ -195,8 +195,7 @@ def checked_names(header: list[str], where: str) -> list[str]:
     names = [cell.strip() for cell in header]
     if "" in names:
         raise DataError(where, f"column {names.index('') + 1} has no name", "Name every column, or delete this one.")
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
+    if repeated := [name for name in names if names.count(name) > 1]:
         problem = f"{names.count(repeated[0])} columns are called {repeated[0]!r}"
         problem = "this looks like a row of data, not of names" if looks_like_data(names) else problem
         raise DataError(where, problem, "Give every column a name of its own in the first line.")

@@ -119,10 +119,6 @@ def work(
     return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
 
 
-def start_run(trials: Sequence[Trial]) -> Run:
-    return start(trials[0])
-
-
 def rounds_of_run(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
     for after, record in rounds(run, trials[0], train_sites):
         yield after, [record]
@@ -143,8 +139,6 @@ def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run
     return Run(round_number, tree.unflatten(parts.get("server", {})), memories)
 
 
-def runs_of_run(trials: Sequence[Trial], run: Run) -> list[Run]:
-    return [run]
-
-
-SERIAL: Engine[Run] = Engine(start_run, rounds_of_run, leaves_of_run, restore_run, runs_of_run)
+SERIAL: Engine[Run] = Engine(
+    lambda trials: start(trials[0]), rounds_of_run, leaves_of_run, restore_run, lambda trials, run: [run]
+)

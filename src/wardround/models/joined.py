@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wardround.core import seeds
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.core.settings import Count, Fraction, parse_settings, settings_of
 from wardround.core.tree import Tree
 from wardround.data.site import Block
@@ -46,7 +46,8 @@ def joined(
         if not shape.parts:
             problem = "joins what several parties hold, and the study names no parties"
             raise StudyError("model: joined", problem, "Add [topology.parties], or choose another model.")
-        refuse_unknown_parties(bottoms or {}, shape.parts)
+        known = [part.party for part in shape.parts]
+        refuse_strangers(bottoms or {}, known, "model: bottoms", "party with features", "Parties with features")
         if weights is not None and not any(len(part.shape) == 3 for part in shape.parts):
             raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
         models = {p.party: bottom(p, embedding, (bottoms or {}).get(p.party), weights) for p in shape.parts}
@@ -149,14 +150,6 @@ def bottom(part: Block, embedding: int, settings: Mapping[str, Any] | None, weig
         problem = "keeps weights apart for each site, and a party's part is one for all"
         raise StudyError(f"{where}: norm", problem, 'Choose another than "fedbn".')
     return built
-
-
-def refuse_unknown_parties(bottoms: Mapping[str, Any], parts: tuple[Block, ...]) -> None:
-    known = [part.party for part in parts]
-    for party in bottoms:
-        if party not in known:
-            remedy = suggest(party, known, "Parties with features")
-            raise StudyError("model: bottoms", f"no party with features is called {party!r}", remedy)
 
 
 def prefixed(leaves: Tree, prefix: str) -> Tree:

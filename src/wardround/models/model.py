@@ -53,16 +53,6 @@ def mask_shapes(module: nn.Module) -> dict[str, tuple[float, tuple[int, ...]]]:
     }
 
 
-def draw_masks(
-    shapes: dict[str, tuple[float, tuple[int, ...]]], rng: np.random.Generator, rows: int, dtype: torch.dtype
-) -> Tree:
-    """Kept cells are scaled up by 1 / (1 - p), so that prediction needs no change."""
-    return {
-        name: torch.from_numpy(rng.random((rows, *shape), dtype=np.float32) >= p).to(dtype) / (1 - p)
-        for name, (p, shape) in shapes.items()
-    }
-
-
 @dataclass(frozen=True)
 class Shape:
     """The data that a model is built for: the shape of a row, and what is predicted."""
@@ -127,7 +117,11 @@ class Model:
         return name.startswith(self.private) if self.private else False
 
     def masks(self, rng: np.random.Generator, rows: int, dtype: torch.dtype) -> Tree:
-        return draw_masks(self.mask_shapes, rng, rows, dtype)
+        """Kept cells are scaled up by 1 / (1 - p), so that prediction needs no change."""
+        return {
+            name: torch.from_numpy(rng.random((rows, *shape), dtype=np.float32) >= p).to(dtype) / (1 - p)
+            for name, (p, shape) in self.mask_shapes.items()
+        }
 
     def loss(
         self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None

@@ -65,8 +65,7 @@ class Patients:
         """Over each patient's rows; `each` has a row's gradient at each place of its first axis."""
         if self.alone:
             return each.new_empty(each.shape).index_copy_(0, self.place, each)
-        scaled = each * align(self.part, each)
-        return each.new_zeros(self.count, *each.shape[1:]).index_add_(0, self.place, scaled)
+        return each.new_zeros(self.count, *each.shape[1:]).index_add_(0, self.place, each * align(self.part, each))
 
     def squared_lengths(self, single: Tensor, most: Tensor, of_means: Callable[[Tensor], Tensor], size: int) -> Tensor:
         """Of each patient's mean gradient. `single` are the rows' own, for patients who have but one, and `most` what
@@ -75,8 +74,7 @@ class Patients:
         squares = single.new_empty(self.count).index_copy_(0, self.place, never_too_small(single, most))
         for who, rows in self.repeated:
             parts = torch.split(rows, max(1, AT_A_TIME // (size * rows.shape[1])))
-            own = torch.cat([of_means(part) for part in parts])
-            squares[who] = never_too_small(own, most[rows].mean(1))
+            squares[who] = never_too_small(torch.cat([of_means(part) for part in parts]), most[rows].mean(1))
         return squares
 
     def lengths_of(self, each: Tensor) -> Tensor:
@@ -189,18 +187,14 @@ def _is_product(layer: nn.Module, x: Tensor, g: Tensor) -> bool:
 
 
 def _of_linear(x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) -> LayerPart:
-    squares = []
-    if "weight" in names:
-        squares.append(patients.lengths_of_products(x, g))
-    if "bias" in names:
-        squares.append(patients.lengths_of(g))
+    squares = {"weight": lambda: patients.lengths_of_products(x, g), "bias": lambda: patients.lengths_of(g)}
 
     def summed(factors: Tensor) -> Tree:
         scaled = g * factors.unsqueeze(1)
         sums = {"weight": lambda: scaled.mT @ x, "bias": lambda: scaled.sum(0)}
         return {name: sums[short]() for short, name in names.items()}
 
-    return torch.as_tensor(sum(squares)), summed
+    return torch.as_tensor(sum(squares[short]() for short in names)), summed
 
 
 def _of_deep_convolution(
@@ -209,20 +203,19 @@ def _of_deep_convolution(
     """As for a linear layer that runs at every place: lengths from pairs of places, sums as a matrix product."""
     size = layer.weight[0].numel() * g.shape[2] * g.shape[3]
     at_bias = g.double().sum((2, 3))
-    squares = []
-    if "weight" in names:
 
-        def of_means(rows: Tensor) -> Tensor:
-            patches = _patches(layer, x[rows.flatten()], g[rows.flatten()])
-            left, right = (part.double().reshape(len(rows), -1, part.shape[2]) for part in patches)
-            return of_pairs(left, right)[0] / rows.shape[1] ** 2
+    def of_means(rows: Tensor) -> Tensor:
+        patches = _patches(layer, x[rows.flatten()], g[rows.flatten()])
+        left, right = (part.double().reshape(len(rows), -1, part.shape[2]) for part in patches)
+        return of_pairs(left, right)[0] / rows.shape[1] ** 2
 
+    def weight_lengths() -> Tensor:
         in_chunks = zip(chunks(x, size), chunks(g, size), strict=True)
         lengths = [of_pairs(*(part.double() for part in _patches(layer, *both))) for both in in_chunks]
         single, most = map(torch.cat, zip(*lengths, strict=True))
-        squares.append(patients.squared_lengths(single, most, of_means, size))
-    if "bias" in names:
-        squares.append(patients.lengths_of(at_bias))
+        return patients.squared_lengths(single, most, of_means, size)
+
+    squares: dict[str, Callable[[], Tensor]] = {"weight": weight_lengths, "bias": lambda: patients.lengths_of(at_bias)}
 
     def weight_sum(factors: Tensor) -> Tensor:
         total = factors.new_zeros(layer.out_channels, layer.weight[0].numel())
@@ -235,7 +228,7 @@ def _of_deep_convolution(
         sums = {"weight": lambda: weight_sum(factors), "bias": lambda: factors @ at_bias}
         return {name: sums[short]() for short, name in names.items()}
 
-    return torch.as_tensor(sum(squares)), summed
+    return torch.as_tensor(sum(squares[short]() for short in names)), summed
 
 
 def _patches(layer: nn.Conv2d, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,16 +95,14 @@ def refuse_another_network(path: Path, own: Tree, loaded: Tree, missing: list[st
     if not loaded:
         problem = f"{path.name} has none of the model's {len(own)} leaves, such as {_some(own)}"
         raise StudyError(WHERE, problem, "Use a file of the same kind of network.")
-    other = [name for name, leaf in loaded.items() if leaf.shape != own[name].shape]
-    if other:
+    if other := [name for name, leaf in loaded.items() if leaf.shape != own[name].shape]:
         shapes = [f"{name} {tuple(loaded[name].shape)}, not {tuple(own[name].shape)}" for name in other]
         problem = f"{len(other)} of {len(loaded)} leaves in {path.name} have another shape: {_some(shapes)}"
         raise StudyError(WHERE, problem, "Give the model the settings and images with which the file was made.")
     if missing:
         problem = f"{path.name} lacks {len(missing)} of the model's {len(own)} leaves: {_some(missing)}"
         raise StudyError(WHERE, problem, "Give the model the settings with which the file was made.")
-    broken = [name for name, leaf in loaded.items() if not bool(torch.isfinite(leaf).all())]
-    if broken:
+    if broken := [name for name, leaf in loaded.items() if not bool(torch.isfinite(leaf).all())]:
         problem = f"{len(broken)} of {len(loaded)} leaves in {path.name} are not finite numbers: {_some(broken)}"
         raise StudyError(WHERE, problem, "Use a file whose training did not diverge.")
 

@@ -72,8 +72,7 @@ def verify(path: Path, head: str | Collection[str] | None = None) -> Audit:
     unfinished = lines.pop()
     before, seen = BEGINNING, {BEGINNING}
     for number, line in enumerate(lines):
-        problem = wrong_line(line, number, before)
-        if problem:
+        if problem := wrong_line(line, number, before):
             return Audit(number, before, f"line {number + 1}: {problem}")
         before = json.loads(line)["hash"]
         seen.add(before)

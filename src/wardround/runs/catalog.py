@@ -26,13 +26,11 @@ SUFFIX = ".toml"
 
 def families(**members: Unpack[Members]) -> Families:
     """What a study may name: shipped members, the caller's own, and those of installed packages."""
-    own: Members = {"models": None, "sources": None, "algorithms": None, "partitions": None}
-    own.update(members)
     return Families(
-        sources=Registry("sources", SOURCES, own["sources"]),
-        partitioners=Registry("partitions", PARTITIONERS, own["partitions"]),
-        models=Registry("models", MODELS, own["models"]),
-        algorithms=Registry("algorithms", ALGORITHMS, own["algorithms"]),
+        sources=Registry("sources", SOURCES, members.get("sources")),
+        partitioners=Registry("partitions", PARTITIONERS, members.get("partitions")),
+        models=Registry("models", MODELS, members.get("models")),
+        algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
     )
 
 
@@ -167,17 +165,17 @@ def refuse_unsplit(arm: Arm) -> None:
 def refuse_party_settings(arm: Arm, where: str) -> None:
     for name in ("block", "embeddings", "known"):
         if getattr(arm.topology, name) != getattr(Topology(), name) and arm.topology.kind == "hierarchical":
-            problem = "is for parties that exchange embeddings"
-            raise StudyError(f"{where}: topology: {name}", problem, "Leave it out.")
+            raise StudyError(f"{where}: topology: {name}", "is for parties that exchange embeddings", "Leave it out.")
 
 
 def optimisers_used(training: Training) -> list[Optimiser]:
-    used: list[Optimiser] = ["adam" if training.optimiser == "adam" else "sgd"]
-    if training.momentum and training.optimiser == "sgd":
-        used.append("momentum")
-    if training.weight_decay:
-        used.append("weight-decay")
-    return used
+    used: dict[Optimiser, object] = {
+        "adam": training.optimiser == "adam",
+        "sgd": training.optimiser == "sgd",
+        "momentum": training.momentum and training.optimiser == "sgd",
+        "weight-decay": training.weight_decay,
+    }
+    return [name for name, applies in used.items() if applies]
 
 
 def parse_change(text: str) -> tuple[str, Any]:

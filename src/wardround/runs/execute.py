@@ -83,8 +83,7 @@ def run_study(
         engine_named(engine)
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
-    plan = load_plan(parsed, known)
-    return run_plan(plan, RunFolder.of(parsed, target), engine, again, progress, workers)
+    return run_plan(load_plan(parsed, known), RunFolder.of(parsed, target), engine, again, progress, workers)
 
 
 def run_plan(
@@ -310,8 +309,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
-    samples = sample_images(plan)
-    if samples:
+    if samples := sample_images(plan):
         folder.write_samples(samples)
     folder.write_json("results.json", {**content, **described})
 

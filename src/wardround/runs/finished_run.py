@@ -1,7 +1,6 @@
 """A complete run, loaded again: its study, its rows, its saved models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,25 +18,14 @@ from wardround.training.rounds import start
 from wardround.training.trial import Run, Trial
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """Why a run across hospitals will not do, and what will."""
-
-    problem: str
-    remedy: str
-
-
-def open_run(
-    path: str | Path,
-    elsewhere: Elsewhere,
-    **members: Unpack[Members],
-) -> tuple[RunFolder, Plan]:
-    """A complete run of this machine. `members` are as for `run_study`."""
+def open_run(path: str | Path, elsewhere: tuple[str, str], **members: Unpack[Members]) -> tuple[RunFolder, Plan]:
+    """A complete run of this machine. `elsewhere`: why a run across hospitals will not do, and what will. `members` are
+    as for `run_study`."""
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
     if folder.deployed:
-        raise RunError(str(path), elsewhere.problem, elsewhere.remedy)
+        raise RunError(str(path), *elsewhere)
     if not folder.complete:
         raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
     check_ledger(folder)

@@ -266,8 +266,7 @@ class JsonLines:
         self.file = open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b")
         if self.file.seek(0, os.SEEK_END) < self.length:
             self.file.close()
-            problem = "is shorter than it was when the run stopped"
-            raise RunError(str(self.path), problem, "Start anew with --again.")
+            raise RunError(str(self.path), "is shorter than it was when the run stopped", "Start anew with --again.")
         self.file.truncate(self.length)
         self.file.seek(self.length)
         return self

@@ -156,8 +156,7 @@ class Ledger:
                 file.seek(self._read)
                 content = file.read()
         for line in content.split(b"\n")[:-1]:
-            problem = wrong_line(line, self._lines, self._head)
-            if problem:
+            if problem := wrong_line(line, self._lines, self._head):
                 raise RunError(str(self.path), f"line {self._lines + 1} {problem}", REMEDY)
             logged = json.loads(line)
             if logged["event"] == CHARGED:

@@ -11,7 +11,7 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
-from wardround.core.errors import DataError, MachineError, StudyError, suggest
+from wardround.core.errors import DataError, MachineError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import CHECKS, Notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
@@ -115,8 +115,7 @@ class Plan:
         return splits
 
     def notices_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Notice, ...]:
-        overlapping = arm.sites.facts.overlapping
-        notices = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        notices = check_splits(self.cohort_of(arm), splits, arm.sites.facts.overlapping, self.study.evaluation.accept)
         among_sites = any(
             other.algorithm.facts.federated and other.topology.kind != "vertical"
             for other in self.study.trained_arms
@@ -190,10 +189,7 @@ class Plan:
         for name in dict.fromkeys(self.alike.values()):
             for seed in self.data_seeds(self.study.arm(name)):
                 known = [site.name for site in self.sites_of(name, seed)]
-                for site in self.study.evaluation.bundles:
-                    if site not in known:
-                        remedy = suggest(site, known, "Sites")
-                        raise StudyError("evaluation: bundles", f"no site is called {site!r}", remedy)
+                refuse_strangers(self.study.evaluation.bundles, known, "evaluation: bundles", "site", "Sites")
 
     def data_seeds(self, arm: Arm) -> list[int]:
         return list(dict.fromkeys(self.data_seed(arm, seed) for seed in self.study.evaluation.seeds))
@@ -219,10 +215,7 @@ def dtype_of(arm: Arm) -> torch.dtype:
 def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
     """The sites that train in this arm, in the order of the sites."""
     named = (*arm.train_at, arm.held_out) if arm.held_out else arm.train_at
-    for name in named:
-        if name not in sites:
-            remedy = suggest(name, sites, "Sites")
-            raise StudyError(f"arms: {arm.name}: train_at or selection: site", f"no site is called {name!r}", remedy)
+    refuse_strangers(named, sites, f"arms: {arm.name}: train_at or selection: site", "site", "Sites")
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
     if not members:
         raise StudyError(f"arms: {arm.name}", "no site is left to train", "Hold out a site that is not the only one.")
@@ -262,8 +255,9 @@ def load_plan(study: Study, families: Families) -> Plan:
         key: load_cohort(arm.data.build(families.sources), arm.preparation)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
-    for arm in study.arms:
-        refuse_unknown_hospitals(arm, cohorts[cohort_key(arm)].records.hospitals)
+    for arm in study.arms:  # in a simulation all hospitals are known, so that a misspelt one can be refused
+        known, where = cohorts[cohort_key(arm)].records.hospitals, f"arms: {arm.name}: data: not_recorded"
+        refuse_strangers(arm.preparation.not_recorded, known, where, "hospital", "Hospitals")
     if len({(cohort.records.classes, cohort.records.has_findings) for cohort in cohorts.values()}) > 1:
         raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
     return Plan(study, families, cohorts)
@@ -332,14 +326,6 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
-def refuse_unknown_hospitals(arm: Arm, known: Sequence[str]) -> None:
-    """In a simulation all hospitals are known, so that a misspelt one can be refused."""
-    for name in arm.preparation.not_recorded:
-        if name not in known:
-            where = f"arms: {arm.name}: data: not_recorded"
-            raise StudyError(where, f"no hospital is called {name!r}", suggest(name, known, "Hospitals"))
-
-
 def refuse_own_columns(arm: Arm, model: Model) -> None:
     """Where every site has columns of its own, a model must have a part for each of them."""
     if arm.preparation.schema == "own" and model.at_site is None:
@@ -400,8 +386,7 @@ def present_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int
 def drawn_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
     """The patients of each other party under `known` alone."""
     rng = seeds.generator(seed, "patients of parties")
-    known = topology.known if topology.kind == "vertical" else {}
-    return known_patients(cohort.patient, holdings, known, rng)
+    return known_patients(cohort.patient, holdings, topology.known if topology.kind == "vertical" else {}, rng)
 
 
 def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple[Split, ...]:
@@ -416,11 +401,7 @@ def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple
 
 
 def _without_numbers(cohort: Cohort, split: Split) -> Site:
-    def rows(chosen: np.ndarray) -> Rows:
-        people = torch.from_numpy(cohort.patient[chosen])
-        return Rows(torch.zeros((len(chosen), 0)), cohort.labels[chosen], patients=people)
-
-    return site_of(cohort, split, rows)
+    return site_of(cohort, split, lambda chosen: Rows(torch.zeros((len(chosen), 0)), cohort.labels[chosen]))
 
 
 def _key(choice: Choice[Any]) -> str:

@@ -14,7 +14,7 @@ from wardround.core.errors import DeployError, MachineError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import facts
 from wardround.data.cohort import Cohort, prepare_sites
-from wardround.data.heterogeneity import Heterogeneity, measure
+from wardround.data.heterogeneity import measure
 from wardround.data.parties import Holdings, holdings_of
 from wardround.data.profile import profile
 from wardround.data.records import NO_FINDING, Records, label_counts
@@ -106,7 +106,7 @@ def description(
     patients: int | None,
     features: list[str] | None,
     sites: Mapping[str, Mapping[str, Any]],
-    heterogeneity: Heterogeneity,
+    heterogeneity: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One entry of `sites` in results.json: the sites of all arms that have this one's data and partition."""
     return {
@@ -117,7 +117,7 @@ def description(
         "arms": [other.name for other in study.arms if (other.data, other.sites) == (arm.data, arm.sites)],
         "features": features,
         "sites": dict(sites),
-        "heterogeneity": heterogeneity.as_dict(),
+        "heterogeneity": heterogeneity,
     }
 
 
@@ -186,8 +186,7 @@ def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
         "test": len(split.test),
         "classes": label_counts(cohort.records, split.rows),
     }
-    ages = known_ages(split, cohort)
-    if ages is not None:
+    if (ages := known_ages(split, cohort)) is not None:
         known = ages[~np.isnan(ages)]
         described["age"] = {
             "mean": float(known.mean()) if len(known) else None,
@@ -205,8 +204,7 @@ def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
 
 
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
-    chosen = np.sort(rng.permutation(len(rows))[:most])
-    x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
+    x, _ = rows.take(torch.from_numpy(np.sort(rng.permutation(len(rows))[:most])), torch.float32)
     if x.dim() == 4:  # fine detail says nothing of how two hospitals differ, and would fill memory
         x = adaptive_avg_pool2d(x, min(THUMBNAIL, *x.shape[-2:]))
     return x.flatten(1).numpy().astype(np.float64)
@@ -275,13 +273,12 @@ def _matching(plan: Plan, arm: Arm) -> dict[str, Any]:
     present = present_at(cohort, holdings, arm.topology, seed)
     patients = _patients(cohort, holdings, present, drawn_at(cohort, holdings, arm.topology, seed))
     common = set.intersection(*(set(ids) for ids in patients.values()))
-    before = plan.splits(arm, seed)
-    after = matched(before, present)
+    before, after = _training(plan, arm, seed)
     return {
         "patients": {party: len(ids) for party, ids in patients.items()},
         "common": len(common),
-        "train": sum(len(split.train) for split in after),
-        "unmatched_train": sum(len(split.train) for split in before) - sum(len(split.train) for split in after),
+        "train": len(after),
+        "unmatched_train": len(before) - len(after),
         "bytes": _matched_bytes(patients, common),
     }
 

@@ -212,9 +212,8 @@ def _histogram(trial: Trial, run: Run, number: int, clip: float) -> dict[str, An
         masks = trial.model.masks(seeds.generator(trial.seed, "lengths"), len(batch), trial.dtype)
         parts.append(clipped_sum(trial.model, params, x, y, masks, rows.people[batch], clip)[1])
     lengths = torch.cat(parts).double().numpy() / clip
-    counts = np.histogram(np.clip(lengths, BINS[0], BINS[-1]), BINS)[0]
     return {
-        "counts": counts.tolist(),
+        "counts": np.histogram(np.clip(lengths, BINS[0], BINS[-1]), BINS)[0].tolist(),
         "median": float(np.median(lengths)),
         "clipped": float((lengths > 1).mean()),
         "clip": clip,
@@ -300,9 +299,6 @@ def describe_spending(
     if not protected:
         return None
     entries = list(entries)
-    of_arm: dict[str, list[Entry]] = {}
-    for entry in entries:
-        of_arm.setdefault(entry.arm, []).append(entry)
     patients_only = [entry for entry in entries if entry.site != EACH_SITE]
     return {
         "guarantee": guarantee,
@@ -311,7 +307,7 @@ def describe_spending(
             arm.name: {
                 **described(arm),
                 "federated": arm.algorithm.facts.federated,
-                "sites": _of_sites(of_arm.get(arm.name, [])),
+                "sites": _of_sites([entry for entry in entries if entry.arm == arm.name]),
                 "stopped": _stopped(records, arm.name),
                 "failed_rounds": _failed(records, arm.name),
                 "lengths": lengths.get(arm.name),

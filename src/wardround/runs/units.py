@@ -209,5 +209,4 @@ def _measured(plan: Plan, units: list[Unit]) -> Kind:
         began = time.perf_counter()
     # the first round also fetches rows and warms up, which later ones need not
     per_round = median(seconds[1:] or seconds)
-    rounds = total_rounds(plan, units) // len(units[0].members)
-    return Kind(units[0].title, per_round, rounds, len(seconds))
+    return Kind(units[0].title, per_round, total_rounds(plan, units) // len(units[0].members), len(seconds))

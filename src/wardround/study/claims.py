@@ -1,10 +1,10 @@
 """Claims: published figures that a study is compared with. `evaluation/claims` judges them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.core.settings import NonNegative
 
 Statistic = Literal["mean", "sd", "spread", "lowest", "highest", "range"]
@@ -34,6 +34,15 @@ TAKES: dict[str, tuple[str, ...]] = {  # numbers that a formula takes, in this o
     "p_from_t": ("t", "runs", "runs"),
     "interval_low": TWO_SAMPLES,
     "interval_high": TWO_SAMPLES,
+}
+# whether a formula that divides can do so; `given` has no empty list
+DIVISIBLE: dict[str, Callable[[Sequence[float]], bool]] = {
+    "t": lambda values: values[1] + values[4] > 0,
+    "t_from_interval": lambda values: values[1] > values[0],
+    "sd": lambda values: len(values) > 1,
+    "gini": lambda values: sum(values) != 0,
+    "ratio": lambda values: values[-1] != 0,
+    "change": lambda values: values[0] != 0,
 }
 MOST_ROUNDED = 10  # numbers of which every combination, rounded up or down, is tried
 
@@ -113,9 +122,7 @@ def hashed(claim: Claim) -> dict[str, Any]:
 
 def check_claim(claim: Claim, arms: Sequence[str], known: Mapping[str, Quantity], where: str) -> None:
     """`arms` are the study's, `known` is all that a claim may be about."""
-    for name in (*claim.arms, *claim.against):
-        if name not in arms:
-            raise StudyError(where, f"no arm is called {name!r}", suggest(name, arms, "Arms"))
+    refuse_strangers((*claim.arms, *claim.against), arms, where, "arm", "Arms")
     if claim.metric not in known:
         remedy = suggest(claim.metric, known, "Possible values")
         raise StudyError(f"{where}: metric", f"{claim.metric!r} is not known", remedy)
@@ -170,18 +177,5 @@ def _check_arguments(formula: str, values: Sequence[float], where: str) -> None:
     least = {"SD": 0.0, "runs": 2.0}
     if names and any(value < least.get(name, value) for name, value in zip(names, values, strict=True)):
         raise StudyError(where, "an SD is negative, or a number of runs is below 2", order)
-    if not _can_be_divided(formula, values):
+    if not DIVISIBLE.get(formula, bool)(values):
         raise StudyError(where, f"{formula} would divide by nothing", order)
-
-
-def _can_be_divided(formula: str, values: Sequence[float]) -> bool:
-    if formula == "t":
-        return values[1] + values[4] > 0
-    if formula == "t_from_interval":
-        return values[1] > values[0]
-    if formula == "sd":
-        return len(values) > 1
-    if formula == "gini":
-        return sum(values) != 0
-    divisor = {"ratio": values[-1], "change": values[0]}
-    return divisor.get(formula, 1.0) != 0

@@ -29,7 +29,7 @@ from wardround.study.schema import (
     Varied,
     in_variant,
 )
-from wardround.study.sweeps import NAME, Point, flatten, points, set_path
+from wardround.study.sweeps import NAME, Point, flatten, known_member, points, set_path, usable_name
 from wardround.study.validation import check_whole
 
 TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
@@ -146,7 +146,7 @@ class _Reader:
         if isinstance(own.get("name"), str) and NAME.fullmatch(own["name"]):
             where = f"{where}: {own['name']}"
         variant: Variant = parse(Variant, own, where, self.base)
-        _name(variant.name, f"{where}: name")
+        usable_name(variant.name, f"{where}: name")
         changed = deepcopy(dict(tables))
         overrides = flatten({key: value for key, value in entry.items() if key not in own})
         known = (*SECTIONS, *ARM_BLOCKS, VARY, *settings_of(Variant))
@@ -196,12 +196,7 @@ class _Reader:
     def member(self, section: Section, table: Mapping[str, Any], where: str) -> tuple[Choice[Any], dict[str, Any]]:
         """The named member with its options, and the values of the section's common keys."""
         family: Mapping[str, Factory] = getattr(self.families, section.family)
-        name = table.get(section.tag, section.default)
-        if name is None:
-            raise StudyError(f"{where}: {section.tag}", "missing", suggest("", family, "Possible values"))
-        if not isinstance(name, str) or name not in family:
-            remedy = suggest(name, family, "Possible values")
-            raise StudyError(f"{where}: {section.tag}", f"{shown(name)} is not known", remedy)
+        name = known_member(table.get(section.tag, section.default), family, f"{where}: {section.tag}")
         own, common = settings_of(family[name]), section.common_settings
         values = parse_settings(
             {**common, **own}, {key: value for key, value in table.items() if key != section.tag}, where, self.base
@@ -360,9 +355,7 @@ def plain(value: Any) -> Any:
 def _name(value: Any, where: str) -> str:
     if value is None:
         raise StudyError(where, "missing", 'Add `name = "..."`: it names the run folder.')
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise StudyError(where, f"{shown(value)} is not a usable name", "Use letters, digits, '.', '_' and '-'.")
-    return value
+    return usable_name(value, where)
 
 
 def _text(value: Any, where: str) -> str:
@@ -380,8 +373,7 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
         return evaluation
     keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
     spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
-    count = 1 if spends else model.seeds
-    return {**evaluation, "seeds": {**seeds, "count": count}}
+    return {**evaluation, "seeds": {**seeds, "count": 1 if spends else model.seeds}}
 
 
 def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:

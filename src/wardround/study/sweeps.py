@@ -70,16 +70,21 @@ def _named(entry: Mapping[str, Any], algorithms: Mapping[str, Factory], where: s
     algorithm = entry.get("algorithm")
     family = entry.get("name", algorithm)
     where = f"{where}: arms: {family if isinstance(family, str) and family else '?'}"
-    if algorithm is None:
-        raise StudyError(f"{where}: algorithm", "missing", suggest("", algorithms, "Possible values"))
-    if not isinstance(algorithm, str) or algorithm not in algorithms:
-        remedy = suggest(algorithm, algorithms, "Possible values")
-        raise StudyError(f"{where}: algorithm", f"{shown(algorithm)} is not known", remedy)
-    if not isinstance(family, str) or not NAME.fullmatch(family):
-        raise StudyError(
-            f"{where}: name", f"{shown(family)} is not a usable name", "Use letters, digits, '.', '_' and '-'."
-        )
-    return algorithm, family, where
+    return known_member(algorithm, algorithms, f"{where}: algorithm"), usable_name(family, f"{where}: name"), where
+
+
+def known_member(name: Any, family: Mapping[str, Factory], where: str) -> str:
+    if name is None:
+        raise StudyError(where, "missing", suggest("", family, "Possible values"))
+    if not isinstance(name, str) or name not in family:
+        raise StudyError(where, f"{shown(name)} is not known", suggest(name, family, "Possible values"))
+    return name
+
+
+def usable_name(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise StudyError(where, f"{shown(name)} is not a usable name", "Use letters, digits, '.', '_' and '-'.")
+    return name
 
 
 def _types(settings: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.schema import FINAL, METRICS, SELECTED, Arm, Study, in_variant
 from wardround.study.sweeps import NAME
@@ -18,15 +18,12 @@ def check_uncertainty(study: Study, where: str) -> None:
         problem = "there are no validation rows, and whatever is chosen for it is chosen on them"
         remedy = "Set evaluation.validation_share above 0, such as 0.1, or leave [uncertainty] out."
         raise StudyError(f"{where}: uncertainty", problem, remedy)
-    for arm in arms:
-        if arm.uncertainty is None or arm.uncertainty.method != "ensemble":
-            continue
+    for arm in (arm for arm in arms if arm.uncertainty is not None and arm.uncertainty.method == "ensemble"):
         here = f"{where}: arms: {arm.name}: uncertainty: method"
         if evaluation.seeds.count < 2:
             problem = "an ensemble is the models of several seeds, and there is one"
             raise StudyError(here, problem, "Write `count = 3` or more in evaluation.seeds, or use another method.")
-        moved = [name for name in arm.vary if name in SAME_ROWS]
-        if moved:
+        if moved := [name for name in arm.vary if name in SAME_ROWS]:
             problem = (
                 f"its seeds vary {' and '.join(moved)}, so that one model would have trained on another's test rows"
             )
@@ -57,9 +54,8 @@ def check_whole(study: Study, where: str) -> None:
         _refuse_repeated(arm.train_at, f"{where}: arms: {arm.name}: train_at", "sites")
     reference = study.evaluation.reference
     main = [arm.name for arm in study.arms if not arm.variant]
-    if reference is not None and reference not in main:
-        remedy = suggest(reference, main, "Arms")
-        raise StudyError(f"{where}: evaluation: reference", f"no arm is called {reference!r}", remedy)
+    if reference is not None:
+        refuse_strangers([reference], main, f"{where}: evaluation: reference", "arm", "Arms")
     if study.evaluation.test_share + study.evaluation.validation_share >= 1:
         raise StudyError(
             f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
@@ -131,10 +127,9 @@ def selected_names(study: Study) -> list[str]:
     """The arms that a selection adds."""
     if study.selection is None:
         return []
-    variants = dict.fromkeys(arm.variant for arm in study.arms)
     return [
         in_variant(f"{family}[{SELECTED}]", variant)
-        for variant in variants
+        for variant in dict.fromkeys(arm.variant for arm in study.arms)
         for family in study.selection.arms
         if any(arm.family == family and arm.variant == variant for arm in study.arms)
     ]
@@ -143,14 +138,12 @@ def selected_names(study: Study) -> list[str]:
 def _check_variants(study: Study, where: str) -> None:
     families = dict.fromkeys(arm.family for arm in study.arms)
     for variant in study.variants:
-        for family in variant.arms:
-            if family not in families:
-                remedy = suggest(family, families, "Arms")
-                raise StudyError(f"{where}: variants: {variant.name}: arms", f"no arm is called {family!r}", remedy)
+        here = f"{where}: variants: {variant.name}: arms"
+        refuse_strangers(variant.arms, families, here, "arm", "Arms")
         reference = study.reference_of(variant.name)
         if reference is not None and reference not in [arm.name for arm in study.arms]:
             problem = f"leaves out {study.evaluation.reference!r}, with which the others are compared"
-            raise StudyError(f"{where}: variants: {variant.name}: arms", problem, "Name it there too.")
+            raise StudyError(here, problem, "Name it there too.")
 
 
 def _check_selection(study: Study, where: str) -> None:

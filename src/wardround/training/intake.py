@@ -49,8 +49,7 @@ class Intake:
 
     def take(self, outcomes: Iterable[tuple[Assignment, Outcome]]) -> None:
         """All that a round's sites send."""
-        secure = self.trial.privacy.secure_sum
-        if secure is not None:
+        if (secure := self.trial.privacy.secure_sum) is not None:
             self._take_masked(outcomes, secure)
             return
         for assignment, outcome in outcomes:
@@ -107,8 +106,7 @@ class Intake:
         of_site = self.regions.of_site
         for region, part in groupby(outcomes, lambda pair: of_site[pair[0].number]):
             roster = [a.site.name for a in self.assignments if of_site[a.number] == region]
-            summed = self._masked_sum(part, secure, roster, self.regions.names[region])
-            if summed is not None:
+            if (summed := self._masked_sum(part, secure, roster, self.regions.names[region])) is not None:
                 self.weight += summed[1]
                 self.region_weights[region] = summed[1]
                 self.region_means[region] = mean_of(*summed, self.shapes, self.trial.dtype)

@@ -30,12 +30,10 @@ class Memory:
     protection: Tree = field(default_factory=dict)  # `clip`, where it moves
 
     def settled(self) -> "Memory":
-        return self._laid_out(tree.settle)
+        return self.laid_out(tree.settle)
 
-    def for_convolutions(self) -> "Memory":
-        return self._laid_out(tree.for_convolutions)
-
-    def _laid_out(self, how: Callable[[State], State]) -> "Memory":
+    def laid_out(self, how: Callable[[State], State]) -> "Memory":
+        """`how` is a layout of `tree`, such as `tree.settle`."""
         model = how({"private": self.private, "buffers": self.buffers})
         return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection)
 
@@ -159,7 +157,7 @@ def local_train(
     """
     images = rows.x.dim() == 4
     if images:
-        shared, memory = tree.for_convolutions(shared), memory.for_convolutions()
+        shared, memory = tree.for_convolutions(shared), memory.laid_out(tree.for_convolutions)
     start = algorithm.begin(shared, memory.algorithm)
     dtype = next(iter(start.values())).dtype
 

@@ -91,8 +91,7 @@ def close(
     record = intake.record(server, down)
     if trial.algorithm.pools:
         record = replace(record, bytes_down=0, bytes_up=0)  # the rows were brought together instead
-    memories = {**run.memories, **intake.memories}
-    return replace(run, round=run.round + 1, server=server, memories=memories), record
+    return replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories}), record
 
 
 def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> tuple[Tree, Tree]:

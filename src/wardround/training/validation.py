@@ -62,8 +62,7 @@ def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
 
     for where, count in sorted(_summed(trial)):
         try:
-            names = tuple(site.name for site in trial.sites[:count])
-            Terms(b"", names, secure.threshold or default_threshold(count))
+            Terms(b"", tuple(site.name for site in trial.sites[:count]), secure.threshold or default_threshold(count))
         except SecureSumError as error:
             at = f" of region {where}" if where else ""
             raise _wrong(trial, "secure_sum", f"in some round{at} {error.problem}", error.remedy) from None

@@ -22,14 +22,14 @@ from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.evaluation.scores import label_columns, score_columns
 from wardround.models import MODELS
-from wardround.runs.finished_run import Elsewhere, arm_of, open_run, saved_run, seed_of
+from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.study.schema import Arm
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-ELSEWHERE = Elsewhere(
+ELSEWHERE = (
     "is a coordinator's run: what a hospital predicts with, and its rows, are at the hospital",
     "There: wardround bundle STATE/RUN --arm ARM, where STATE is the hospital's state folder.",
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, check, count, listed, quoted, share_text, warning
+from wardround.core.notices.code import NOTHING, Code, check, count, few, listed, share_text, warning
 from wardround.core.notices.notice import Notice
 
 FEW_CLASSES = 3  # named in a line
@@ -27,8 +27,7 @@ def _rare_class(notice: Notice) -> str:
 
 
 def _missing_class(notice: Notice) -> str:
-    more = len(notice.classes) - FEW_CLASSES
-    names = quoted(notice.classes[:FEW_CLASSES]) + (f" and {more} more" if more > 0 else "")
+    names = few([repr(name) for name in notice.classes], FEW_CLASSES)
     of, part = count(notice, "of"), notice.details["part"]
     if notice.details.get("findings"):
         return f"no {part} row with {names} ({len(notice.classes)} of {of} findings)"
@@ -46,13 +45,6 @@ def _target_leak(notice: Notice) -> str:
     if notice.severity == "warning" and not notice.accepted:
         text += ". This may be natural; is it known before the outcome?"
     return text
-
-
-def _target_leak_remedy(notice: Notice) -> str:
-    return (
-        "Find out how it is recorded: what is known only after the outcome, or because of it, is not a feature. "
-        f'Leave it out; in a file, with `types = {{ "{notice.columns[0]}" = "ignore" }}` in [data].'
-    )
 
 
 def _copies(notice: Notice) -> str:
@@ -77,13 +69,6 @@ def _label_direction(notice: Notice) -> str:
     if notice.details.get("certain"):
         return f"its label seems to be inverted: {text}"
     return f"its label, or that of {listed(notice.other_sites)}, seems to be inverted: {text}"
-
-
-def _label_direction_remedy(notice: Notice) -> str:
-    return (
-        f"Find out what the target means at each of them. Where {notice.classes[0]!r} is read from the wrong word, map "
-        "the words under `labels` in the source or the site file."
-    )
 
 
 def _overlap_remedy(notice: Notice) -> str:
@@ -148,7 +133,10 @@ CHECK_CODES: Mapping[str, Code] = {
         "Find out how it is recorded. What is known only after the outcome, or because of it, is not a feature: leave "
         'it out (`types = { NAME = "ignore" }`).',
         _target_leak,
-        _target_leak_remedy,
+        lambda n: (
+            "Find out how it is recorded: what is known only after the outcome, or because of it, is not a feature. "
+            f'Leave it out; in a file, with `types = {{ "{n.columns[0]}" = "ignore" }}` in [data].'
+        ),
     ),
     "copies": check(
         ["error", "warning"],
@@ -161,7 +149,10 @@ CHECK_CODES: Mapping[str, Code] = {
         "A site's label runs opposite to the other sites', seen from columns that they share: it may be inverted.",
         "Find out what the target means there, and map its words under `labels`; accept it if the label is right.",
         _label_direction,
-        _label_direction_remedy,
+        lambda n: (
+            f"Find out what the target means at each of them. Where {n.classes[0]!r} is read from the wrong word, map "
+            "the words under `labels` in the source or the site file."
+        ),
         same_by=(),  # which columns show it best may differ between seeds
     ),
     "one-class": check(

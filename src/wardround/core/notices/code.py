@@ -49,6 +49,12 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
+def few(names: Sequence[str], most: int) -> str:
+    """The first names, and how many there are besides."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 

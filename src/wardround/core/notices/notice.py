@@ -111,13 +111,11 @@ def _detail(value: object) -> Plain:
     return _texts(value) if isinstance(value, list | tuple) else _text(value)
 
 
-def _seeds(value: object) -> tuple[int, int]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("seeds in a notice are not two numbers")
-    some, all_of_them = value
-    if type(some) is not int or type(all_of_them) is not int or not 0 <= some <= all_of_them <= LARGEST:
-        raise ValueError("seeds in a notice are not two numbers")
-    return some, all_of_them
+def _seeds(value: Any) -> tuple[int, int]:
+    two = isinstance(value, list | tuple) and [type(entry) for entry in value] == [int, int]
+    if two and 0 <= value[0] <= value[1] <= LARGEST:
+        return value[0], value[1]
+    raise ValueError("seeds in a notice are not two numbers")
 
 
 _READERS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wardround.core.notices.check_codes import CHECK_CODES
-from wardround.core.notices.code import Code, count
+from wardround.core.notices.code import Code, count, few
 from wardround.core.notices.file_codes import FILE_CODES
 from wardround.core.notices.image_codes import IMAGE_CODES
 from wardround.core.notices.notice import LONGEST_TEXT, Notice, Severity
@@ -140,10 +140,10 @@ def _line_for_many(notices: Sequence[Notice]) -> str:
     sites = list(dict.fromkeys(notice.site for notice in notices))
     variant = f"variant {first.variant}: " if first.variant else ""
     if len(texts) == 1:
-        return f"{variant}{_few(sites)}: {texts.pop()}"
+        return f"{variant}{few(sites, MOST_NAMED)}: {texts.pop()}"
     briefs = [f"{notice.site}{_brief(notice)}" for notice in notices]
     accepted = " (accepted by the study)" if first.accepted else ""
-    return f"{variant}{CODES[first.code].meaning[:-1]}{accepted} ({len(sites)} sites): {_few(briefs)}"
+    return f"{variant}{CODES[first.code].meaning[:-1]}{accepted} ({len(sites)} sites): {few(briefs, MOST_NAMED)}"
 
 
 def _brief(notice: Notice) -> str:
@@ -156,8 +156,3 @@ def _brief(notice: Notice) -> str:
         of = f" of {count(notice, 'of')}" if "of" in notice.counts else ""
         return f" ({count(notice)}{of} rows)"
     return ""
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -9,10 +9,6 @@ LR_HIGH = "The learning rate (`lr`) may be too high."
 WITHHELD = "stay there and count nowhere else"
 
 
-def _diverged(notice: Notice) -> str:
-    return "training diverged; the scores are not numbers and count nowhere"
-
-
 def _training(meaning: str, remedy: str, what: str) -> Code:
     """Advice follows at once: these are read at the end of a run."""
     return warning(meaning, remedy, lambda n: f"{what.format(**n.counts)}; {remedy[0].lower()}{remedy[1:-1]}")
@@ -40,7 +36,7 @@ RUN_CODES: Mapping[str, Code] = {
     "diverged": warning(
         "Training diverged: scores are not numbers, and count nowhere.",
         LR_HIGH,
-        _diverged,
+        lambda n: "training diverged; the scores are not numbers and count nowhere",
     ),
     "constant-scores": _training(
         "Scores of all test rows are within 0.001 of each other.",

@@ -56,8 +56,7 @@ def accepted(notices: Iterable[Notice], codes: Iterable[str]) -> list[Notice]:
 
 def refuse_errors(notices: Iterable[Notice], how_to_accept: str = IN_STUDY) -> None:
     """CheckError for the first error, with the others. `how_to_accept` has a place for the code."""
-    errors = errors_among(notices)
-    if errors:
+    if errors := errors_among(notices):
         first = errors[0]
         more = "".join(f"\n  Also: {line_of(error)}" for error in errors[1:])
         advice = "" if first.code in NOT_TO_BE_ACCEPTED else f" {how_to_accept.format(first.code)}"
@@ -122,8 +121,7 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
         lowest, highest = np.where(gaps, np.inf, part).min(axis=0), np.where(gaps, -np.inf, part).max(axis=0)
         constant = (lowest == highest) & (len(part) > 1)
         for code, mask in (("empty-column", empty), ("constant-column", constant)):
-            names = tuple(column.name for column in compress(table.columns, mask))
-            if names:
+            if names := tuple(column.name for column in compress(table.columns, mask)):
                 yield Notice(code, "warning", split.site, names)
 
 
@@ -135,8 +133,7 @@ def _odd_values(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     for split in splits:
         counts = outlier_counts(cohort.table.numbers[split.rows][:, places])
         names = [cohort.table.columns[place].name for place in places]
-        odd = {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
-        if odd:
+        if odd := {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}:
             yield Notice("odd-values", "warning", split.site, tuple(odd), per_column=odd)
 
 
@@ -171,12 +168,10 @@ def _leaks(
         leaked = np.isin(split.test, train)
         if known:
             leaked = leaked | np.isin(cohort.patient[split.test], cohort.patient[train])
-        equal = elsewhere.get(split.site)
-        if equal is not None:
+        if (equal := elsewhere.get(split.site)) is not None:
             copied = equal.copied[-len(split.test) :] if len(split.test) else equal.copied[:0]
             leaked = leaked | (copied & np.isin(cohort.prints[split.test], cohort.prints[train]))
-        count = int(leaked.sum())
-        if count:
+        if count := int(leaked.sum()):
             yield _overlap("leak", split.site, {"rows": count, "of": len(split.test)}, overlapping)
 
 
@@ -200,9 +195,9 @@ def _target_leaks(cohort: Cohort) -> Iterable[Notice]:
             leak.severity,
             leak.hospital.replace("/", "-"),
             (leak.column,),
-            {"rows": leak.rarer, "of": leak.rows, "auc": leak.auc},
+            {"rows": leak.best.rarer, "of": leak.best.rows, "auc": leak.best.auc},
             classes=leak.classes,
-            details={"by_gap": True} if leak.gap else {},
+            details={"by_gap": True} if leak.best.gap else {},
         )
 
 

@@ -129,8 +129,7 @@ def _expected_pairs(rows: HashedRows, here: np.ndarray, elsewhere: np.ndarray | 
 def _telling(cells: np.ndarray, first: int | None) -> np.ndarray:
     """Without columns that follow from another one, as an age group from the age: wherever two rows agree in that one,
     they agree in these. Pairs that are equal altogether, which may be copies, prove nothing."""
-    whole = cells.sum(axis=1, dtype=np.uint64)
-    equal = _equal_pairs(whole, first)
+    equal = _equal_pairs(cells.sum(axis=1, dtype=np.uint64), first)
     alone = [_equal_pairs(column, first) - equal for column in cells.T]
     left = list(range(cells.shape[1]))
     for place in range(cells.shape[1]):

@@ -68,8 +68,7 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
     table = pd.DataFrame({"site": np.repeat(np.arange(len(splits)), list(map(len, rows))), "row": np.concatenate(rows)})
     table["print"], table["numbering"] = cohort.prints[table["row"]], numbering(cohort)[table["row"]]
     equal = table[table.duplicated("print", keep=False)]
-    at_sites = equal.groupby("print")["site"].transform("nunique")
-    equal = equal[at_sites > 1]
+    equal = equal[equal.groupby("print")["site"].transform("nunique") > 1]
     if equal.empty:
         return {}
     own = equal.groupby(["print", "site"])["row"].transform("size")

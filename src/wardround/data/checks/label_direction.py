@@ -102,8 +102,7 @@ def standard_errors(areas: np.ndarray, positives: np.ndarray, negatives: np.ndar
     two_positives, two_negatives = area / (2 - area), 2 * area**2 / (1 + area)
     spread = area * (1 - area)
     spread = spread + (positives - 1) * (two_positives - area**2) + (negatives - 1) * (two_negatives - area**2)
-    errors: np.ndarray = np.sqrt(spread / (positives * negatives))
-    return errors
+    return np.asarray(np.sqrt(spread / (positives * negatives)))
 
 
 def opposites(by_site: Mapping[str, Mapping[str, Association]]) -> list[Opposite]:

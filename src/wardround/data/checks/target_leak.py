@@ -42,29 +42,35 @@ EVERYWHERE = ""  # the hospital of a leak at all of them
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """How well a column, or whether it has a value (`gap`), tells a class from all others."""
+
+    auc: float
+    gap: bool
+    rows: int
+    rarer: int  # rows of the rarer class: k above
+    severity: Severity | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether a column that separates the class would be refused."""
+        return _chance(0.0, self.rarer, MARKER) < UNLIKELY
+
+
+@dataclass(frozen=True)
 class TargetLeak:
-    """A column, or whether it has a value (`gap`), from which a class can be read."""
+    """A column from which a class can be read."""
 
     hospital: str
     column: str
     classes: tuple[str, ...]  # which can be told from all others; the positive one of two
-    gap: bool
-    auc: float
-    rows: int
-    rarer: int  # rows of the rarer class: k above
+    best: Judgement  # of these classes
     severity: Severity
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """At one hospital, of each column: pairs of a row of the class and another, and how many are in order."""
-
-    pairs: np.ndarray
-    rising: np.ndarray  # by numbers, upwards
-    levels: np.ndarray
-    gaps: np.ndarray  # by whether there is a value; upwards is: no value in the class
-    rows: int
-    rarer: int
+# At one hospital: rows, those of the rarer class, and of each column (4, columns) the pairs of a row of the class and
+# another, and how many are in order by numbers, upwards; by levels; by whether there is a value, upwards is: none.
+_Pairs = tuple[int, int, np.ndarray]
 
 
 def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
@@ -108,8 +114,7 @@ def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
-    hospitals = pd.Series(records.hospital)
-    chosen = hospitals.value_counts(sort=True).index[:MOST_HOSPITALS]
+    chosen = pd.Series(records.hospital).value_counts(sort=True).index[:MOST_HOSPITALS]
     for hospital in (name for name in records.hospitals if name in set(chosen)):
         rows = np.flatnonzero(records.hospital == hospital)
         if records.patient is not None:
@@ -129,21 +134,14 @@ def _pairs(table: Encoded, rows: np.ndarray, positive: np.ndarray) -> _Pairs:
     rising = _in_order(numbers, positive, some, others) + (everything - some * others) / 2
     whole = np.full(numbers.shape[1], count)
     rest = np.full(numbers.shape[1], len(rows) - count)
-    return _Pairs(
-        everything,
-        rising,
-        _in_order(scores, positive, whole, rest),
-        _in_order(missing.astype(float), positive, whole, rest),
-        len(rows),
-        min(count, len(rows) - count),
-    )
+    by_level, by_gap = (_in_order(values, positive, whole, rest) for values in (scores, missing.astype(float)))
+    return len(rows), min(count, len(rows) - count), np.stack([everything, rising, by_level, by_gap])
 
 
 def _in_order(values: np.ndarray, positive: np.ndarray, some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Pairs in which the row of the class has the higher value; ties count half (Mann and Whitney's U)."""
     ranks = pd.DataFrame(values).rank().to_numpy()
-    ordered: np.ndarray = np.where(some * others > 0, np.nansum(ranks[positive], axis=0) - some * (some + 1) / 2, 0.0)
-    return ordered
+    return np.where(some * others > 0, np.nansum(ranks[positive], axis=0) - some * (some + 1) / 2, 0.0)
 
 
 def _levels(table: Encoded, rows: np.ndarray) -> np.ndarray:
@@ -171,8 +169,7 @@ def _shares_of_others(levels: np.ndarray, positive: np.ndarray) -> np.ndarray:
     size = int(flat.max()) + 1
     counts = np.bincount(flat.ravel(), minlength=size)[flat]
     of_class = np.bincount(flat[positive].ravel(), minlength=size)[flat]
-    shares: np.ndarray = (of_class - positive[:, None] + 0.5) / counts
-    return shares
+    return np.asarray((of_class - positive[:, None] + 0.5) / counts)
 
 
 def _leaks_at(
@@ -184,10 +181,10 @@ def _leaks_at(
         classes, severity = _readable_classes(by_class, multiclass)
         if classes:
             best = max((by_class[name] for name in classes), key=lambda judgement: judgement.auc)
-            yield TargetLeak(hospital, column, tuple(classes), best.gap, best.auc, best.rows, best.rarer, severity)
+            yield TargetLeak(hospital, column, tuple(classes), best, severity)
 
 
-def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tuple[list[str], Severity]:
+def _readable_classes(by_class: dict[str, Judgement], multiclass: bool) -> tuple[list[str], Severity]:
     certain = [name for name, judgement in by_class.items() if judgement.severity == "error"]
     suspect = [name for name, judgement in by_class.items() if judgement.severity == "warning"]
     refused = certain
@@ -197,27 +194,12 @@ def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tu
     return (refused, "error") if refused else (certain or suspect, "warning")
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    auc: float
-    gap: bool
-    rows: int
-    rarer: int
-    severity: Severity | None
-
-    @property
-    def enough(self) -> bool:
-        """Whether a column that separates the class would be refused."""
-        return _chance(0.0, self.rarer, MARKER) < UNLIKELY
-
-
-def _judge(parts: Sequence[_Pairs]) -> list[_Judgement]:
-    pairs, rising, levels, gaps = (sum(getattr(p, n) for p in parts) for n in ("pairs", "rising", "levels", "gaps"))
-    rows, rarer = sum(part.rows for part in parts), sum(part.rarer for part in parts)
+def _judge(parts: Sequence[_Pairs]) -> list[Judgement]:
+    rows, rarer, (pairs, rising, levels, gaps) = (sum(values) for values in zip(*parts, strict=True))
     by_gap = np.maximum(gaps, pairs - gaps) / pairs
     best = np.maximum.reduce([np.maximum(rising, pairs - rising) / pairs, levels / pairs, by_gap])
     return [
-        _Judgement(auc, gap > SEPARATES, rows, rarer, _severity(auc, rarer))
+        Judgement(auc, gap > SEPARATES, rows, rarer, _severity(auc, rarer))
         for auc, gap in zip(best.tolist(), by_gap.tolist(), strict=True)
     ]
 

@@ -177,8 +177,7 @@ def _convert(folder: Path, files: Sequence[str], size: int, clahe: bool, into: P
     def chunks() -> Iterator[np.ndarray]:
         for pictures in _decoded(folder, files, size, clahe):
             facts.extend(map(_facts, pictures))
-            usable = [picture.pixels for picture in pictures if picture.pixels is not None]
-            if usable:
+            if usable := [picture.pixels for picture in pictures if picture.pixels is not None]:
                 yield np.stack(usable)[:, np.newaxis]
 
     write_images(into / "images.npy", size, chunks())
@@ -204,11 +203,10 @@ def _facts(picture: Picture) -> dict[str, object]:
     attributes = {name: picture.attributes.get(name, "") for name in TAGS}
     if attributes["patient"]:  # the cache may be elsewhere than the data: it tells patients apart without their numbers
         attributes["patient"] = short_hash(attributes["patient"])
-    remarks = " ".join(picture.remarks)
     return {
         "width": picture.width,
         "height": picture.height,
-        "remarks": remarks,
+        "remarks": " ".join(picture.remarks),
         "reason": picture.reason,
         **attributes,
     }

@@ -37,8 +37,7 @@ def read_dicom(path: Path, size: int, clahe: bool) -> Picture:
         if _is_deflated(path):
             return Picture(None, reason="compressed as a whole, and not only its pixels")
         data = pydicom.dcmread(path)
-        refused = _refused(data)
-        if refused:
+        if refused := _refused(data):
             return Picture(None, reason=refused)
         levels, remarks = grey_levels(data)
         upright, turned = turn(levels, data.get("PatientOrientation"))

@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from wardround.core.errors import DataError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".jp2", ".webp", ".pgm", ".pnm")
@@ -84,13 +87,8 @@ def _shared_folders(names: Sequence[str]) -> int:
 
 
 def _refuse_repeated(matches: Sequence[str | None], table: Path) -> None:
-    seen: set[str] = set()
-    repeated = []
-    for row, file in enumerate(matches, start=1):
-        if file in seen:
-            repeated.append(row)
-        elif file is not None:
-            seen.add(file)
-    if repeated:
-        problem = f"{len(repeated)} rows name an image that another row names, the first of them row {repeated[0]}"
+    files = pd.Series(np.array(matches, dtype=object))
+    repeated = np.flatnonzero(files.notna() & files.duplicated())
+    if len(repeated):
+        problem = f"{len(repeated)} rows name an image that another row names, the first of them row {repeated[0] + 1}"
         raise DataError(str(table), problem, "Keep one row for each image.")

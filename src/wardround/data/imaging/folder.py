@@ -81,8 +81,7 @@ def _with_official_split(listing: Listing, folders: set[Path]) -> tuple[Listing,
         return listing, [Notice("split-list-alone", "info", files=(next(iter(lists.values())).name,))]
     names = [name.rpartition("/")[2] for name in listing.names]
     train, test = (np.isin(names, lists[part].read_text(encoding="utf-8").split()) for part in LISTS)
-    wrong = int((train == test).sum())
-    if wrong:
+    if wrong := int((train == test).sum()):
         problem = f"{wrong} images are in both of {' and '.join(LISTS.values())}, or in neither"
         remedy = "Take the lists of the same release, or give the table a column `split`."
         raise DataError(str(lists["test"]), problem, remedy)
@@ -135,7 +134,6 @@ def _remarks(facts: pd.DataFrame, size: int) -> list[Notice]:
         for remark in REMARKS
         if images[remark]
     ]
-    stretched = int((facts["width"] != facts["height"]).sum())
-    if stretched:
+    if stretched := int((facts["width"] != facts["height"]).sum()):
         notices.append(Notice("images-rescaled", "info", counts={"images": stretched, "size": size}))
     return notices

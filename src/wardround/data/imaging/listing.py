@@ -12,7 +12,7 @@ from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import UNKNOWN, short_hash
+from wardround.data.records import SEX_WORDS, UNKNOWN, short_hash
 
 Uncertain = Literal["ignore", "zero", "one"]
 POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
@@ -85,7 +85,6 @@ class Gathered:
 
 HOSPITAL = "chest-xray"  # of images for which no table names one
 OLDEST = 120  # years; NIH's first release has ages above 400
-SEXES = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058Y; DICOM has months, weeks and days too
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 
@@ -115,11 +114,10 @@ def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
     """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
     known, notices = pd.DataFrame(index=pd.RangeIndex(len(attributes))), []
     if "sex" in attributes:
-        known["sex"] = _each(attributes["sex"], lambda text: SEXES.get(text.lower()))
+        known["sex"] = _each(attributes["sex"], lambda text: SEX_WORDS.get(text.lower()))
     if "age" in attributes:
         known["age"] = _each(attributes["age"], years).astype(float)
-        impossible = int((known["age"].isna() & (attributes["age"] != "")).sum())
-        if impossible:
+        if impossible := int((known["age"].isna() & (attributes["age"] != "")).sum()):
             notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
     if "view" in attributes:
         known["view"] = _each(attributes["view"], lambda text: text.upper() or None)

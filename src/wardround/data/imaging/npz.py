@@ -121,8 +121,7 @@ class Archive:
                 _header(file)
                 for start in range(0, member.shape[0], step):
                     count = min(step, member.shape[0] - start)
-                    data = file.read(count * row)
-                    yield np.frombuffer(data, member.dtype).reshape(count, *member.shape[1:])
+                    yield np.frombuffer(file.read(count * row), member.dtype).reshape(count, *member.shape[1:])
         except (ValueError, *READING) as error:
             raise self.damaged(f"{member.name} cannot be read to its end ({type(error).__name__})") from None
 

@@ -58,8 +58,7 @@ def _rows_by_age(records: Records, rng: np.random.Generator) -> np.ndarray:
     refuse_no_rows(records, WHERE)
     if "age" not in records.groups.columns:
         raise DataError(WHERE, "the source records no age", "Choose another `partition`, or a source with ages.")
-    repeated = len(records) - first_rows(records.units).size
-    if repeated:
+    if repeated := len(records) - first_rows(records.units).size:
         problem = f"{repeated} rows belong to a patient who has another row, and windows would tear them apart"
         raise DataError(WHERE, problem, 'Keep one row for each patient, or use `partition = "by-column"` with `bands`.')
     ages = pd.to_numeric(records.groups["age"], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)

@@ -71,8 +71,7 @@ def _by_band(values: pd.Series, column: str, bands: Sequence[float]) -> tuple[li
     names = [f"below-{cuts[0]}", *(f"{low}-to-{high}" for low, high in pairwise(cuts)), f"{cuts[-1]}-and-over"]
     known = ~np.isnan(numbers)
     site_of_row = np.where(known, np.searchsorted(bands, numbers, side="right"), len(names))
-    empty = len(names) - np.unique(site_of_row[known]).size
-    if empty:
+    if empty := len(names) - np.unique(site_of_row[known]).size:
         problem = f"{empty} of {len(names)} bands hold no rows"
         raise DataError(f"{WHERE}: {column}", problem, "Move or remove cut points in `bands`.")
     return _named(names, column), site_of_row

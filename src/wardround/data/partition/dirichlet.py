@@ -11,13 +11,7 @@ import numpy as np
 
 from wardround.core.errors import DataError
 from wardround.core.settings import Count, Positive
-from wardround.data.partition.partition import (
-    Partitioner,
-    patient_classes,
-    refuse_too_many_sites,
-    rows_by_site,
-    site_names,
-)
+from wardround.data.partition.partition import Partitioner, deal_patients, patient_classes
 from wardround.data.records import Records
 
 TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need some 600 on average
@@ -32,15 +26,12 @@ def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) ->
     Draws that leave a site with fewer than `smallest` rows are repeated.
     """
 
-    def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        where = "sites: dirichlet"
-        refuse_too_many_sites(records, count, smallest, where)
+    def deal(records: Records, rng: np.random.Generator, where: str) -> np.ndarray:
         labels = patient_classes(records)
         classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-        site_of_patient = deal_by_dirichlet(classes, records.units, count, alpha, smallest, rng, where)
-        return rows_by_site(site_of_patient[records.units], site_names(count))
+        return deal_by_dirichlet(classes, records.units, count, alpha, smallest, rng, where)
 
-    return Partitioner(assign, citation=CITATION)
+    return deal_patients("dirichlet", count, smallest, deal, CITATION)
 
 
 def deal_by_dirichlet(

@@ -21,6 +21,24 @@ class Partitioner(PartitionFacts):
     assign: Callable[[Records, np.random.Generator], dict[str, np.ndarray]]
 
 
+def deal_patients(
+    name: str,
+    count: int,
+    smallest: int,
+    deal: Callable[[Records, np.random.Generator, str], np.ndarray],
+    citation: str = "",
+) -> Partitioner:
+    """`count` sites of at least `smallest` rows. `deal` gives the site of each patient; it is also told where errors
+    are."""
+    where = f"sites: {name}"
+
+    def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        refuse_too_many_sites(records, count, smallest, where)
+        return rows_by_site(deal(records, rng, where)[records.units], site_names(count))
+
+    return Partitioner(assign, citation=citation)
+
+
 def site_names(count: int) -> list[str]:
     return numbered("site-", count)
 
@@ -70,6 +88,5 @@ def refuse_too_many_sites(records: Records, count: int, smallest: int, where: st
 
 def refuse_torn_patients(site_of_row: np.ndarray, units: np.ndarray, where: str, remedy: str) -> None:
     site_of_patient = site_of_row[first_rows(units)]
-    torn = np.unique(units[site_of_row != site_of_patient[units]]).size
-    if torn:
+    if torn := np.unique(units[site_of_row != site_of_patient[units]]).size:
         raise DataError(where, f"patients with rows at more than one site: {torn}", remedy)

@@ -8,7 +8,7 @@ import numpy as np
 
 from wardround.core.settings import Count, Positive
 from wardround.data.partition.dirichlet import deal_by_dirichlet
-from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
+from wardround.data.partition.partition import Partitioner, deal_patients, first_rows
 from wardround.data.records import Records
 
 
@@ -18,11 +18,8 @@ def quantity(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) -> 
     Draws that leave a site with fewer than `smallest` rows are repeated.
     """
 
-    def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        where = "sites: quantity"
-        refuse_too_many_sites(records, count, smallest, where)
+    def deal(records: Records, rng: np.random.Generator, where: str) -> np.ndarray:
         everyone = np.arange(first_rows(records.units).size)
-        site_of_patient = deal_by_dirichlet([everyone], records.units, count, alpha, smallest, rng, where)
-        return rows_by_site(site_of_patient[records.units], site_names(count))
+        return deal_by_dirichlet([everyone], records.units, count, alpha, smallest, rng, where)
 
-    return Partitioner(assign)
+    return deal_patients("quantity", count, smallest, deal)

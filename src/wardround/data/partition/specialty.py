@@ -4,13 +4,7 @@ import numpy as np
 
 from wardround.core.errors import DataError
 from wardround.core.settings import Count, Share
-from wardround.data.partition.partition import (
-    Partitioner,
-    patient_classes,
-    refuse_too_many_sites,
-    rows_by_site,
-    site_names,
-)
+from wardround.data.partition.partition import Partitioner, deal_patients, patient_classes
 from wardround.data.records import Records
 
 
@@ -22,21 +16,16 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
     he counts as the rarest finding of all his rows, and patients without any are spread over all sites alike.
     """
 
-    def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        where = "sites: specialty"
-        refuse_too_many_sites(records, count, smallest, where)
-        labels = patient_classes(records)
+    def deal(records: Records, rng: np.random.Generator, where: str) -> np.ndarray:
         # who has no finding is nobody's speciality
         homeless = len(records.classes) if records.has_findings else None
-        site_of_patient = _draw_sites(labels, count, richness, rng, homeless)
-        site_of_row = site_of_patient[records.units]
-        short = int((np.bincount(site_of_row, minlength=count) < smallest).sum())
-        if short:
+        site_of_patient = _draw_sites(patient_classes(records), count, richness, rng, homeless)
+        if short := int((np.bincount(site_of_patient[records.units], minlength=count) < smallest).sum()):
             problem = f"{short} of {count} sites would hold fewer than {smallest} rows"
             raise DataError(where, problem, "Lower `count`, `smallest` or `richness`.")
-        return rows_by_site(site_of_row, site_names(count))
+        return site_of_patient
 
-    return Partitioner(assign)
+    return deal_patients("specialty", count, smallest, deal)
 
 
 def _draw_sites(

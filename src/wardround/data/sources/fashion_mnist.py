@@ -107,8 +107,7 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
 def _find_files(path: Path) -> list[tuple[Path, Path]]:
     """Images and labels of each part."""
     names = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in PARTS]
-    missing = [name for pair in names for name in pair if not _file(path, name).is_file()]
-    if missing:
+    if missing := [name for pair in names for name in pair if not _file(path, name).is_file()]:
         raise MachineError(
             str(path),
             f"not there: {', '.join(f'{name}.gz' for name in missing)}",
@@ -128,8 +127,7 @@ def _read_part(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
     images, labels = read_idx(image_file, (PIXELS, PIXELS)), read_idx(label_file, ())
     if len(images) != len(labels):
         raise _damaged(label_file, f"has {len(labels)} labels for the {len(images)} images of {image_file.name}")
-    unknown = int((labels >= len(CLASSES)).sum())
-    if unknown:
+    if unknown := int((labels >= len(CLASSES)).sum()):
         raise _damaged(label_file, f"{unknown} labels are above {len(CLASSES) - 1}")
     return images[:, np.newaxis], labels.astype(np.int64)
 

@@ -11,7 +11,7 @@ from wardround.core.threads import torch_threads
 from wardround.data.augment import augmenter
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
-from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_run, start_run
+from wardround.engines.serial import SERIAL, order_of
 from wardround.engines.split.exchange import (
     LabelHolder,
     Labelled,
@@ -76,8 +76,7 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     params = whole_of({name: party.params for name, party in parties.items()}, holder.params)
     buffers = whole_of({name: party.buffers for name, party in parties.items()}, holder.buffers)
     memories = {**run.memories, site.name: replace(run.memories[site.name], buffers=buffers)}
-    server = tree.settle({**run.server, "params": params})
-    after = replace(run, round=run.round + 1, server=server, memories=memories)
+    after = replace(run, round=run.round + 1, server=tree.settle({**run.server, "params": params}), memories=memories)
     return after, RoundRecord(
         round=after.round,
         loss=holder.loss / holder.steps,
@@ -115,4 +114,4 @@ def blocks(
         yield block
 
 
-SPLIT: Engine[Run] = Engine(start_run, split_rounds, leaves_of_run, restore_run, runs_of_run)
+SPLIT: Engine[Run] = replace(SERIAL, rounds=split_rounds)

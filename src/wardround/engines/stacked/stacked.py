@@ -43,13 +43,10 @@ class StackState:
 
 
 def start_stack(trials: Sequence[Trial]) -> StackState:
-    known: dict[tuple[int, int], tuple[Tree, Tree]] = {}  # arms and seeds mostly begin with the same weights
-    runs = []
-    for trial in trials:
-        key = (id(trial.model), trial.init_seed)
-        if key not in known:
-            known[key] = first_weights(trial)
-        runs.append(start(trial, known[key]))
+    # arms and seeds mostly begin with the same weights
+    alike = {(id(trial.model), trial.init_seed): trial for trial in trials}
+    weights = {key: first_weights(trial) for key, trial in alike.items()}
+    runs = [start(trial, weights[id(trial.model), trial.init_seed]) for trial in trials]
     memories = [[run.memories[site.name] for site in trial.sites] for run, trial in zip(runs, trials, strict=True)]
     return StackState(
         0,
@@ -88,12 +85,9 @@ def rounds_of_stack(trials: Sequence[Trial], state: StackState) -> Iterator[tupl
 
 
 def _rosters(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]:
-    drawn: dict[tuple[int, int], Roster] = {}
-    for trial in trials:
-        key = (len(trial.sites), trial.batch_seed)
-        if key not in drawn:
-            drawn[key] = roster(trial.training, *key, round_number)
-    return tuple(drawn[len(trial.sites), trial.batch_seed] for trial in trials)
+    keys = [(len(trial.sites), trial.batch_seed) for trial in trials]
+    drawn = {key: roster(trials[0].training, *key, round_number) for key in set(keys)}
+    return tuple(drawn[key] for key in keys)
 
 
 def _crew(trials: Sequence[Trial], all_sizes: list[list[int]], rosters: tuple[Roster, ...]) -> Crew:
@@ -311,8 +305,7 @@ def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
     trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
     site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
     shared, lane = _broadcast(trials[0], as_merged(state.server), trial_of, site_of), (trial_of, site_of)
-    begun = trials[0].algorithm.begin(shared, _pick(state.memory, lane))
-    return {**begun, **_pick_tree(state.private, lane)}
+    return {**trials[0].algorithm.begin(shared, _pick(state.memory, lane)), **_pick_tree(state.private, lane)}
 
 
 def leaves_of_stack(state: StackState) -> tuple[int, Tree]:

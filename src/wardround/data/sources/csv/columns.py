@@ -29,7 +29,8 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
 from wardround.core.notices import Notice
-from wardround.data.records import Column
+from wardround.core.notices.code import quoted
+from wardround.data.records import SEX_WORDS, Column
 from wardround.data.text_table import Cells, Table
 
 Shape = Literal["empty", "numbers", "dates", "unclear dates", "numbers and text", "dates and text", "text"]
@@ -49,7 +50,6 @@ Omitted = dict[tuple[str, str], list[str]]  # columns by reason and by hospital,
 USED = ("numeric", "date", "categorical")
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")
-SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
 def shape(cells: Cells) -> Shape:
@@ -126,8 +126,7 @@ def _describe(site: str, cells: Cells, own_shape: Shape, all_shapes: set[Shape])
     if own_shape == "unclear dates":
         return f"dates at {site!r} in which day and month cannot be told apart"
     expected = "dates" if all_shapes & {"dates", "dates and text"} else "numbers"
-    unreadable = np.isnan(cells.years if expected == "dates" else cells.numbers)
-    bad, line = cells.count_and_first_line(unreadable)
+    bad, line = cells.count_and_first_line(np.isnan(cells.years if expected == "dates" else cells.numbers))
     return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"
 
 
@@ -412,7 +411,3 @@ def _groups(
 
 def are_codes(columns: Iterable[Cells]) -> bool:
     return all(np.isfinite(cells.numbers).all() for cells in columns)
-
-
-def quoted(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))

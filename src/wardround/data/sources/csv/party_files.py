@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.errors import DataError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import Notice
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import DeclaredColumns, Features, read_features
@@ -65,23 +65,19 @@ def keys_of(party: str, table: Table, patient: str, visit: str | None, repeated:
         party, _ids(party, patient, table[patient]), None if visit is None else _ids(party, visit, table[visit])
     )
     if visit is not None:
-        copies = len(keys.pairs) - len(set(keys.pairs))
-        if copies:
+        if copies := len(keys.pairs) - len(set(keys.pairs)):
             problem = f"{copies} rows are of a visit that another row has already"
             raise DataError(f"party {party!r}", problem, "Keep one row for each visit of a patient.")
-    elif not repeated:
-        often = int((np.unique(keys.patients, return_counts=True)[1] > 1).sum())
-        if often:
-            problem = f"{often} patients have several rows, and no column says of which visit each of them is"
-            remedy = "Keep one row for each patient, or name the column with the number of the visit (`visit`)."
-            raise DataError(f"party {party!r}", problem, remedy)
+    elif not repeated and (often := int((np.unique(keys.patients, return_counts=True)[1] > 1).sum())):
+        problem = f"{often} patients have several rows, and no column says of which visit each of them is"
+        remedy = "Keep one row for each patient, or name the column with the number of the visit (`visit`)."
+        raise DataError(f"party {party!r}", problem, remedy)
     return keys
 
 
 def _ids(party: str, name: str, cells: Cells) -> np.ndarray:
     """Text in Unicode's form NFKC. 7 and 007 stay different: to take two patients for one is worse than to miss one."""
-    missing = int((cells.codes < 0).sum())
-    if missing:
+    if missing := int((cells.codes < 0).sum()):
         line = int(cells.lines[np.flatnonzero(cells.codes < 0)[0]])
         problem = f"{missing} rows have no value in {name!r} (first: line {line})"
         raise DataError(f"party {party!r}", problem, "Fill it in, or leave these rows out.")
@@ -132,11 +128,9 @@ def matching_notices(holder: Keys, other: Keys, rows: np.ndarray) -> list[Notice
     more = len(_bare(own) & _bare(theirs)) - len(own & theirs)
     if missing and more > 0:
         notices.append(Notice("ids-spelt-differently", "warning", party, counts={"patients": more}))
-    if other.visits is not None:
-        unmatched = int(((rows < 0) & np.isin(holder.patients, list(theirs))).sum())
-        if unmatched:
-            counts = {"rows": unmatched}
-            notices.append(Notice("visits-not-matched", "info", party, counts=counts, other_sites=holders))
+    if other.visits is not None and (unmatched := int(((rows < 0) & np.isin(holder.patients, list(theirs))).sum())):
+        counts = {"rows": unmatched}
+        notices.append(Notice("visits-not-matched", "info", party, counts=counts, other_sites=holders))
     return notices
 
 
@@ -185,8 +179,8 @@ def csv_parties(
     """
     declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
     check_settings(files, declared, {"patients": patients or {}, "visits": visits or {}}, "party")
-    if holder is not None and holder not in files:
-        raise StudyError("data: holder", f"no party is called {holder!r}", suggest(holder, files, "Parties"))
+    if holder is not None:
+        refuse_strangers([holder], files, "data: holder", "party", "Parties")
     if target is None and len(files) > 1:
         remedy = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
         raise StudyError("data: target", "missing", remedy)
@@ -210,8 +204,7 @@ def csv_parties(
         keys, parts, columns = {}, {}, {}
         for party, table in tables.items():
             keys[party] = keys_of(party, table, patient_of[party], visit_of[party], repeated=party == labelled)
-            outcome = target if party == labelled else None
-            columns[party] = without(table, patient_of[party], visit_of[party], outcome)
+            columns[party] = without(table, patient_of[party], visit_of[party], target if party == labelled else None)
         notices = check_declared(
             columns, set().union(*columns.values()), declared, {"age": age, "sex": sex}, alone=len(files) == 1
         )

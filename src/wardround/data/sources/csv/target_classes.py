@@ -214,8 +214,7 @@ class _WordNamer:
         public = {word: word for word in MEANINGS} | self.declared.words
         words = set(words)
         shown = sorted(repr(public[word]) for word in words if word in public)
-        others = {word for word in words if word not in public}
-        if others:
+        if others := {word for word in words if word not in public}:
             place = self._place(others, list(self.sites) if at is None else [at])
             shown.append(f"{len(others)} that the study does not declare ({place})")
         return ", ".join(shown)
@@ -248,8 +247,7 @@ def _meanings(site: str, namer: _WordNamer) -> dict[str, str]:
     if labels is None:
         return {word: word for word in words}
     meanings = {normalized(word): normalized(name) for word, name in labels.items()}
-    unknown = [word for word in words if word not in meanings]
-    if unknown:
+    if unknown := [word for word in words if word not in meanings]:
         problem = f"words in its target column that `labels` does not name: {namer.listed(unknown, site)}"
         known = _listed(dict.fromkeys(namer.declared.classes or labels.values()))
         raise DataError(f"hospital {site!r}", problem, f"Add a line for each under `labels`. The classes are: {known}.")
@@ -292,8 +290,7 @@ def _as_listed(
     namer: _WordNamer,
 ) -> Order:
     order: Order = [(normalized(name),) for name in listed]
-    unknown = spellings.keys() - {word for group in order for word in group}
-    if unknown:
+    if unknown := spellings.keys() - {word for group in order for word in group}:
         strange = next(site for site, own in words.items() if unknown & set(own))
         problem = (
             f"{len(unknown)} classes are not in the study's list: {namer.listed(unknown)}. "

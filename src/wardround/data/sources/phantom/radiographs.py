@@ -122,43 +122,32 @@ LETTERS = {  # five rows of three
 CORNERS = (("L", 0, 1), ("R", 0, 0), ("L", 1, 1), ("R", 1, 0))  # letter, bottom, right: L is at the patient's left
 
 
-@dataclass(frozen=True)
-class Scanner:
-    gamma: float
-    contrast: float
-    brightness: float
-    blur: float  # share of a pixel that comes from its neighbours
-    shading: float  # darkness of the corners
-    grain: float  # standard deviation of the noise, of the film's range
-    corner: int  # of CORNERS
-
-
-def scanner_of(hospital: int, strength: float) -> Scanner:
+def scanner_of(hospital: int, strength: float) -> dict[str, float]:
     """The machine of a hospital, which counts from 0: the same in every study. With `strength` 0 all are alike.
 
     Multiples of the roots of primes, without their whole parts, spread any number of machines over what there can be.
     """
     spread = 2 * np.mod(0.5 + (hospital + 1) * np.sqrt([2, 3, 5, 7, 11, 13]), 1) - 1  # between -1 and 1
     gamma, contrast, brightness, blur, shading, grain = (strength * spread).tolist()
-    return Scanner(
-        gamma=1.25**gamma,
-        contrast=1.18**contrast,
-        brightness=0.06 * brightness,
-        blur=float(np.clip(0.3 + 0.25 * blur, 0, 0.8)),
-        shading=max(0.1 + 0.1 * shading, 0.0),
-        grain=0.02 * 1.5**grain,
-        corner=hospital % len(CORNERS) if strength else 0,
-    )
+    return {
+        "gamma": 1.25**gamma,
+        "contrast": 1.18**contrast,
+        "brightness": 0.06 * brightness,
+        "blur": float(np.clip(0.3 + 0.25 * blur, 0, 0.8)),  # share of a pixel that comes from its neighbours
+        "shading": max(0.1 + 0.1 * shading, 0.0),  # darkness of the corners
+        "grain": 0.02 * 1.5**grain,  # standard deviation of the noise, of the film's range
+        "corner": hospital % len(CORNERS) if strength else 0,  # its place in CORNERS
+    }
 
 
 def expose(
-    film: np.ndarray, scanners: list[Scanner], hospital: np.ndarray, noise: float, draws: np.random.Generator
+    film: np.ndarray, scanners: list[dict[str, float]], hospital: np.ndarray, noise: float, draws: np.random.Generator
 ) -> np.ndarray:
     """Attenuation (images, size, size) to bytes, by the machine of each image's hospital."""
     size = film.shape[1]
 
     def of(name: str) -> np.ndarray:
-        return np.array([getattr(machine, name) for machine in scanners], dtype=np.float32)[hospital, None, None]
+        return np.array([machine[name] for machine in scanners], dtype=np.float32)[hospital, None, None]
 
     line = (2 * np.arange(size, dtype=np.float32) + 1) / size - 1
     film = (1 - of("blur")) * film + of("blur") * _neighbours(film)
@@ -167,8 +156,7 @@ def expose(
     film *= 1 - of("shading") * (line[:, None] ** 2 + line**2) / 2
     film += of("grain") * np.float32(noise) * draws.standard_normal(film.shape, dtype=np.float32)
     for number, machine in enumerate(scanners):
-        letter = mark(machine.corner, size)
-        film[hospital == number] = np.maximum(film[hospital == number], letter)
+        film[hospital == number] = np.maximum(film[hospital == number], mark(int(machine["corner"]), size))
     return np.asarray(np.clip(film, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
@@ -275,7 +263,7 @@ def draw_block(seed: int, number: int, hospitals: int, images_per_patient: float
 
 
 def draw_images(
-    block: Block, count: int, seed: int, number: int, trees: np.ndarray, machines: list[Scanner], noise: float
+    block: Block, count: int, seed: int, number: int, trees: np.ndarray, machines: list[dict[str, float]], noise: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The block's first images as bytes, (count, size, size), and a line of BOX_COLUMNS for each place of a finding."""
     draws, grain = generator(seed, "phantom anatomy", number), generator(seed, "phantom noise", number)

@@ -5,7 +5,7 @@ finding stays where it was from one image of a patient to the next. Its severity
 nobody sees it in every image that has it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -27,17 +27,8 @@ class Spots:
     severity: np.ndarray  # 0.2 to 1
 
 
-@dataclass(frozen=True)
-class Box:
-    """Around a sign, in the chest's lengths; `shown` where the image has it."""
-
-    left: np.ndarray
-    top: np.ndarray
-    right: np.ndarray
-    bottom: np.ndarray
-    shown: np.ndarray
-
-
+# Around a sign: left, top, right and bottom in the chest's lengths, and where the image has it.
+Box = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 CHANCES = len(fields(Spots))  # uniform numbers that place a finding
 
 
@@ -87,21 +78,20 @@ def add_findings(chest: Chest, target: np.ndarray, spots: dict[str, Spots], draw
 
         film, boxes = sign(part, here, cloud)
         chest.film[rows] += film
-        for box in boxes:
-            shown = box.shown.reshape(-1) > 0
+        for *sides, shown in boxes:
             labels = np.stack([rows, np.full(len(rows), number)], axis=1)
-            lines.append(np.concatenate([labels, in_image(box, part.body)], axis=1)[shown])
+            lines.append(np.concatenate([labels, in_image(sides, part.body)], axis=1)[shown.reshape(-1) > 0])
     return np.concatenate(lines)
 
 
-def in_image(box: Box, body: Body) -> np.ndarray:
-    """x, y, width and height of a box in parts of the image, (images, 4)."""
+def in_image(sides: Sequence[np.ndarray], body: Body) -> np.ndarray:
+    """x, y, width and height of a box in parts of the image, (images, 4). `sides` are left, top, right and bottom."""
+    moves = (body.shift, body.drop, body.shift, body.drop)
 
     def part(values: np.ndarray, moved: np.ndarray) -> np.ndarray:
         return np.asarray(np.clip((values * body.zoom + moved + 1) / 2, 0, 1), dtype=np.float64).reshape(-1)
 
-    left, right = part(box.left, body.shift), part(box.right, body.shift)
-    top, bottom = part(box.top, body.drop), part(box.bottom, body.drop)
+    left, top, right, bottom = map(part, sides, moves)
     return np.stack([left, top, right - left, bottom - top], axis=1)
 
 
@@ -136,7 +126,7 @@ def _sided(laterality: np.ndarray, inner: np.ndarray, outer: np.ndarray) -> tupl
 
 
 def _around(x: np.ndarray, y: np.ndarray, rx: np.ndarray, ry: np.ndarray, shown: np.ndarray | None = None) -> Box:
-    return Box(x - rx, y - ry, x + rx, y + ry, np.ones_like(x) if shown is None else shown)
+    return x - rx, y - ry, x + rx, y + ry, np.ones_like(x) if shown is None else shown
 
 
 def _ball(chest: Chest, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
@@ -186,7 +176,7 @@ def effusion(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
         film += ((0.18 + 0.3 * spots.severity) * chest.depth - 0.8 * chest.vessels) * fluid
         wall = wall_at(body, bottom)
         left, right = _sided(laterality, 0.3 * wall, wall)
-        boxes.append(Box(left, bottom - height, right, bottom, shown))
+        boxes.append((left, bottom - height, right, bottom, shown))
     return film, boxes
 
 
@@ -196,8 +186,7 @@ def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     for laterality, shown in ((spots.laterality, np.ones_like(spots.both)), (-spots.laterality, spots.both)):
         x, y = _within(chest, spots, laterality, 0.4, 0.85)
         rx, ry = 0.2 + 0.12 * spots.large, 0.24 + 0.14 * spots.large
-        shadow = _patch(chest, x, y, rx, ry, texture, 0.6)
-        film += (0.1 + 0.17 * spots.severity) * shadow * shown
+        film += (0.1 + 0.17 * spots.severity) * _patch(chest, x, y, rx, ry, texture, 0.6) * shown
         boxes.append(_around(x, y, rx, ry, shown))
     return film, boxes
 
@@ -206,9 +195,7 @@ def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """A mottled lobe, mostly a lower one."""
     x, y = _within(chest, spots, spots.laterality, 0.55, 0.9)
     rx, ry = 0.2 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(15), 0.9)
-    film = (0.16 + 0.22 * spots.severity) * shadow
-    return film, [_around(x, y, rx, ry)]
+    return (0.16 + 0.22 * spots.severity) * _patch(chest, x, y, rx, ry, cloud(15), 0.9), [_around(x, y, rx, ry)]
 
 
 def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -217,7 +204,7 @@ def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     rx, ry = 0.28 + 0.12 * spots.large, 0.2 + 0.12 * spots.large
     shadow = _patch(chest, x, y, rx, ry, cloud(11), 1.3) * ramp((y + 0.7 * ry - chest.y) / 0.12 + 0.5)
     film = (0.14 + 0.22 * spots.severity) * shadow - 0.8 * chest.vessels * shadow
-    return film, [Box(x - rx, y - ry, x + rx, y + 0.7 * ry, np.ones_like(x))]
+    return film, [(x - rx, y - ry, x + rx, y + 0.7 * ry, np.ones_like(x))]
 
 
 def mass(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -254,20 +241,18 @@ def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     bottom = _dome(body, spots.laterality) + 0.15 * body.arch
     wide = wall_at(body, bottom)
     left, right = _sided(spots.laterality, np.minimum(0.3 * wide, wide - gap), wide)
-    return film, [Box(left, body.apex, right, bottom, np.ones_like(gap))]
+    return film, [(left, body.apex, right, bottom, np.ones_like(gap))]
 
 
 def edema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Haze around the roots of both lungs, a butterfly, with blurred vessels."""
     wings = bump((chest.abs_x - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
-    film = (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13))
-    return film, []
+    return (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13)), []
 
 
 def emphysema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Air that is trapped: `reshape` drew it; here the upper zones darken a little more."""
-    film = -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5)
-    return film, []
+    return -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5), []
 
 
 def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -277,8 +262,7 @@ def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
         ramp((chest.y - chest.floor + 0.55) / 0.35),
         ramp((chest.abs_x / np.maximum(chest.wall, 0.05) - 0.72) / 0.15) * (chest.y > -0.3),
     )
-    film = (0.08 + 0.16 * spots.severity) * net * where * chest.lung
-    return film, []
+    return (0.08 + 0.16 * spots.severity) * net * where * chest.lung, []
 
 
 def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -292,7 +276,7 @@ def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     top, bottom = np.where(low, 0.03, body.apex), np.where(low, _dome(body, spots.laterality) + 0.12, body.apex + 0.37)
     inner = np.where(low, wall_at(body, top) - thick, 0.1)
     left, right = _sided(spots.laterality, inner, wall_at(body, bottom))
-    return film, [Box(left, top, right, bottom, np.ones_like(thick))]
+    return film, [(left, top, right, bottom, np.ones_like(thick))]
 
 
 def hernia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
