@@ -23,7 +23,7 @@ from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_di
 from wardround.privacy.validation import refuse_unsound
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study, Topology
-from wardround.tasks import Task, class_task, findings_task
+from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
 from wardround.training.validation import refuse_unkept
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        return class_task(self.classes) if not self.has_findings else findings_task(self.classes)
+        return next(iter(self.cohorts.values())).records.task
 
     @property
     def chooses_thresholds(self) -> bool:

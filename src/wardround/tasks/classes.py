@@ -1,5 +1,6 @@
 """What two classes and several have in common: a row is of exactly one of them."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,12 @@ class ClassTask(Task):
 
     def row_weights(self, y: Tensor, weights: Tensor) -> Tensor | None:
         return weights[y]
+
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return dict(zip(self.names, np.bincount(target, minlength=len(self.names)).tolist(), strict=True))
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return target
 
     def rarity(self, labels: Tensor) -> Tensor:
         return (torch.bincount(labels, minlength=len(self.names)) / len(labels))[labels]

@@ -39,6 +39,9 @@ class Count(SummedTask):
     def family(self) -> Literal["poisson", "negative binomial"]:
         return "negative binomial" if self.dispersion else "poisson"
 
+    def values(self, target: np.ndarray) -> np.ndarray:
+        return np.asarray(target[:, VALUE])
+
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log likelihood without the terms that no model changes."""
         count = y[..., VALUE].to(scores.dtype).unsqueeze(-1)

@@ -3,11 +3,15 @@ in training nor in figures."""
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.task import HEAVIEST, Task
+
+NO_FINDING = "no finding"
+UNKNOWN = -1  # a finding of which nobody knows whether it is there
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,18 @@ class Multilabel(Task):
         present, lacking = (labels == 1).sum(0), (labels == 0).sum(0)
         return torch.where((present > 0) & (lacking > 0), lacking / present.clamp(min=1), 1.0).clamp(max=HEAVIEST)
 
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return dict(zip((*self.names, NO_FINDING), count_findings(target).tolist(), strict=True))
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The rank of the rarest of a row's findings, the higher the rarer, and 0 for none."""
+        present = target[rows] == 1
+        rank = np.empty(len(self.names), dtype=np.int64)
+        rank[np.argsort(-present.sum(axis=0), kind="stable")] = np.arange(1, len(self.names) + 1)
+        strata = np.zeros(len(target), dtype=np.int64)
+        strata[rows] = (present * rank).max(axis=1, initial=0)
+        return strata
+
     def rarity(self, labels: Tensor) -> Tensor:
         """The share of rows with the rarest finding that the row has, or with none where it has none."""
         present = labels == 1
@@ -54,3 +70,9 @@ class Multilabel(Task):
         nothing = (~present.any(1)).float().mean()
         rarest = torch.where(present, shares, torch.inf).min(1).values
         return torch.where(present.any(1), rarest, nothing)
+
+
+def count_findings(target: np.ndarray) -> np.ndarray:
+    """Rows with each finding, and last those with none."""
+    present = target == 1
+    return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())

@@ -17,6 +17,7 @@ from wardround.core.errors import StudyError
 from wardround.tasks.metric import Metric
 from wardround.tasks.task import Task
 
+FIFTHS = 5
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
@@ -59,11 +60,32 @@ class SummedTask(Task):
         figures = self.of_sums(sums)
         return np.stack([figures[metric.name] for metric in self.metrics], axis=-1)
 
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return {}
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        values = self.values(target)
+        return fifths(values, values[rows])
+
+    def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
+        values = self.values(target)
+        return fifths(values, values), FIFTHS
+
+    def values(self, target: np.ndarray) -> np.ndarray:
+        """The numbers that are predicted, of a source's target."""
+        return target
+
     def class_weights(self, labels: Tensor) -> Tensor:
         raise _no_classes("class_weights")
 
     def rarity(self, labels: Tensor) -> Tensor:
         raise _no_classes("oversample")
+
+
+def fifths(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """In which fifth of `among` each value lies, counted from 0. Equal values lie in one."""
+    cuts = np.quantile(among, np.arange(1, FIFTHS) / FIFTHS) if len(among) else np.zeros(0)
+    return np.searchsorted(cuts, values, side="right")
 
 
 def as_double(y: Tensor, column: int) -> Tensor:

@@ -59,6 +59,19 @@ class Task(ABC):
         """By how much each row counts under `class_weights`; None where that differs within a row."""
         return None
 
+    @abstractmethod
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        """Rows of each class by its name; or with each finding, and last those with none. Numbers have no classes."""
+
+    @abstractmethod
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """A number for each row of the source by which `rows` are shared out evenly between training and test. It
+        depends on these rows alone, so that a hospital by itself draws the same split."""
+
+    def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
+        """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
+        return target, len(self.names)
+
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""
         return {"kind": self.kind, **asdict(self), "names": list(self.names)}

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from wardround.core.seeds import generator
-from wardround.data.records import UNKNOWN
 from wardround.evaluation.metrics import (
     SMALLEST_GROUP,
     THRESHOLD,
@@ -40,6 +39,7 @@ from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.thresholds import best_threshold, class_threshold
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
 from wardround.study.schema import CHOSEN, METRICS
+from wardround.tasks.multilabel import UNKNOWN
 
 EDGES = (0.0, *THRESHOLDS.tolist(), 1.0)  # a bin holds its lower edge; the last one holds 1 too
 MIDDLE = EDGES.index(THRESHOLD)
