@@ -13,7 +13,7 @@ import pandas as pd
 
 from wardround.algorithms.regions import region_of_each, with_only
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.paired import Comparison, compare_pairs, compare_predictions
+from wardround.evaluation.comparisons.paired import Comparison, compare_pairs, compare_predictions, topologies_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
@@ -104,7 +104,7 @@ def score_regions(
     `predictions` are of the global model, `regional` of the regions' own; both have the selected arms already. Both
     models use the same threshold.
     """
-    topologies = _topologies(content)
+    topologies = topologies_of(content, "hierarchical")
     own, of_all = (_by_region(table, topologies, groups, thresholds) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
@@ -140,7 +140,7 @@ def score_region_summaries(
             for lines in (regional, tested)
         ]
 
-    for name, topology in _topologies(content).items():
+    for name, topology in topologies_of(content, "hierarchical").items():
         pairs: dict[str, tuple[Figures, Figures]] = {}
         auc_bounds: dict[str, float] = {}
         for region, entry in topology["regions"].items():
@@ -175,15 +175,6 @@ def _key(line: Summary) -> tuple[str, int, str]:
 def _scored(comparison: Comparison) -> dict[str, Any]:
     metrics = {"regional": comparison.first, "global": comparison.second}
     return {"metrics": metrics, "difference": comparison.difference}
-
-
-def _topologies(content: Mapping[str, Any]) -> dict[str, Any]:
-    topologies = {name: arm["topology"] for name, arm in content["arms"].items()}
-    return {
-        name: topology
-        for name, topology in topologies.items()
-        if topology is not None and topology["kind"] == "hierarchical"
-    }
 
 
 def _by_region(

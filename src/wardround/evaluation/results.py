@@ -33,7 +33,7 @@ from wardround.evaluation.missing_party import describe_exchange, score_missing_
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.summaries.merged_summaries import FindingSummaries, Summaries, describe_finding_summaries
-from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
@@ -67,14 +67,10 @@ def results(
     notices = [*diverged(predictions), *training_notices(records, predictions)]
     choices = choose(study, selection) if selection is not None else []
     predictions = compose(predictions, choices)
-    fixed = study.evaluation.threshold
-    if not isinstance(fixed, str):
-        thresholds = fixed_thresholds(predictions, fixed)
-    elif validation is not None:
-        thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
-    else:
-        thresholds = None
-    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(fixed, str))
+    if validation is not None:
+        validation = untested(compose(validation, choices), predictions, groups)
+    thresholds = thresholds_of(study.evaluation.threshold, validation, predictions)
+    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(study.evaluation.threshold, str))
     content = assemble(study, scores, choices, records, sites)
     content["notices"] = with_texts(notices)
     over_patients = {

@@ -13,7 +13,7 @@ import pandas as pd
 
 from wardround.evaluation.metrics import THRESHOLD
 from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
-from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.study.schema import CHOSEN
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
@@ -153,11 +153,7 @@ def seeds_of(
     if not len(test):
         return
     validation = untested(table[table["subset"] == "validation"], test, groups)
-    findings = label_columns(table) != ["label"]
-    if not isinstance(threshold, str):
-        cuts = fixed_thresholds(test, threshold)
-    else:
-        cuts = choose_thresholds(validation) if len(validation) else None
+    cuts = thresholds_of(threshold, validation, test)
     patient = patients_by_row(groups)
     for seed in sorted(map(int, test["seed"].unique())):
         mine = test[test["seed"] == seed]
@@ -169,7 +165,7 @@ def seeds_of(
             LabelledRows.of(validation[validation["seed"] == seed], patient),
             LabelledRows.of(mine, patient),
             {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
-            cut if findings else float(cut[0]),
+            float(cut[0]) if label_columns(table) == ["label"] else cut,
         )
 
 
