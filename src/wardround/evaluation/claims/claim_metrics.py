@@ -14,7 +14,7 @@ from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import defined_mean
-from wardround.evaluation.scores import Scored
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import FINAL, METRICS, Study
 
 STEADY = 1.05  # a seed's time over the fastest one's, in the middle of them: times that vary more tell of the machine

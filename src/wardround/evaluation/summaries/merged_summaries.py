@@ -21,7 +21,7 @@ from wardround.evaluation.calibration_curves import decision_curve, reliability
 from wardround.evaluation.findings import SHOWN_AT_SITES, curves_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
-from wardround.evaluation.scores import Figures, Subgroups, in_order
+from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
 from wardround.study.schema import METRICS
 
 Summary = Mapping[str, Any]  # as `summarise` makes it
@@ -300,6 +300,9 @@ class FindingSummaries(Summaries):
         return float(means.max())
 
 
+Scored = Scores | Summaries  # arms with their figures, computed from rows or from summaries
+
+
 def _from_sums(sums: Sequence[Mapping[str, Any]], rows: int) -> dict[str, float]:
     """The metrics that are computed from sums over rows."""
     counts = [of_site["confusion"] for of_site in sums if of_site["confusion"] is not None]
@@ -382,8 +385,7 @@ def _defined(figures: np.ndarray) -> np.ndarray:
     """Without the metrics that are meaningless for a finding that no row has."""
     defined = figures.copy()
     without = np.isnan(figures[..., SENSITIVITY])
-    for place in POSITIVES_NEEDED:
-        defined[..., place] = np.where(without, np.nan, defined[..., place])
+    defined[..., POSITIVES_NEEDED] = np.where(without[..., None], np.nan, figures[..., POSITIVES_NEEDED])
     return defined
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
+from wardround.evaluation.scores import label_columns, labels_and_scores, patients_by_row, score_columns
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.study.schema import CHOSEN
 from wardround.uncertainty.calibration import Temperature, fit_temperature
@@ -39,20 +39,19 @@ class LabelledRows:
 
     @classmethod
     def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "LabelledRows":
-        labels, scores = label_columns(table), score_columns(table)
-        findings = labels != ["label"]
+        label, score = labels_and_scores(table)
         row = table["row"].to_numpy()
-        names = [name.removeprefix("label_") for name in labels]
+        names = [name.removeprefix("label_") for name in label_columns(table)]
 
         def measure(name: str) -> np.ndarray:
-            return table[[f"{name}_{finding}" for finding in names] if findings else name].to_numpy()
+            return table[[f"{name}_{finding}" for finding in names] if label.ndim == 2 else name].to_numpy()
 
         return cls(
             table["site"].to_numpy(),
             row,
             row if patient is None else patient.reindex(row).to_numpy(),
-            table[labels].to_numpy() if findings else table["label"].to_numpy(),
-            table[scores if scores != ["score"] else "score"].to_numpy(),
+            label,
+            score,
             {name: measure(name) for name in MEASURES},
         )
 
