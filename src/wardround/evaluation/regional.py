@@ -113,7 +113,9 @@ def score_regions(
         for name, topology in topologies.items()
     }
     for name, region, comparison in compare_predictions(study, regions, own, of_all):
-        topologies[name]["regions"][region] |= {"test": _rows(own, name, region), **_scored(comparison)}
+        inside = own.site[own.of_arm(name)] == own.sites.index(region)
+        test_rows = float(inside.sum()) / len(own.seeds)
+        topologies[name]["regions"][region] |= {"test": test_rows, **_scored(comparison)}
     return content
 
 
@@ -191,8 +193,3 @@ def _by_region(
         parts.append(mine.assign(site=mine["site"].map(region_of)))
     whole = pd.concat(parts, ignore_index=True) if parts else table.iloc[:0]
     return Scores.of(whole, groups, thresholds) if len(whole) else None
-
-
-def _rows(scores: Scores, arm: str, region: str) -> float:
-    inside = scores.site[scores.of_arm(arm)] == scores.sites.index(region)
-    return float(inside.sum()) / len(scores.seeds)

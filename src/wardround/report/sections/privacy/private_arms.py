@@ -61,7 +61,7 @@ def epsilon_lines(evidence: Evidence) -> list[Line]:
     def alike(name: str, arm: Mapping[str, Any]) -> str:
         # a secure sum does not change what a model learns
         blocks = [{k: v for k, v in (arm[kind] or {}).items() if k != "epsilon"} for kind in ("example", "site")]
-        return f"{_setting(evidence, name)} {blocks} {not arm['example']}"
+        return f"{setting_of(evidence, name)} {blocks} {not arm['example']}"
 
     lines = grouped(
         (alike(name, arm), (spent, name))
@@ -78,18 +78,14 @@ def _counterpart(evidence: Evidence, noisy: str) -> str | None:
     """The arm without noise that is like this one; or one that is, but for how it is trained: what is best with noise
     is mostly not what is best without."""
     for training in (True, False):
-        setting = _setting(evidence, noisy, training)
+        setting = setting_of(evidence, noisy, training)
         for name in unprotected_arms(evidence):
-            if _setting(evidence, name, training) == setting:
+            if setting_of(evidence, name, training) == setting:
                 return name
     return None
 
 
-def same_setting(evidence: Evidence, first: str, second: str) -> bool:
-    return _setting(evidence, first) == _setting(evidence, second)
-
-
-def _setting(evidence: Evidence, name: str, training: bool = True) -> str:
+def setting_of(evidence: Evidence, name: str, training: bool = True) -> str:
     """All in which arms may differ except their protection, as one text. Without `training`, how they train as well."""
     arm = evidence.results["arms"][name]
     entries = [e for e in evidence.study.get("arms", []) if e.get("name", e.get("algorithm")) == arm["family"]]

@@ -25,7 +25,7 @@ from wardround.report.sections.privacy.private_arms import (
     epsilon_text,
     is_clipped,
     noisy_arms,
-    same_setting,
+    setting_of,
     spent_epsilon,
     unclipped_arms,
     unprotected_arms,
@@ -199,7 +199,7 @@ def cost_sentences(evidence: Evidence) -> list[str]:
         f"epsilon {epsilon_text(spent)}: {_cost(evidence, tests.get(name), name, rival)}" for spent, name in line.arms
     ]
     alike = "" if line.unprotected == rival else ", which differs in more than that"
-    if line.unprotected == rival and not same_setting(evidence, line.arms[0][1], rival):
+    if line.unprotected == rival and setting_of(evidence, line.arms[0][1]) != setting_of(evidence, rival):
         alike = ", which was trained with settings of its own"
     word, point = evidence.headline.word, evidence.headline.point
     tail = "" if evidence.results["privacy"]["guarantee"] else " Simulated noise: what it would cost, not a guarantee."
