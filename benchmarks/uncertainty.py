@@ -167,10 +167,10 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.metrics import auc
+    from wardround.evaluation.metrics import auc, metrics
     from wardround.evaluation.thresholds import best_threshold
     from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
-    from wardround.uncertainty.referral import refer, referral_curve, referral_cut
+    from wardround.uncertainty.referral import refer, referral_curves, referral_cut
 
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
     scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
@@ -179,10 +179,11 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
     cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
     cut = np.where(np.isnan(cut), 0.5, cut)
     doubt = {side: entropy_parts(about_threshold(one, cut)).total for side, one in p.items()}
-    curves = {
-        metric: referral_curve(label["test"], mean["test"], of_rows(doubt["test"]), metric, cut)
-        for metric in ("accuracy", "auc")
-    }
+
+    def figures(rows: np.ndarray) -> dict[str, float]:
+        return metrics(label["test"][rows], mean["test"][rows], cut)
+
+    curves = referral_curves(of_rows(doubt["test"]), figures, ("accuracy", "auc"))
     place = curves["accuracy"].shares.index(REFERRED)
     wrong = (mean["test"] >= cut) != (label["test"] == 1)
     rows = of_rows(doubt["test"])

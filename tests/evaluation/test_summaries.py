@@ -22,7 +22,7 @@ from wardround.evaluation.deployed_results import diverged_arms, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries.merged_summaries import Summaries, merge_summaries
+from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
 from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
 from wardround.study.schema import METRICS
@@ -71,7 +71,7 @@ def test_every_metric_without_ranks_is_that_of_the_predictions(run: wardround.St
     kept = full_lines(read(run, "predictions"))
     assert kept["site"].nunique() >= 3
     exact = Scores.of(kept)
-    told = Summaries.of(lines_of(kept, read(run, "groups")), exact.arms, exact.seeds)
+    told = gather_summaries(lines_of(kept, read(run, "groups")), exact.arms, exact.seeds)
     exact_places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     auc = METRICS.index("auc")
     for arm in exact.arms:
@@ -180,7 +180,7 @@ def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> No
         {**where, "seed": 1, "site": "south", **good},
         {**where, "seed": 2, "site": "south", **good},
     ]
-    told = Summaries.of(lines, ["fedavg"], [1, 2])
+    told = gather_summaries(lines, ["fedavg"], [1, 2])
     assert np.isnan(told.overall["fedavg"][0]).all()
     assert told.overall["fedavg"][1, 0] == 1
     assert np.isnan(told.by_site["fedavg"]["north"]).all()
@@ -457,7 +457,7 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
     score = np.clip(0.5 + 0.2 * (label - 0.5) + rng.normal(scale=0.3, size=400), 0, 1)
     for smallest, atol in ((1, 1e-12), (40, 0.06)):
         line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, smallest)}
-        told = Summaries.of([line], ["a"], [1]).decision_curve("a")
+        told = gather_summaries([line], ["a"], [1]).decision_curve("a")
         wanted = decision_curve(label, score)
         assert told is not None
         assert wanted is not None
@@ -470,7 +470,7 @@ def test_reliability_has_the_means_of_all_rows() -> None:
     rng = np.random.default_rng(5)
     label, score = rng.integers(0, 2, 300), rng.random(300)
     line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, SMALLEST)}
-    found = Summaries.of([line], ["a"], [1]).calibration("a")
+    found = gather_summaries([line], ["a"], [1]).calibration("a")
     assert found is not None
     bins = found["bins"]
     assert sum(part["rows"] for part in bins) == 300

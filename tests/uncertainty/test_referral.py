@@ -6,7 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround.core.errors import StudyError
-from wardround.uncertainty.referral import ReferralCurve, refer, referral_curve, referral_cut, referred_rows
+from wardround.evaluation.metrics import THRESHOLD, metrics
+from wardround.uncertainty.referral import SHARES, ReferralCurve, refer, referral_curves, referral_cut, referred_rows
+
+
+def referral_curve(
+    label: np.ndarray,
+    score: np.ndarray,
+    uncertainty: np.ndarray,
+    metric: str = "accuracy",
+    threshold: np.ndarray | float = THRESHOLD,
+    shares: tuple[float, ...] = SHARES,
+) -> ReferralCurve:
+    def figures(rows: np.ndarray) -> dict[str, float]:
+        return metrics(label[rows], score[rows], threshold)
+
+    return referral_curves(uncertainty, figures, (metric,), shares)[metric]
 
 
 def test_a_curve_by_hand() -> None:
@@ -71,8 +86,8 @@ def test_rows_with_findings_are_referred_as_a_whole() -> None:
 
 
 def test_a_figure_that_is_not_defined_is_left_out_of_the_area() -> None:
-    assert ReferralCurve("auc", (0.0, 0.5, 0.9), (0.6, 0.8, float("nan")), (10, 5, 1)).area == pytest.approx(0.7)
-    assert np.isnan(ReferralCurve("auc", (0.0,), (0.6,), (10,)).area)
+    assert ReferralCurve((0.0, 0.5, 0.9), (0.6, 0.8, float("nan")), (10, 5, 1)).area == pytest.approx(0.7)
+    assert np.isnan(ReferralCurve((0.0,), (0.6,), (10,)).area)
 
 
 def test_what_has_no_order_is_refused() -> None:

@@ -211,7 +211,7 @@ def test_how_common_findings_are(run: wardround.StudyRun) -> None:
 def test_curves_have_a_line_for_each_arm(evidence: Evidence) -> None:
     from wardround.report.sections import images
 
-    figure = images.losses(evidence)
+    figure = images._panels(evidence, images.LOSSES)
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["training loss", "validation loss", "test loss"]
     for axes, column in zip(figure.axes, images.LOSSES, strict=True):
