@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, show_either, show_lines, table_of
 
 if TYPE_CHECKING:
     from wardround.bundles.registry.bundle_differences import Difference
@@ -20,12 +20,8 @@ NOTHING = "–"
 
 
 def show_change(what: str, version: "Version", then: str | None) -> None:
-    out = console()
-    out.print(Text(what, style="bold"), soft_wrap=True)
-    out.print(Text(f"bundle  {version.id}"), soft_wrap=True)
-    out.print(Text(f"folder  {version.path}"), soft_wrap=True)
-    if then:
-        out.print(Text(f"next    {then}"), soft_wrap=True)
+    show_lines([what], "bold")
+    show_lines([f"bundle  {version.id}", f"folder  {version.path}", *([f"next    {then}"] if then else [])])
 
 
 def show_list(place: Path, rows: Sequence["Row"]) -> None:
@@ -33,52 +29,40 @@ def show_list(place: Path, rows: Sequence["Row"]) -> None:
     if not rows:
         out.print(Text(f"{place} has no bundles. Add one: wardround bundles add BUNDLE --registry {place}"))
         return
-    table = Table(title=Text(f"Bundles in {place}"), title_justify="left", title_style="bold")
-    for heading in ("name", "version", "in use", "made", "arm", "site", "seed", "at its site, all seeds"):
-        table.add_column(heading, justify="right" if heading in ("version", "seed") else "left")
-    before = None
+    lines, before = [], None
     for row in rows:
         origin = (row.made or "")[:10], row.arm or "", row.site or "", "" if row.seed is None else str(row.seed)
         figure = "" if row.metric is None else f"{row.metric} {_figure(row.mean, row.interval)}"
         if not row.as_added:
             figure = "changed: see wardround bundles verify"
         name = "" if row.name == before else row.name
-        table.add_row(*map(Text, (name, str(row.version), "yes" if row.in_use else "", *origin, figure)))
+        lines.append((name, str(row.version), "yes" if row.in_use else "", *origin, figure))
         before = row.name
-    out.print(table)
+    headings = ("name", "version", "in use", "made", "arm", "site", "seed", "at its site, all seeds")
+    out.print(table_of(headings, lines, ("version", "seed"), Text(f"Bundles in {place}")))
 
 
 def show_details(details: Mapping[str, Any]) -> None:
-    out = console()
-    label = f"{details['name']}@{details['version']}"
     use = "in use" if details["in_use"] == details["version"] else "not in use"
-    out.print(Text(f"{label}, {use}", style="bold"), soft_wrap=True)
-    out.print(Text(f"bundle  {details['bundle']['id']}"), soft_wrap=True)
-    out.print(Text(f"folder  {details['path']}"), soft_wrap=True)
-    table = Table(title="What was done with this name", title_justify="left", title_style="bold")
-    for heading in ("time", "event", "version", "by", "reason"):
-        table.add_column(heading)
-    for event in details["history"]:
-        cells = (event["time"][:19], event["event"], event["version"], event.get("by"), event.get("reason"))
-        table.add_row(*(Text(NOTHING if cell is None else str(cell)) for cell in cells))
-    out.print(table)
-    out.print()
-    out.print(Text(details["card"].rstrip()), soft_wrap=True)
+    show_lines([f"{details['name']}@{details['version']}, {use}"], "bold")
+    show_lines([f"bundle  {details['bundle']['id']}", f"folder  {details['path']}"])
+    headings = ("time", "event", "version", "by", "reason")
+    events = [{**event, "time": event["time"][:19]} for event in details["history"]]
+    rows = [[shown(event.get(heading)) for heading in headings] for event in events]
+    console().print(table_of(headings, rows, title="What was done with this name"))
+    show_lines(["", details["card"].rstrip()])
 
 
 def show_verified(place: Path, result: "Verified") -> None:
-    out = console()
-    for problem in result.problems:
-        out.print(Text(problem, style="red"), soft_wrap=True)
-    for left in result.leftovers:
-        words = f"{left} is left from an add that did not end. It counts for nothing, and the next add removes it."
-        out.print(Text(words, style="yellow"), soft_wrap=True)
+    show_lines(result.problems, "red")
+    unfinished = "is left from an add that did not end. It counts for nothing, and the next add removes it."
+    show_lines((f"{left} {unfinished}" for left in result.leftovers), "yellow")
     if result.problems:
-        out.print(Text(f"{place} is not what its log says."), soft_wrap=True)
+        show_lines([f"{place} is not what its log says."])
         return
-    out.print(Text(f"{place}: {result.versions} bundles, each as it was added; {result.entries} entries in the log"))
-    out.print(f"head {result.head}", soft_wrap=True)
-    out.print("Keep the head elsewhere: with --head it shows whether lines were cut off at the end.")
+    log = f"{result.entries} entries in the log"
+    console().print(Text(f"{place}: {result.versions} bundles, each as it was added; {log}"))
+    show_lines([f"head {result.head}", render.KEEP_HEAD])
 
 
 def show_differences(a: str, b: str, listed: Sequence["Difference"]) -> None:
@@ -150,11 +134,8 @@ def add(
     from wardround.bundles.registry.registry import Registry
 
     added = Registry(registry).add(bundle, name, by)
-    if json:
-        render.show_json(added)
-    else:
-        then = f"wardround bundles promote {added.label} --registry {registry}"
-        show_change(f"Added {added.label}", added, then)
+    then = f"wardround bundles promote {added.label} --registry {registry}"
+    show_either(json, added, show_change, f"Added {added.label}", added, then)
 
 
 @app.command("list")
@@ -163,10 +144,7 @@ def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
     from wardround.bundles.registry.registry import Registry, listing
 
     rows = listing(Registry(registry))
-    if json:
-        render.show_json(rows)
-    else:
-        show_list(registry, rows)
+    show_either(json, rows, show_list, registry, rows)
 
 
 @app.command("show")
@@ -175,10 +153,7 @@ def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     from wardround.bundles.registry.registry import Registry, details
 
     content = details(Registry(registry), name)
-    if json:
-        render.show_json(content)
-    else:
-        show_details(content)
+    show_either(json, content, show_details, content)
 
 
 @app.command("verify")
@@ -195,10 +170,7 @@ def verify(
     from wardround.core.errors import RunError
 
     result = Registry(registry).verify(name, head)
-    if json:
-        render.show_json(result)
-    else:
-        show_verified(registry, result)
+    show_either(json, result, show_verified, registry, result)
     if result.problems:
         raise typer.Exit(RunError.exit_code)
 
@@ -216,11 +188,9 @@ def diff(
 
     first, second = (Registry(registry).open(text) for text in (a, b))
     listed = differences(first, second)
-    if json:
-        ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
-        render.show_json({**ids, "same": first.id == second.id, "differences": listed})
-    else:
-        show_differences(a, b, listed)
+    ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
+    content = {**ids, "same": first.id == second.id, "differences": listed}
+    show_either(json, content, show_differences, a, b, listed)
 
 
 @app.command("promote")
@@ -235,11 +205,8 @@ def promote(
     from wardround.bundles.registry.registry import Registry
 
     chosen = Registry(registry).promote(name, by, reason)
-    if json:
-        render.show_json(chosen)
-    else:
-        place = registry / chosen.name
-        show_change(f"{chosen.label} is in use", chosen, f"wardround predict {place} DATA --out FILE")
+    then = f"wardround predict {registry / chosen.name} DATA --out FILE"
+    show_either(json, chosen, show_change, f"{chosen.label} is in use", chosen, then)
 
 
 @app.command("withdraw")
@@ -254,7 +221,4 @@ def withdraw(
     from wardround.bundles.registry.registry import Registry
 
     chosen = Registry(registry).withdraw(name, by, reason)
-    if json:
-        render.show_json(chosen)
-    else:
-        show_change(f"{chosen.label} is no longer in use", chosen, None)
+    show_either(json, chosen, show_change, f"{chosen.label} is no longer in use", chosen, None)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit
 
-from wardround.cli.rendering import INTERRUPTED, console, show_json, warn
+from wardround.cli.rendering import INTERRUPTED, OK, console, show_either, show_json, show_lines, table_of, warn
 
 if TYPE_CHECKING:
     from wardround.core.health import Condition
@@ -105,7 +105,7 @@ def service_lines(kind: str, name: str, as_json: bool) -> Callable[[str], None]:
         if as_json:
             show_json({kind: name, "time": now, "line": line}, compact=True)
         else:
-            console().print(Text(f"{now} {name}: {line}"), soft_wrap=True)
+            show_lines([f"{now} {name}: {line}"])
         sys.stdout.flush()
 
     return notice
@@ -130,20 +130,17 @@ def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, 
     from wardround.core.errors import CheckError
 
     passed = all(condition.ok for condition in conditions if condition.needed)
-    if as_json:
-        show_json({what: site, "ok": passed, "conditions": [vars(condition) for condition in conditions]})
-    else:
-        table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
-        for condition in conditions:
-            mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
-            table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.state))
-        out = console()
-        out.print(table)
-        for condition in conditions:
-            if not condition.ok:
-                out.print(Text(f"{condition.name}: {condition.remedy}"), soft_wrap=True)
+    content = {what: site, "ok": passed, "conditions": conditions}
+    show_either(as_json, content, _show_conditions, f"{site}: nothing was sent", conditions)
     if not passed:
         raise Exit(CheckError.exit_code)
+
+
+def _show_conditions(title: str, conditions: Sequence["Condition"]) -> None:
+    marks = {True: OK, False: Text("no", style="bold red")}
+    rows = [(marks[each.ok] if each.needed else "note", each.name, each.state) for each in conditions]
+    console().print(table_of(("", "what", "found"), rows, title=title))
+    show_lines(f"{each.name}: {each.remedy}" for each in conditions if not each.ok)
 
 
 def plain_lines(shown: bool) -> Callable[[str], None]:
@@ -156,8 +153,7 @@ def show_demo(demo: "Demo", as_json: bool) -> None:
     if as_json:
         equal = {"equal": None} if parity is None else _parity(parity)
         spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in demo.spent}
-        folder = None if demo.folder is None else str(demo.folder)
-        show_json({**equal, "spent": spent, "sites": list(demo.sites), "folder": folder})
+        show_json({**equal, "spent": spent, "sites": demo.sites, "folder": demo.folder})
         return
     out = console()
     out.print(f"{len(demo.sites)} hospitals in processes of their own, TLS and a key for each")
