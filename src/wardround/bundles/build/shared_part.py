@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 
 from wardround.bundles.build.assemble import plain_name
 from wardround.bundles.bundle import MISFITS, build_model, check_shapes
-from wardround.bundles.card.card import FIGURES, ranked_within
+from wardround.bundles.card.card import figures_over_sites, promises_of
 from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
@@ -227,34 +227,20 @@ def _trained_at(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dic
 
 def _figures(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
-    of_arm, variant = results["arms"][requested_arm], results["variants"][arm.variant]
-    metrics = {**of_arm["metrics"], **(ranked_within(of_arm) if of_arm["own_models"] else {})}
-    return {
-        "metrics": {name: metrics[name] for name in FIGURES},
-        "seeds": list(results["seeds"]),
-        "interval": {
-            "confidence": results["interval"]["confidence"],
-            "method": variant["method"],
-            "covers": variant["covers"],
-        },
-    }
+    metrics, interval = figures_over_sites(results, arm, requested_arm)
+    return {"metrics": metrics, "seeds": list(results["seeds"]), "interval": interval}
 
 
 def _privacy(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
     """What the study's own sites were promised and have spent."""
-    if not privacy or arm not in privacy["arms"]:
+    promises = promises_of(privacy, arm)
+    if privacy is None or promises is None:
         return None
-    of_arm = privacy["arms"][arm]
-    return {
-        "guarantee": privacy["guarantee"],
-        "example": of_arm["example"],
-        "site": of_arm["site"],
-        "secure_sum": of_arm["secure_sum"],
-        "spent": {
-            site: {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent}
-            for site, spent in of_arm["sites"].items()
-        },
+    spent = {
+        site: {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent}
+        for site, spent in privacy["arms"][arm]["sites"].items()
     }
+    return {**promises, "spent": spent}
 
 
 def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:

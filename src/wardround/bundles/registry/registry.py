@@ -23,7 +23,7 @@ from typing import Any
 
 from wardround.bundles.bundle import MISFITS, Bundle, load_bundle
 from wardround.bundles.registry.bundle_differences import headline
-from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, read_sealed
+from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, hashes_of, read_sealed
 from wardround.core.errors import BundleError, as_path, shown, suggest
 from wardround.runs.audit import BEGINNING, AuditLog, wrong_line
 from wardround.runs.audit import verify as verify_log
@@ -278,7 +278,7 @@ class Registry:
                 named, number = parse_name(name)
                 entry, unlogged, leftovers = self._entry(named), [], []
                 versions = list(entry.versions) if number is None else [self._version(entry, number)]
-            problems = [problem for version in versions for problem in self._differences(version)]
+            problems = [problem for version in versions for problem in self.differences(version)]
         return Verified(audit.entries, audit.head, len(versions), (*problems, *unlogged), tuple(leftovers))
 
     def history(self, name: str) -> list[dict[str, Any]]:
@@ -316,16 +316,14 @@ class Registry:
 
     def unchanged(self, version: Version) -> Version:
         """Refused where any file is not as it was added."""
-        differences = self._differences(version)
+        differences = self.differences(version)
         if differences:
             remedy = "Add the bundle anew from where it was made, as a new version."
             raise BundleError(version.label, f"is not as it was added: {'; '.join(differences)}", remedy)
         return version
 
-    def is_as_added(self, version: Version) -> bool:
-        return not self._differences(version)
-
-    def _differences(self, version: Version) -> list[str]:
+    def differences(self, version: Version) -> list[str]:
+        """From the files as they were added."""
         if version.path.is_symlink() or not version.path.is_dir():
             return [f"{version.label} is missing"]
         try:
@@ -335,7 +333,7 @@ class Registry:
         except BundleError as error:
             return [f"{version.label}: {error.problem}"]
         # a whole bundle that was put in its place is in order by itself, and not by the log
-        hashes = _hashes({ABOUT: as_text(about), **files})
+        hashes = hashes_of({ABOUT: as_text(about), **files})
         names = sorted({*hashes, *version.files})
         changed = [name for name in names if hashes.get(name) != version.files.get(name)]
         return [f"{version.label}: {name} is not the file that was added" for name in changed]
@@ -374,7 +372,7 @@ class Registry:
             for file, content in files.items():
                 _write_through(staged / file, content)
             os.rename(staged, target)
-            self._log(ADDED, name=name, version=number, bundle=bundle, files=_hashes(files), by=by or _user())
+            self._log(ADDED, name=name, version=number, bundle=bundle, files=hashes_of(files), by=by or _user())
         except OSError as error:
             raise _unwritable(target, error) from None
         finally:
@@ -465,10 +463,6 @@ def _unwritable(path: Path, error: OSError) -> BundleError:
     return BundleError(str(path), f"cannot be written ({error.strerror})", remedy)
 
 
-def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: sha256(files[name]).hexdigest() for name in sorted(files)}
-
-
 def _write_through(path: Path, content: bytes) -> None:
     """To the disk itself: the log must not name a bundle that a power cut has emptied."""
     with path.open("wb") as file:
@@ -507,7 +501,7 @@ class Row:
 def listing(registry: Registry) -> tuple[Row, ...]:
     """By name and version."""
     return tuple(
-        _row(version, entry.in_use == version.version, registry.is_as_added(version))
+        _row(version, entry.in_use == version.version, not registry.differences(version))
         for entry in registry.entries().values()
         for version in entry.versions
     )
