@@ -74,11 +74,12 @@ def table_of(
     right: Container[str] = (),
     title: str | Text | None = None,
     title_style: str | None = "bold",
+    no_wrap: bool = False,
 ) -> Table:
     """`right` names the columns that are aligned there."""
     table = Table(title=title, title_justify="left", title_style=title_style)
     for column in columns:
-        table.add_column(Text(column), justify="right" if column in right else "left")
+        table.add_column(Text(column), justify="right" if column in right else "left", no_wrap=no_wrap)
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table

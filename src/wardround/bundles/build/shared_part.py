@@ -16,9 +16,9 @@ from typing import Any, Unpack
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
-from wardround.bundles.build.assemble import plain_name
+from wardround.bundles.build.assemble import plain_name, serialized
 from wardround.bundles.bundle import MISFITS, build_model, check_shapes
 from wardround.bundles.card.card import figures_over_sites, promises_of
 from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
@@ -96,7 +96,7 @@ def make_shared(
         refuse_existing(as_path(out, "--out"))
     part = part_of_run(run, arm, seed, **members)
     target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
-    weights = _serialized(part.leaves)
+    weights = serialized(part.leaves)
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
@@ -145,7 +145,7 @@ def part_of_run(
     _refuse_no_adapter(trained, arm, len(_classes(results)), members.get("models"))
     about = _about(folder, study, results, trained, arm, chosen_seed)
     leaves = _shared_leaves(folder, trained.name, chosen_seed)
-    sealed = json.loads(seal(about, {WEIGHTS: _serialized(leaves)}))
+    sealed = json.loads(seal(about, {WEIGHTS: serialized(leaves)}))
     part = SharedPart(folder.path, sealed, leaves, members.get("models"))
     try:
         _refuse_misfit(part)
@@ -251,10 +251,6 @@ def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
         problem = f"its model of {arm} with seed {seed} cannot be read ({type(error).__name__})"
         raise RunError(str(folder.path), problem, "Run the study again with --again.") from None
     return {name.removeprefix(BROADCAST): leaf for name, leaf in leaves.items() if name.startswith(BROADCAST)}
-
-
-def _serialized(leaves: Tree) -> bytes:
-    return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()})
 
 
 def _refuse_misfit(part: SharedPart) -> None:

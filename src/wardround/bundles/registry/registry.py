@@ -278,7 +278,7 @@ class Registry:
                 named, number = parse_name(name)
                 entry, unlogged, leftovers = self._entry(named), [], []
                 versions = list(entry.versions) if number is None else [self._version(entry, number)]
-            problems = [problem for version in versions for problem in self.differences(version)]
+            problems = [problem for version in versions for problem in self._differences(version)]
         return Verified(audit.entries, audit.head, len(versions), (*problems, *unlogged), tuple(leftovers))
 
     def history(self, name: str) -> list[dict[str, Any]]:
@@ -316,14 +316,16 @@ class Registry:
 
     def unchanged(self, version: Version) -> Version:
         """Refused where any file is not as it was added."""
-        differences = self.differences(version)
+        differences = self._differences(version)
         if differences:
             remedy = "Add the bundle anew from where it was made, as a new version."
             raise BundleError(version.label, f"is not as it was added: {'; '.join(differences)}", remedy)
         return version
 
-    def differences(self, version: Version) -> list[str]:
-        """From the files as they were added."""
+    def is_as_added(self, version: Version) -> bool:
+        return not self._differences(version)
+
+    def _differences(self, version: Version) -> list[str]:
         if version.path.is_symlink() or not version.path.is_dir():
             return [f"{version.label} is missing"]
         try:
@@ -478,30 +480,10 @@ def _user() -> str:
         return "unknown"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One version. What bundle.json holds is None where that file is not as it was added, or does not have it."""
-
-    name: str
-    version: int
-    in_use: bool
-    id: str
-    added: str
-    as_added: bool  # every file
-    made: str | None = None
-    study: str | None = None
-    arm: str | None = None
-    site: str | None = None
-    seed: int | None = None
-    metric: str | None = None
-    mean: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-def listing(registry: Registry) -> tuple[Row, ...]:
+def listing(registry: Registry) -> tuple[dict[str, Any], ...]:
     """By name and version."""
     return tuple(
-        _row(version, entry.in_use == version.version, not registry.differences(version))
+        _row(version, entry.in_use == version.version, registry.is_as_added(version))
         for entry in registry.entries().values()
         for version in entry.versions
     )
@@ -526,18 +508,27 @@ def details(registry: Registry, name: str) -> dict[str, Any]:
     }
 
 
-def _row(version: Version, in_use: bool, as_added: bool) -> Row:
-    row = Row(version.name, version.version, in_use, version.id, version.added, as_added)
+def _row(version: Version, in_use: bool, as_added: bool) -> dict[str, Any]:
+    """What bundle.json holds is None where that file is not as it was added, or does not have it."""
+    row = {
+        "name": version.name,
+        "version": version.version,
+        "in_use": in_use,
+        "id": version.id,
+        "added": version.added,
+        "as_added": as_added,  # every file
+        **dict.fromkeys(("made", "study", "arm", "site", "seed", "metric", "mean", "interval")),
+    }
     path = version.path / ABOUT
     content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
     if sha256(content).hexdigest() != version.files.get(ABOUT):
-        return replace(row, as_added=False)
+        return {**row, "as_added": False}
     try:
         about = json.loads(content)
-        metric, mean, interval = headline(about) or (None, None, None)
+        figure = dict(zip(("metric", "mean", "interval"), headline(about) or (), strict=False))
         texts = {"made": about["made"], "study": about["study"]["name"], "arm": about["arm"], "site": about["site"]}
         if not all(isinstance(text, str) for text in texts.values()):
             return row
-        return replace(row, **texts, seed=int(about["seed"]), metric=metric, mean=mean, interval=interval)
+        return {**row, **texts, "seed": int(about["seed"]), **figure}
     except MISFITS:  # a bundle that another version let in must not hide the others
         return row

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.rendering import stderr_console
+from wardround.cli.rendering import show_lines, stderr_console
 
 if TYPE_CHECKING:
     from wardround.bundles import Progress, Summary
@@ -62,16 +62,18 @@ def quiet_when_nobody_reads() -> Iterator[None]:
 def show_summary(summary: "Summary", out: str) -> None:
     console, where = stderr_console(), "standard output" if out == "-" else out
     speed = f"{summary.rows / summary.seconds:,.0f} rows per second"
-    console.print(Text(f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}"))
-    console.print(Text("Predicted: " + ", ".join(f"{name} {count:,}" for name, count in summary.predicted.items())))
-    for party, count in summary.absent.items():
-        if count:
-            console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
+    predicted = ", ".join(f"{name} {count:,}" for name, count in summary.predicted.items())
+    absent = {party: f"{count:,} {_rows(count)}" for party, count in summary.absent.items() if count}
+    lines = [
+        f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}",
+        f"Predicted: {predicted}",
+        *(f"A stand-in took the place of {party} in {rows} (column `absent`)." for party, rows in absent.items()),
+    ]
+    show_lines(lines, out=console)
     _show_reasons(console, summary)
-    for name in summary.empty:
-        console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
+    show_lines((f"{name!r} is empty in every row." for name in summary.empty), "yellow", console)
     if summary.gaps:
-        console.print(Text(f"Gaps were filled, as in training, in {summary.gaps:,} {_rows(summary.gaps)}."))
+        show_lines([f"Gaps were filled, as in training, in {summary.gaps:,} {_rows(summary.gaps)}."], out=console)
 
 
 def _show_reasons(console: Console, summary: "Summary") -> None:
@@ -84,7 +86,7 @@ def _show_reasons(console: Console, summary: "Summary") -> None:
         console.print(Text(f"{refer}, because (column `why`):" if because else f"{refer}."))
     elif because:
         console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
-    render.show_lines(because, "yellow", console)
+    show_lines(because, "yellow", console)
     if not any((summary.out_of_distribution, summary.new_gaps, summary.unseen, summary.outside, summary.unscored)):
         console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
 

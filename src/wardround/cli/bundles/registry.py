@@ -14,7 +14,7 @@ from wardround.cli.rendering import console, show_either, show_lines, table_of
 
 if TYPE_CHECKING:
     from wardround.bundles.registry.bundle_differences import Difference
-    from wardround.bundles.registry.registry import Row, Verified, Version
+    from wardround.bundles.registry.registry import Registry, Verified, Version
 
 NOTHING = "–"
 
@@ -24,20 +24,21 @@ def show_change(what: str, version: "Version", then: str | None) -> None:
     show_lines([f"bundle  {version.id}", f"folder  {version.path}", *([f"next    {then}"] if then else [])])
 
 
-def show_list(place: Path, rows: Sequence["Row"]) -> None:
+def show_list(place: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     out = console()
     if not rows:
         out.print(Text(f"{place} has no bundles. Add one: wardround bundles add BUNDLE --registry {place}"))
         return
     lines, before = [], None
     for row in rows:
-        origin = (row.made or "")[:10], row.arm or "", row.site or "", "" if row.seed is None else str(row.seed)
-        figure = "" if row.metric is None else f"{row.metric} {_figure(row.mean, row.interval)}"
-        if not row.as_added:
+        seed = "" if row["seed"] is None else str(row["seed"])
+        origin = ((row["made"] or "")[:10], row["arm"] or "", row["site"] or "", seed)
+        figure = "" if row["metric"] is None else f"{row['metric']} {_figure(row['mean'], row['interval'])}"
+        if not row["as_added"]:
             figure = "changed: see wardround bundles verify"
-        name = "" if row.name == before else row.name
-        lines.append((name, str(row.version), "yes" if row.in_use else "", *origin, figure))
-        before = row.name
+        name = "" if row["name"] == before else row["name"]
+        lines.append((name, str(row["version"]), "yes" if row["in_use"] else "", *origin, figure))
+        before = row["name"]
     headings = ("name", "version", "in use", "made", "arm", "site", "seed", "at its site, all seeds")
     out.print(table_of(headings, lines, ("version", "seed"), Text(f"Bundles in {place}")))
 
@@ -120,6 +121,12 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Wh
 REGISTRY = Path("registry")
 
 
+def _open(place: Path) -> "Registry":
+    from wardround.bundles.registry.registry import Registry
+
+    return Registry(place)
+
+
 @app.command("add")
 def add(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that `wardround bundle` has made.")],
@@ -131,9 +138,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
-    from wardround.bundles.registry.registry import Registry
-
-    added = Registry(registry).add(bundle, name, by)
+    added = _open(registry).add(bundle, name, by)
     then = f"wardround bundles promote {added.label} --registry {registry}"
     show_either(json, added, show_change, f"Added {added.label}", added, then)
 
@@ -141,18 +146,18 @@ def add(
 @app.command("list")
 def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
     """List names and versions, which is in use, and how good each was at its site."""
-    from wardround.bundles.registry.registry import Registry, listing
+    from wardround.bundles.registry.registry import listing
 
-    rows = listing(Registry(registry))
+    rows = listing(_open(registry))
     show_either(json, rows, show_list, registry, rows)
 
 
 @app.command("show")
 def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     """Show all about one bundle: its card, its files, and what was done with it."""
-    from wardround.bundles.registry.registry import Registry, details
+    from wardround.bundles.registry.registry import details
 
-    content = details(Registry(registry), name)
+    content = details(_open(registry), name)
     show_either(json, content, show_details, content)
 
 
@@ -166,10 +171,9 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check the log, every bundle's hashes, and that the folder holds what the log says. Exit code 6 if not."""
-    from wardround.bundles.registry.registry import Registry
     from wardround.core.errors import RunError
 
-    result = Registry(registry).verify(name, head)
+    result = _open(registry).verify(name, head)
     show_either(json, result, show_verified, registry, result)
     if result.problems:
         raise typer.Exit(RunError.exit_code)
@@ -184,9 +188,8 @@ def diff(
 ) -> None:
     """Show in what two bundles differ: origin, model, columns, decision, weights, figures, privacy."""
     from wardround.bundles.registry.bundle_differences import differences
-    from wardround.bundles.registry.registry import Registry
 
-    first, second = (Registry(registry).open(text) for text in (a, b))
+    first, second = (_open(registry).open(text) for text in (a, b))
     listed = differences(first, second)
     ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
     content = {**ids, "same": first.id == second.id, "differences": listed}
@@ -202,9 +205,7 @@ def promote(
     json: Json = False,
 ) -> None:
     """Put one version to use, in place of the one before. A bundle that was changed is refused."""
-    from wardround.bundles.registry.registry import Registry
-
-    chosen = Registry(registry).promote(name, by, reason)
+    chosen = _open(registry).promote(name, by, reason)
     then = f"wardround predict {registry / chosen.name} DATA --out FILE"
     show_either(json, chosen, show_change, f"{chosen.label} is in use", chosen, then)
 
@@ -218,7 +219,5 @@ def withdraw(
     json: Json = False,
 ) -> None:
     """Take the version in use out of use. It stays in the registry."""
-    from wardround.bundles.registry.registry import Registry
-
-    chosen = Registry(registry).withdraw(name, by, reason)
+    chosen = _open(registry).withdraw(name, by, reason)
     show_either(json, chosen, show_change, f"{chosen.label} is no longer in use", chosen, None)

@@ -97,20 +97,6 @@ def stopped(folder: Path) -> Exception:
     return Exit(INTERRUPTED)
 
 
-def service_lines(kind: str, name: str, as_json: bool) -> Callable[[str], None]:
-    """Shows one line per event, with the time, as in a service's log. `kind` is site or region."""
-
-    def notice(line: str) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        if as_json:
-            show_json({kind: name, "time": now, "line": line}, compact=True)
-        else:
-            show_lines([f"{now} {name}: {line}"])
-        sys.stdout.flush()
-
-    return notice
-
-
 @contextmanager
 def ends_on_request() -> Iterator[None]:
     """Treat SIGTERM, with which a service is stopped, as Ctrl-C."""
@@ -123,6 +109,25 @@ def ends_on_request() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def taking_part(kind: str, name: str, state: Path, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Shows one line per event, with the time, as in a service's log, until it is stopped. `kind` is site or region."""
+
+    def notice(line: str) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        if as_json:
+            show_json({kind: name, "time": now, "line": line}, compact=True)
+        else:
+            show_lines([f"{now} {name}: {line}"])
+        sys.stdout.flush()
+
+    try:
+        with ends_on_request():
+            yield notice
+    except KeyboardInterrupt:
+        notice(f"stopped; what this {kind} knows is in {state}, and the same command goes on from there")
 
 
 def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, what: str = "site") -> None:

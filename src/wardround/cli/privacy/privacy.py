@@ -54,18 +54,16 @@ def show_plan(study: "Study", planned: Sequence["Planned"], plain_plan: Mapping[
             format_epsilon(row.epsilon_target),
         )
     out.print(table)
-    out.print(ADJACENCY, soft_wrap=True)
-    for site, row in plain_plan["total"].items():
-        out.print(
-            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: "
-            f"epsilon {format_epsilon(row['epsilon'], '.2f')} "
-            f"(replace {format_epsilon(row['epsilon_replace'], '.2f')}) at delta {row['delta']:g}, "
-            "with the first seed's numbers of rows.",
-            soft_wrap=True,
-            markup=False,
-        )
-    if plain_plan["exposure"] is not None:
-        out.print(exposure_text(plain_plan["exposure"]), soft_wrap=True, markup=False)
+    exposure = plain_plan["exposure"]
+    show_lines([ADJACENCY])
+    show_lines(
+        f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: "
+        f"epsilon {format_epsilon(row['epsilon'], '.2f')} "
+        f"(replace {format_epsilon(row['epsilon_replace'], '.2f')}) at delta {row['delta']:g}, "
+        "with the first seed's numbers of rows."
+        for site, row in plain_plan["total"].items()
+    )
+    show_lines([] if exposure is None else [exposure_text(exposure)])
     out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
 
 

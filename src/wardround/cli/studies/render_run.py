@@ -26,8 +26,9 @@ SHOWN = {
     "specificity": "spec.",
     "brier": "Brier",
 }
-OF_FINDINGS = {name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity")}
-OF_FINDINGS |= {"brier": "Brier"}
+OF_FINDINGS = {
+    name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
+}
 SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 MOST_NOTICES = 6
 MOST_ARMS = 40
@@ -147,13 +148,7 @@ def _report_table(table: "ReportTable") -> Table:
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """An arm and its figures in each row."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("arm", no_wrap=True)
-    for column in columns:
-        table.add_column(Text(column), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return table_of(("arm", *columns), rows, columns, title, no_wrap=True)
 
 
 def _metric_table(evidence: "Evidence") -> Table:
