@@ -93,13 +93,13 @@ def test_the_file_says_what_it_is_and_nothing_of_this_machine(
 
 
 def test_rows_to_try_are_many_random_and_extreme() -> None:
-    rows = trial_rows(3)
+    rows = trial_rows((3,))
     assert len(rows) == 1 + 2 * RANDOM_ROWS + 6 * 3 + 6
     assert RANDOM_ROWS >= 1000
     assert not rows[0].any()
     assert [100.0, 0.0, 0.0] in rows.tolist()
     assert [-100.0, -100.0, -100.0] in rows.tolist()
-    assert np.array_equal(rows, trial_rows(3))
+    assert np.array_equal(rows, trial_rows((3,)))
 
 
 @dataclass(frozen=True)

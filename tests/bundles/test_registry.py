@@ -457,9 +457,9 @@ def test_a_changed_bundle_in_use_is_called_changed_and_not_in_order(registry: Re
 
 @pytest.mark.parametrize("file", ["bundle.json", "card.md", "weights.safetensors"])
 def test_a_list_marks_what_was_changed(file: str, registry: Registry) -> None:
-    assert [row.as_added for row in listing(registry)] == [True, True, True]
+    assert [row["as_added"] for row in listing(registry)] == [True, True, True]
     changed_byte(registry.path / "heart" / "2" / file)
-    assert [(row.name, row.version, row.as_added) for row in listing(registry)] == [
+    assert [(row["name"], row["version"], row["as_added"]) for row in listing(registry)] == [
         ("heart", 1, True),
         ("heart", 2, False),
         ("lung", 1, True),
@@ -474,12 +474,12 @@ def test_one_odd_bundle_does_not_hide_the_others(tmp_path: Path) -> None:
     for number, odd in enumerate(told):
         registry.add(write_bundle(tmp_path / f"odd-{number}", **odd), "odd")
     rows = listing(registry)
-    assert [(row.name, row.version, row.as_added) for row in rows] == [
+    assert [(row["name"], row["version"], row["as_added"]) for row in rows] == [
         ("good", 1, True),
         *(("odd", number, True) for number in range(1, 6)),
     ]
-    assert (rows[0].site, rows[0].seed) == ("north", 1)
-    assert all(row.made is None for row in rows[1:])
+    assert (rows[0]["site"], rows[0]["seed"]) == ("north", 1)
+    assert all(row["made"] is None for row in rows[1:])
 
 
 def test_a_registry_that_may_only_be_read_can_be_verified_and_used(

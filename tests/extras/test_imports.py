@@ -131,7 +131,7 @@ def test_doctor_says_what_each_extra_is_for(
     found = {one.name: one for one in examine_extras()}
     assert found["onnx"].missing == ("onnxruntime",)
     assert [one.name for one in found.values() if not one.installed] == ["onnx"]
-    render.show_extras(list(found.values()))
+    render.show_machine([], list(found.values()))
     shown = capsys.readouterr().out
     assert "Run `pip install 'wardround[onnx]'`." in shown
     for name, purpose in extras.EXTRAS.items():
