@@ -133,7 +133,9 @@ class VerticalPlan(DeployedPlan):
         return () if prepared is None else (len(prepared[1].names),)
 
     def agree(self, shapes: Mapping[Key, Shapes]) -> None:
-        """Once it is known how much every party gives."""
+        """Once it is known how much every party gives. What was made for other sizes is forgotten."""
+        self.sites_of.cache_clear()
+        self.model_of.cache_clear()
         self.shapes = dict(shapes)
         self.agreed = {kind: Agreed((1,)) for kind in shapes}
 
