@@ -6,7 +6,7 @@ The values are written as plain data; floats survive JSON to the last bit.
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -147,47 +147,35 @@ def refuse_outlier(values: Mapping[str, Any], problem: Callable[[str, str], str]
     raise disagreement(problems, remedy)
 
 
-Step = TypeVar("Step")
 Answers = dict[str, Message]
 OWN_COLUMNS = (1,)  # placeholder for the shape of rows that only their site knows; no shared weight depends on it
 
 
-class FactSource(Protocol):
-    """Facts by site, or by region for all of its sites."""
-
-    def contributors(self, arm: Arm) -> list[str]:
-        """The sites or regions whose training rows determine the preparation of an arm."""
-
-    def facts(self, name: str, kind: Key) -> Facts: ...
-
-    def present(self, kind: Key) -> list[Sequence[bool]]:
-        """For every participant, whether each column has a value."""
-
-    def train_rows(self, name: str) -> int:
-        """The largest number of training rows in any arm."""
-
-    def trains(self, name: str, kind: Key) -> bool:
-        """Whether sums over training rows are requested."""
-
-
 @dataclass(frozen=True)
 class SiteFacts:
+    """Facts by site. Those of regions, each for all of its sites, are asked for the same."""
+
     plan: DeployedPlan
-    known: Mapping[str, Mapping[Key, Facts]]  # by site and set of rows
+    known: Mapping[str, Mapping[Key, Any]]  # by site and set of rows
 
     def contributors(self, arm: Arm) -> list[str]:
+        """Those whose training rows determine the preparation of an arm."""
         return members_of(arm, self.plan.sites)
 
     def facts(self, name: str, kind: Key) -> Facts:
-        return self.known[name][self.plan.rows_of(kind)]
+        facts: Facts = self.known[name][self.plan.rows_of(kind)]
+        return facts
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
+        """For every participant, whether each column has a value."""
         return [self.facts(name, kind).present for name in self.known]
 
     def train_rows(self, name: str) -> int:
+        """The largest number of training rows in any arm."""
         return most_train_rows(self.plan, [name])
 
     def trains(self, name: str, kind: Key) -> bool:
+        """Whether sums over training rows are requested."""
         return True
 
 
@@ -226,7 +214,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
 
 
 def agree_on_layouts(
-    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, facts: FactSource, ask: Any, run: str
+    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, facts: SiteFacts, ask: Any, run: str
 ) -> Generator[Any, None, Message]:
     """The message `prepare`: the columns of each kind of arm, and values that some sites take from others."""
     body: dict[str, Any] = {"run": run, "columns": _column_payload(columns), "layouts": []}
@@ -303,7 +291,7 @@ def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
 
 
 def _choose_layouts(
-    plan: DeployedPlan, columns: Sequence[Column], facts: FactSource, body: dict[str, Any]
+    plan: DeployedPlan, columns: Sequence[Column], facts: SiteFacts, body: dict[str, Any]
 ) -> tuple[list[Layout | None], list[dict[str, list[Any]]]]:
     """By kind of arm: its layout, None where each site has its own columns; and the columns that some site lacks.
 
@@ -330,7 +318,7 @@ def _choose_layouts(
 
 
 def _ask_for_fill_values(
-    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
+    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: SiteFacts, body: Mapping[str, Any], ask: Any
 ) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
     if not any(request["numbers"] or request["categories"] for request in requests):
@@ -351,7 +339,7 @@ def _fill_values(
     plan: DeployedPlan,
     layouts: Sequence[Layout | None],
     fill_values: Mapping[str, Sequence[FillValues]],
-    facts: FactSource,
+    facts: SiteFacts,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -366,7 +354,7 @@ def _fill_values(
 
 
 def _scales(
-    plan: DeployedPlan, body: Mapping[str, Any], commons: list[Common | None], facts: FactSource, ask: Any
+    plan: DeployedPlan, body: Mapping[str, Any], commons: list[Common | None], facts: SiteFacts, ask: Any
 ) -> Generator[Any, None, list[Common | None]]:
     arms = [plan.study.arm(name) for name, _ in plan.kinds]
     if not any(arm.preparation.scale == "federated" for arm in arms):

@@ -52,7 +52,6 @@ from wardround.deployment.common.waves import (
     model_hashes,
     models_for,
     read_state,
-    same_for_all_sites,
     scored_records,
     tasks,
     train_message,
@@ -351,7 +350,7 @@ class Coordinator(SecureSumming):
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
                 continue
             sealed[site] = self.sealed(whole, site, tensor_bytes(tensors))
-            if same_for_all_sites(trials, chosen):
+            if not any(trials[number].algorithm.personal for number in chosen):  # the same for all sites
                 packed[key] = sealed[site]
         return sealed
 

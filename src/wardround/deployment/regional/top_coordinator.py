@@ -32,6 +32,7 @@ from wardround.deployment.common.schema_agreement import (
     Answers,
     Disagreement,
     Federation,
+    SiteFacts,
     agree_on_layouts,
     common_classes,
     common_columns,
@@ -289,9 +290,7 @@ class CoordinatorOfAll(Coordinator):
 
 
 @dataclass(frozen=True)
-class FactsOfRegions:
-    plan: DeployedPlan
-    known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+class FactsOfRegions(SiteFacts):
     hospitals: Mapping[str, Sequence[str]]  # of each region
 
     def contributors(self, arm: Arm) -> list[str]:

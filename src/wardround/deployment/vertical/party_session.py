@@ -53,7 +53,8 @@ from wardround.deployment.vertical.patient_matching import (
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.privacy.psi.patient_ids import Patients
-from wardround.protocol.messages import Signer, Verifier, tensor_bytes
+from wardround.privacy.signatures import Signer, Verifier
+from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions

@@ -22,6 +22,7 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.balance import class_weights
 from wardround.deployment.common.spool import is_finite
+from wardround.deployment.common.update_checks import by_number
 from wardround.deployment.flat.site_session import Body
 from wardround.deployment.vertical.party_session import STEP, PartySession
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
@@ -315,9 +316,9 @@ class Wave:
             problem = "what it held after the last block is gone, without which it cannot go on to the same model"
             raise DeployError(self.session.site, problem, "Restore the folder `state` from a backup, or begin anew.")
         leaves, metadata = read_leaves(path)
+        own = by_number(leaves)
         for place, local in self.trials.items():
-            own = {n.removeprefix(f"{place}/"): leaf for n, leaf in leaves.items() if n.startswith(f"{place}/")}
-            local.restore(step, tree.unflatten(own), metadata["trials"][str(place)])
+            local.restore(step, tree.unflatten(own.get(place, {})), metadata["trials"][str(place)])
         self.step = step
 
     def _path(self, step: int) -> Path:
