@@ -213,9 +213,8 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     node = connection_of(here, site)
     grid = ReconnectingGrid(lambda: connection)
 
-    class Known:
-        def look(self) -> Mapping[str, Standing]:
-            return {site: Standing(node, True, "now")}
+    def look() -> Mapping[str, Standing]:
+        return {site: Standing(node, True, "now")}
 
     run = next(
         one["detail"]["run"] for one in entries(here.site(site).state / "audit.jsonl") if one["event"] == "joined"
@@ -225,7 +224,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
         seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(certificates.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
-    answers = [_first(GridTransport(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
+    answers = [_first(GridTransport(grid, look).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
     [number] = grid.push_messages([FlowerMessage(RecordDict({}), node, "query", ttl=600.0)])  # is no message at all
     while not (replies := list(grid.pull_messages([number]))):
         pass

@@ -13,7 +13,8 @@ from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.regional.region_handler import OwnSites, RegionWork
+from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.region_session import RegionalCoordinator
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.runs.catalog import load_study
@@ -76,7 +77,11 @@ class Hierarchy:
         sites = self.regions[region]
         keys = {site: public(site) for site in sites}
         signer = key(f"{region} as coordinator")
-        own = OwnSites(sites, self.transports[region], signer, keys, lambda: self.revoked)
+
+        def own(folder: RunFolder) -> RegionalCoordinator:
+            ends = self.transports[region], signer, keys
+            return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+
         state = self.folder / "regions" / region
         return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
 

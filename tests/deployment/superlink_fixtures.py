@@ -20,8 +20,8 @@ def made_linked(folder: Path) -> Any:
     kit = CoordinatorKit.load(
         provision(federation_fixtures.study(), federation_fixtures.SITES, folder / "kits", port=free_port("127.0.0.1"))
     )
-    keys = {site: read_public_key(pem, site).public for site, pem in kit.public_keys.items()}
-    return SuperLink("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
+    keys = {site: read_public_key(pem, site) for site, pem in kit.public_keys.items()}
+    return SuperLink(kit, "127.0.0.1", keys)
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
 
     stopped, said = threading.Event(), list[str]()
     key = read_key(folder / "kits" / "sites" / site / "site.key").private
-    address = f"{linked.host}:{linked.port}"
-    loop = SiteLoop(address, linked.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
+    address = f"{linked.host}:{linked.kit.port}"
+    loop = SiteLoop(address, linked.kit.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:

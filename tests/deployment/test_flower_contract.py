@@ -156,7 +156,7 @@ def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
 
     from wardround.deployment.flower.adapter import SiteConnection
 
-    address, ca = f"{linked.host}:{linked.port}", linked.ca.read_bytes()
+    address, ca = f"{linked.host}:{linked.kit.port}", linked.kit.ca.read_bytes()
     died = SiteConnection(address, ca, key, None)
     died.stopped.set()
     died.client.close()
@@ -177,7 +177,7 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
     from wardround.deployment.flower.site_loop import client_app
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    connection = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    connection = SiteConnection(f"{linked.host}:{linked.kit.port}", linked.kit.ca.read_bytes(), key, None)
     (folder / "south-connection").write_text(str(connection.number))
     answers, began = transport.ask({"south": MESSAGE, "north": MESSAGE}), time.monotonic()
     while (message := connection.receive()) is None:

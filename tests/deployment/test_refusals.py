@@ -19,6 +19,7 @@ from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal
+from wardround.deployment.common.schema_agreement import Disagreement, refuse_outlier
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
@@ -212,6 +213,31 @@ def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) ->
     with pytest.raises(DeployError, match="has images where alder has a table") as stopped:
         federation(content, tmp_path, sources, known_sources=KNOWN).run()
     assert stopped.value.where == "cedar"
+
+
+def told(site: str, other: str) -> str:
+    return f"is not as {other}"
+
+
+@pytest.mark.parametrize(
+    ("values", "leaving"),
+    [
+        ([1, 1], {}),
+        ([1, 2, 1], {"b": "is not as a"}),
+        ([2, 1, 1], {"a": "is not as b"}),
+        ([1, 2], {"b": "is not as a", "a": "is not as b"}),
+        ([1, 2, 1, 2], {"b": "is not as a", "a": "is not as b", "c": "is not as b", "d": "is not as a"}),
+        ([1, 2, 3], {"b": "is not as a", "a": "is not as b", "c": "is not as b"}),
+    ],
+)
+def test_without_a_majority_nobody_is_believed(values: list[int], leaving: dict[str, str]) -> None:
+    """Else whoever comes first could put the others out of the run."""
+    found = {}
+    try:
+        refuse_outlier(dict(zip("abcd", values, strict=False)), told, "Settle it.")
+    except Disagreement as error:
+        found = {notice.site: notice.details["reason"] for notice in error.notices}
+    assert found == leaving
 
 
 def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:

@@ -229,14 +229,26 @@ class WhereAllAreNeeded:
 
 
 class WhereSomeMayLeave(WhereAllAreNeeded):
-    """The quorum allows that one leaves: the run ends as if the sender had failed at that question."""
+    """The quorum allows that one leaves: the run ends as if the sender had failed at that question.
+
+    Somebody else may leave where nobody can say who is right, and the sender is named then too. A share that is sealed
+    can be seen by its receiver alone, which does not go on with it: the run ends as if the receiver had failed. And
+    where the two hospitals of a region contradict each other, the run ends as if their region had failed.
+    """
 
     def __init__(self, honest: Honest, sender: str, place: Place, tmp: Path, failed: Mutation) -> None:
         super().__init__(honest, sender, place, tmp)
-        self.without = self.fresh()
-        ended = self.without.run(lying(failed, self.given, place, []))
-        assert ended.error is None, ended.error
-        assert named(sender, ended)
+        self.failed = failed
+        self.runs: dict[str, Network] = {}  # those in which somebody failed
+        self.run_without(sender, place)
+
+    def run_without(self, name: str, place: Place) -> Network:
+        if name not in self.runs:
+            self.runs[name] = self.fresh()
+            ended = self.runs[name].run(lying(self.failed, self.honest.given(name, place), place, []))
+            assert ended.error is None, ended.error
+            assert named(name, ended)
+        return self.runs[name]
 
     def try_all(self, mutations: Sequence[Mutation]) -> Tried:
         for mutation in mutations:
@@ -248,17 +260,38 @@ class WhereSomeMayLeave(WhereAllAreNeeded):
     def judged(self, network: Network, ended: Ended, mutation: Mutation) -> list[str]:
         if ended.error is not None and not isinstance(ended.error, WardroundError):
             return [f"raises {_short(ended.error)}"]
+        both = named(self.sender, ended) and any(named(name, ended) for name in self.given.others)
         if ended.error is not None:
             # where hospitals contradict each other nobody knows who is right: it stops, and both are named
-            both = named(self.sender, ended) and any(named(name, ended) for name in self.given.others)
             return [] if self.place[0] == "hello" and both else [f"stops the run: {_short(ended.error)}"]
-        if not named(self.sender, ended):
+        gone = who_left(network.results())
+        if not gone:
             return super().judged(network, ended, mutation)
         self.tried.refused += 1
-        found = same_but_for_reasons(network.results(), self.without.results())
-        if network.summaries() != self.without.summaries():
+        without = self.runs[self.sender]
+        region = network.asker[self.sender].removesuffix(" as coordinator")
+        if mutation.expect == "sealed" and len(gone) == 1:
+            without = self.run_without(min(gone), self.next_place("train"))
+        elif self.place[0] == "hello" and both and set(REGIONS.get(region, ())) == gone:
+            without = self.run_without(region, self.place)
+        found = [*texts_are_plain(ended)]
+        if not named(self.sender, ended):
+            found.append(f"does not name {self.sender}")
+        if gone != who_left(without.results()):
+            found.append(f"{', '.join(sorted(gone))} left")
+        found += same_but_for_reasons(network.results(), without.results())
+        if network.summaries() != without.summaries():
             found.append("summaries differ from a run in which it failed")
-        return [*texts_are_plain(ended), *found]
+        return found
+
+    def next_place(self, kind: str) -> Place:
+        """Of the question of this kind that comes next after the hostile answer."""
+        places = [place_of(question) for _, question, _ in self.honest.carried]
+        return next(place for place in places[places.index(self.place) :] if place[0] == kind)
+
+
+def who_left(results: dict[str, Any]) -> set[str]:
+    return {name for name, told in results["participation"].items() if told["reason"] is not None}
 
 
 def _came_to_nothing(ended: Ended) -> bool:
