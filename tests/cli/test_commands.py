@@ -148,8 +148,8 @@ def test_doctor_finds_this_machine_fit() -> None:
 
 
 def test_run_again_shows_the_complete_run(tmp_path: Path) -> None:
-    small = ("--set", "training.rounds=1", "--set", "evaluation.seeds.count=2", "--no-report")
-    arguments = ("run", "heart-fedprox", "--quick", *small, "--out", tmp_path)
+    small = ("--set", "training.rounds=1", "--no-report")
+    arguments = ("run", write_hospitals(tmp_path), *small, "--out", tmp_path / "runs")
     first, second = as_json(*arguments), as_json(*arguments)
     assert (first["fresh"], second["fresh"]) == (True, False)
     assert first["results"] == second["results"]
