@@ -157,10 +157,11 @@ def hospitals(
     hosts: Sequence[str] = ("127.0.0.1",),
     others: Sequence[str] = (),
     unapproved: Sequence[str] = (),
+    own: Sequence[str] = HEART,
 ) -> Iterator[Hospitals]:
-    """Kits for the four heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
+    """Kits for the heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
     study, families = load_study(document)
-    sites = (*HEART, *others)
+    sites = (*own, *others)
     network = Hospitals(study, families, folder / "kits", hosts[0], free_port(hosts[0]), sites)
     provision(study, sites, network.folder, hosts, network.port)
     for name in sites:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -296,28 +296,29 @@ def of_another_arm(tensors: Tree) -> Tree:
     return {**tensors, "9/params/weight": tensors["0/params/weight"].clone()}
 
 
+CHANGES = (wider, of_one_number, more_precise, with_another_leaf, without_a_leaf, without_any, of_another_arm)
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-@pytest.mark.parametrize(
-    "change", [wider, of_one_number, more_precise, with_another_leaf, without_a_leaf, without_any, of_another_arm]
-)
-def test_a_model_that_the_approved_study_does_not_have_is_refused(
-    change: Callable[[Tree], Tree], kind: str, tmp_path: Path
-) -> None:
+def test_a_model_that_the_approved_study_does_not_have_is_refused(kind: str, tmp_path: Path) -> None:
     network = begin(tmp_path)
-    answers: list[Sealed] = []
+    answers: dict[str, Sealed] = {}
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == kind and site == "birch" and not answers:
             message = open_sealed(sealed, public("coordinator"), "coordinator")
-            other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
-            answers.append(network.transport.sites["birch"].answer(other))
+            for change in CHANGES:
+                other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
+                answers[change.__name__] = network.transport.sites["birch"].answer(other)
         return True
 
     network.transport.before = before
     network.run()
-    assert kind_of(answers[0]) == "failed"
-    assert reason_in(body_of(answers[0])) == "sent another model than the study that was approved here has"
-    assert not answers[0].tensors
+    assert len(answers) == len(CHANGES)
+    for change, answer in answers.items():
+        assert kind_of(answer) == "failed", change
+        assert reason_in(body_of(answer)) == "sent another model than the study that was approved here has", change
+        assert not answer.tensors, change
     assert network.folder.complete  # and the right question was answered after it
 
 

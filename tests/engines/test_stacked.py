@@ -26,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "hidden": [6], "dropout": 0.3},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
-LONG = ("some, late", "some, dropped", "momentum")  # with networks; the other model has them in every run
+LONG = ("some, late", "some, dropped", "momentum", "adam")  # with networks; the other model has them in every run
 
 
 def study(

@@ -367,7 +367,11 @@ def with_other_values(records: Records, rows: np.ndarray) -> Records:
     return replace(records, features=changed)
 
 
-@pytest.mark.parametrize("selection", [AT_CLEVELAND, {"on": "validation"}], ids=["site", "validation"])
+@pytest.mark.parametrize(
+    "selection",
+    [AT_CLEVELAND, pytest.param({"on": "validation"}, marks=pytest.mark.slow)],
+    ids=["site", "validation"],
+)
 def test_other_values_of_test_rows_lead_to_the_same_choice(
     selection: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

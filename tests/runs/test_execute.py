@@ -275,6 +275,7 @@ def test_images_run_through_the_same_path(tmp_path: Path) -> None:
     assert list(columns)[-4:] == ["label", "score_low", "score_mid", "score_high"]
 
 
+@pytest.mark.slow
 def test_three_lines_from_a_notebook_work_in_a_fresh_process(tmp_path: Path) -> None:
     code = """
 import wardround

@@ -15,6 +15,7 @@ import torch
 import wardround
 from tests.evaluation.finding_predictions import by_scikit_learn, macro_by_scikit_learn
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.algorithms import ALGORITHMS
 from wardround.runs import checkpoint
 from wardround.runs.execute import StudyRun, execute
@@ -90,7 +91,7 @@ def same(expected: dict[str, float]) -> Any:
     return pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", represented(ARMS, by=["fedavg"]))
 def test_every_figure_can_be_computed_from_saved_predictions(run: StudyRun, arm: str) -> None:
     from sklearn import metrics as sk
 
@@ -116,7 +117,7 @@ def test_every_figure_can_be_computed_from_saved_predictions(run: StudyRun, arm:
     assert content["left_out"] == [name for f, name in enumerate(told.names) if not told.label[:, f].any()]
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", represented(ARMS, by=["local"]))
 def test_subgroups_are_those_of_the_rows_patients(run: StudyRun, arm: str) -> None:
     told, cuts = Told(run, arm), Told(run, arm, "validation").thresholds()
     groups = pd.read_parquet(run.folder / "groups.parquet").set_index("row").loc[told.table["row"]]

@@ -48,6 +48,7 @@ MANY: dict[str, Any] = {
 LONG_NAMES: dict[str, Any] = {
     **FIFTY,
     "name": "long",
+    "training": {**FIFTY["training"], "rounds": 2, "local_epochs": 1},
     "topology": {
         **FIFTY["topology"],
         "regions": {
@@ -76,9 +77,10 @@ STUDIES = {
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
+def studies(ways_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
     out = tmp_path_factory.mktemp("runs")
-    return {name: read_evidence(RunFolder(_run(raw, out))) for name, raw in STUDIES.items()}
+    folders = {name: ways_folder if raw is WAYS else _run(raw, out) for name, raw in STUDIES.items()}
+    return {name: read_evidence(RunFolder(folder)) for name, folder in folders.items()}
 
 
 def _run(raw: dict[str, Any], out: Path) -> Path:
