@@ -22,13 +22,13 @@ def no_report_contradicts_its_intervals() -> Iterator[None]:
     from wardround.report import build
     from wardround.runs.folder import RunFolder
 
-    made = build._build
+    original = build._build
 
-    @wraps(made)
+    @wraps(original)
     def checked(folder: RunFolder, workers: int) -> Path:
-        page = made(folder, workers)
-        found = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))
-        assert not found, "\n".join(found[:10])
+        page = original(folder, workers)
+        problems = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))
+        assert not problems, "\n".join(problems[:10])
         return page
 
     with pytest.MonkeyPatch.context() as patch:

@@ -284,12 +284,12 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
 
 
 def test_a_shipped_study_is_copied_with_its_files_and_runs_there(tmp_path: Path) -> None:
-    made = as_json("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")["study"]
+    copied_study = as_json("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")["study"]
     names = {
         path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*") if path.is_file()
     }
     assert {"csv-hospitals.toml", "files/csv-hospitals/north.csv", "files/csv-hospitals/south.csv"} <= names
-    assert as_json("check", made)["notices"] is not None
+    assert as_json("check", copied_study)["notices"] is not None
     again = wardround("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")
     assert again.returncode != 0
     assert "is there already" in again.stderr

@@ -39,8 +39,8 @@ def kind_of(sealed: Sealed) -> str:
 
 
 def body_of(sealed: Sealed) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(sealed.head)["body"]
-    return found
+    body: dict[str, Any] = orjson.loads(sealed.head)["body"]
+    return body
 
 
 def reason_in(body: Mapping[str, Any]) -> str:

@@ -124,19 +124,19 @@ def hierarchy(
 def assert_same_regions(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """All but AUC to single precision, accuracy and rows to the last bit; AUC within what the deployment says."""
     assert list(theirs) == list(ours)
-    for region, told in theirs.items():
-        assert set(told) == set(ours[region])
-        assert told["sites"] == ours[region]["sites"]
-        assert told["test"] == ours[region]["test"]
+    for region, figures in theirs.items():
+        assert set(figures) == set(ours[region])
+        assert figures["sites"] == ours[region]["sites"]
+        assert figures["test"] == ours[region]["test"]
         for kind in ("regional", "global"):
-            here, there = told["metrics"][kind], ours[region]["metrics"][kind]
+            here, there = figures["metrics"][kind], ours[region]["metrics"][kind]
             assert here["accuracy"] == there["accuracy"], (region, kind)
             for metric in FROM_COUNTS:
                 assert here[metric]["mean"] == pytest.approx(there[metric]["mean"], rel=1e-6), (region, kind, metric)
                 assert here[metric]["seeds"] == there[metric]["seeds"]
             off = abs(here["auc"]["mean"] - there["auc"]["mean"])
-            assert off <= told["auc_error_bound"][kind] + 1e-12, (region, kind)
-        assert told["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
-        assert told["difference"]["brier"]["interval"] == pytest.approx(
+            assert off <= figures["auc_error_bound"][kind] + 1e-12, (region, kind)
+        assert figures["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
+        assert figures["difference"]["brier"]["interval"] == pytest.approx(
             ours[region]["difference"]["brier"]["interval"], abs=1e-6
         )

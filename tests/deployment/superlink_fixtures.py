@@ -29,10 +29,10 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
     """A site in a thread, as `wardround join` runs it."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
-    stopped, said = threading.Event(), list[str]()
+    stopped, messages = threading.Event(), list[str]()
     key = read_key(folder / "kits" / "sites" / site / "site.key").private
     address = f"{linked.host}:{linked.kit.port}"
-    loop = SiteLoop(address, linked.kit.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
+    loop = SiteLoop(address, linked.kit.ca, key, answer, folder / f"{site}-connection", messages.append, stopped.is_set)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -40,7 +40,7 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
     finally:
         stopped.set()
         thread.join(60)
-    assert not thread.is_alive(), said
+    assert not thread.is_alive(), messages
 
 
 def echo(sealed: Sealed) -> Sealed:
@@ -49,8 +49,8 @@ def echo(sealed: Sealed) -> Sealed:
 
 def ask(transport: Transport, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
     until = time.monotonic() + 120
-    found: dict[str, Sealed] = {}
+    answers: dict[str, Sealed] = {}
     for got in transport.ask(dict(messages)):
-        found |= dict([got]) if got else {}
+        answers |= dict([got]) if got else {}
         assert time.monotonic() < until, "no answer came"
-    return found
+    return answers

@@ -82,16 +82,18 @@ def test_a_study_across_hospitals_that_is_stopped_and_goes_on(tmp_path: Path) ->
 def check_says_ok(here: Hospitals) -> None:
     check = here.join(FIRST, "--check", "--json")
     assert check.ended() == 0, check.said
-    found = json.loads(check.said)
-    assert found["ok"]
-    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["conditions"]}
+    report = json.loads(check.said)
+    assert report["ok"]
+    assert {"data", "approval", "policy", "rows", "connection"} <= {
+        condition["name"] for condition in report["conditions"]
+    }
     assert not (here.site(FIRST).state / "audit.jsonl").exists()
 
 
 def check_sends_nothing(here: Hospitals) -> None:
     """A listener with the coordinator's own certificate hears a handshake, and then not one byte."""
     with listener(CoordinatorKit.load(here.kit), here.host) as heard:
-        assert {one.name for one in preflight(here.site(FIRST)) if not one.ok} == set()
+        assert {condition.name for condition in preflight(here.site(FIRST)) if not condition.ok} == set()
     assert heard == [b""]
 
 

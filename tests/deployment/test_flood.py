@@ -140,7 +140,9 @@ def test_500_strangers_neither_fill_the_memory_nor_delay_a_study(sources: int, t
         assert here.parity().equal
         rounds = ends_of_rounds(log)
         lengths = [(end - begin).total_seconds() for begin, end in rounds]
-        meanwhile = [one for one, (begin, end) in zip(lengths, rounds, strict=True) if begin < over and end > began]
+        meanwhile = [
+            length for length, (begin, end) in zip(lengths, rounds, strict=True) if begin < over and end > began
+        ]
         calm = median(lengths)
         assert sum(meanwhile) - len(meanwhile) * calm < calm, (meanwhile, lengths)
 
@@ -148,7 +150,7 @@ def test_500_strangers_neither_fill_the_memory_nor_delay_a_study(sources: int, t
 def ends_of_rounds(log: Path) -> list[tuple[datetime, datetime]]:
     """Of each round but the first: the end of the one before, and its own."""
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    closed = [datetime.fromisoformat(one["time"]) for one in entries if one["event"] == "round closed"]
+    closed = [datetime.fromisoformat(entry["time"]) for entry in entries if entry["event"] == "round closed"]
     return list(pairwise(closed))
 
 

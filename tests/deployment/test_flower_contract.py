@@ -25,9 +25,9 @@ PACKAGE = Path(flower.__file__).parent
 MESSAGE = Sealed(b"head", b"tensors", b"signature")
 
 
-@pytest.mark.parametrize("found", ["1.40.0", "1.41.1", "2.0.0", None])
-def test_another_version_is_refused(found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "installed", {"flwr": found}.__getitem__)
+@pytest.mark.parametrize("installed_version", ["1.40.0", "1.41.1", "2.0.0", None])
+def test_another_version_is_refused(installed_version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "installed", {"flwr": installed_version}.__getitem__)
     with pytest.raises(MachineError, match=r"pip install 'wardround\[deploy\]'"):
         flower.check_version()
 

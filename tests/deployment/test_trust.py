@@ -68,8 +68,8 @@ def test_a_certificate_of_another_authority_is_refused_before_anything_is_sent(t
     _, own = certificates.new_authority("study", 2)
     (tmp_path / "ca.pem").write_bytes(certificates.certificate_pem(own))
     with OtherAuthority(tmp_path).coordinates() as (address, heard):
-        said = attempt_to_join(address, tmp_path / "ca.pem", certificates.new_key(), tmp_path)
-    assert said == "the coordinator's certificate is not of this study's authority, or not for this address"
+        message = attempt_to_join(address, tmp_path / "ca.pem", certificates.new_key(), tmp_path)
+    assert message == "the coordinator's certificate is not of this study's authority, or not for this address"
     assert heard == []
     assert IMPOSTOR in address
 
@@ -128,8 +128,8 @@ def request(signed: datetime, by: ec.EllipticCurvePrivateKey = NORTH, path: str 
 
 
 def with_header(scope: Scope, name: str, value: bytes | None) -> Scope:
-    kept = [(one, old) for one, old in scope["headers"] if one != name.encode()]
-    return {**scope, "headers": kept + ([] if value is None else [(name.encode(), value)])}
+    headers = [(header, old) for header, old in scope["headers"] if header != name.encode()]
+    return {**scope, "headers": headers + ([] if value is None else [(name.encode(), value)])}
 
 
 def test_a_head_is_good_once(heads: SignedHeads, clock: Clock) -> None:
@@ -174,8 +174,8 @@ def test_a_coordinators_clock_that_is_set_back_makes_no_old_head_new(heads: Sign
     late = unused.pop()
     for minutes in range(-60, 1, 5):
         clock.now = NOON + timedelta(minutes=minutes)
-        assert {heads.judge(one).status for one in used} == {401}
-        assert {heads.judge(one).status for one in unused[:-1]} == {401}
+        assert {heads.judge(head).status for head in used} == {401}
+        assert {heads.judge(head).status for head in unused[:-1]} == {401}
     assert not heads.judge(late).status  # its time is good, and it was not used
 
 
@@ -347,11 +347,11 @@ def cuts(content: bytes) -> Iterator[bytes]:
 def is_noticed(kit: Path, damaged: Path) -> bool:
     """By `join --check` or by `join` itself, in words; anything but a WardroundError would be a defect."""
     try:
-        found = joining.preflight(SiteFile.load(kit))
+        conditions = joining.preflight(SiteFile.load(kit))
         joining.join_studies(SiteFile.load(kit), lambda line: None, stop=lambda: True)
     except WardroundError as error:
         return bool(error.remedy)
-    return any(not one.ok and str(damaged) in one.state for one in found)
+    return any(not condition.ok and str(damaged) in condition.state for condition in conditions)
 
 
 def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, mon
         kit = here.folder / "sites" / "va"
         harmless = {"site.pub"}  # for others
         needed = {"ca.pem", "coordinator.pub", "site.key", "site.toml", "va.pub"}
-        for path in sorted(one for one in kit.rglob("*") if one.is_file()):
+        for path in sorted(file for file in kit.rglob("*") if file.is_file()):
             whole, noticed = path.read_bytes(), []
             for content in cuts(whole):
                 path.write_bytes(content)

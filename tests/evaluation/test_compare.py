@@ -28,10 +28,10 @@ def compare_arms(
     scores: Scores, arms: Sequence[str], resampling: Resampling, within: bool = False, reference: str = "reference"
 ) -> list[Any]:
     """As a study has them that has no other comparisons: the pairs are one family in each metric."""
-    found = compare.compare_arms(scores, arms, reference, resampling, within)
+    comparisons = compare.compare_arms(scores, arms, reference, resampling, within)
     for metric in COMPARED:
-        correct([test for test in found if test["metric"] == metric])
-    return [test | {"sentence": sentence(test)} for test in found]
+        correct([test for test in comparisons if test["metric"] == metric])
+    return [test | {"sentence": sentence(test)} for test in comparisons]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def predictions() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def tests(predictions: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    found = compare_arms(Scores.of(predictions), ARMS, CORRECTED)
-    assert len(found) == len(ARMS) * len(COMPARED)
-    return {(test["arm"], test["metric"]): test for test in found}
+    comparisons = compare_arms(Scores.of(predictions), ARMS, CORRECTED)
+    assert len(comparisons) == len(ARMS) * len(COMPARED)
+    return {(test["arm"], test["metric"]): test for test in comparisons}
 
 
 def by_scikit_learn(part: pd.DataFrame, metric: str) -> float:
@@ -201,7 +201,7 @@ def test_a_seed_in_which_either_arm_diverged_counts_for_neither(predictions: pd.
     lost |= (predictions["arm"] == "reference") & (predictions["seed"] == 1)
     broken = predictions.assign(score=predictions["score"].mask(lost))
     whole = predictions[predictions["seed"] > 1]
-    ours, theirs = (compare_arms(Scores.of(one), ARMS[:1], CORRECTED) for one in (broken, whole))
+    ours, theirs = (compare_arms(Scores.of(table), ARMS[:1], CORRECTED) for table in (broken, whole))
     for test, expected in zip(ours, theirs, strict=True):
         assert test["seeds"] == SEEDS - 2
         for key in ("difference", "p_value", "p_value_paired", "p_value_independent", "interval", "effect"):
@@ -210,9 +210,9 @@ def test_a_seed_in_which_either_arm_diverged_counts_for_neither(predictions: pd.
 
 def test_an_arm_without_figures_is_no_member_of_the_family(predictions: pd.DataFrame) -> None:
     broken = predictions.assign(score=predictions["score"].mask(predictions["arm"] == "alike"))
-    found = compare_arms(Scores.of(broken), ARMS, CORRECTED)
+    comparisons = compare_arms(Scores.of(broken), ARMS, CORRECTED)
     for metric in COMPARED:
-        better, alike, worse = (test for test in found if test["metric"] == metric)
+        better, alike, worse = (test for test in comparisons if test["metric"] == metric)
         assert alike["p_value"] is alike["p_value_holm"] is alike["interval"] is alike["bootstrap"] is None
         assert alike["seeds"] == 0
         assert "cannot be compared with reference" in alike["sentence"]
@@ -268,8 +268,10 @@ def test_nearly_equal_arms_are_compared_without_a_word_of_numpy(predictions: pd.
 
 
 def test_arms_that_are_always_right_and_always_wrong_have_no_spread_and_no_nan() -> None:
-    made = with_accuracy({(arm, seed, "north"): (hits, 20) for arm, hits in (("a", 20), ("b", 0)) for seed in range(4)})
-    tests = compare_arms(Scores.of(made), ["a"], CORRECTED, reference="b")
+    table = with_accuracy(
+        {(arm, seed, "north"): (hits, 20) for arm, hits in (("a", 20), ("b", 0)) for seed in range(4)}
+    )
+    tests = compare_arms(Scores.of(table), ["a"], CORRECTED, reference="b")
     assert holds_no_nan(tests)
     accuracy = tests[0]
     # one figure with every new split says nothing of how it varies, however large it is
@@ -293,8 +295,8 @@ def test_a_rounding_error_that_is_the_same_with_every_seed_is_no_difference() ->
 
 
 def test_one_seed_gives_a_difference_and_nothing_else() -> None:
-    made = with_accuracy({("a", 1, "north"): (18, 20), ("b", 1, "north"): (16, 20)})
-    tests = compare_arms(Scores.of(made), ["a"], CORRECTED, reference="b")
+    table = with_accuracy({("a", 1, "north"): (18, 20), ("b", 1, "north"): (16, 20)})
+    tests = compare_arms(Scores.of(table), ["a"], CORRECTED, reference="b")
     assert holds_no_nan(tests)
     for test in tests:
         for key in ("interval", "p_value", "p_value_paired", "p_value_independent", "p_value_holm"):
@@ -339,7 +341,7 @@ def compared(metric: str, difference: float, interval: tuple[float, float], comp
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("comparison", "expected"),
     [
         (
             compared("accuracy", 0.0123, (0.004, 0.02)),
@@ -369,8 +371,8 @@ def compared(metric: str, difference: float, interval: tuple[float, float], comp
     ],
     ids=["better", "worse", "brier falls", "loss rises", "no evidence", "of several"],
 )
-def test_a_sentence_says_which_way_by_how_much_and_how_surely(made: dict[str, Any], expected: str) -> None:
-    assert sentence(made) == expected
+def test_a_sentence_says_which_way_by_how_much_and_how_surely(comparison: dict[str, Any], expected: str) -> None:
+    assert sentence(comparison) == expected
 
 
 def test_the_auc_of_sites_own_models_is_compared_within_sites() -> None:

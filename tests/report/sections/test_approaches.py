@@ -104,11 +104,12 @@ def test_each_way_is_told_of_once(evidence: Evidence) -> None:
 
 def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: Evidence) -> None:
     attack = deepcopy(dict(evidence.attack or {}))
-    for name, found in attack["membership"].items():
-        found["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
-    told = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
+    for name, entry in attack["membership"].items():
+        entry["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
+    changed_evidence = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
     assert any(
-        "better than by guessing in pooled; in local, fedavg" in sentence for sentence in approach_sentences(told)
+        "better than by guessing in pooled; in local, fedavg" in sentence
+        for sentence in approach_sentences(changed_evidence)
     )
 
 

@@ -42,9 +42,9 @@ STUDY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = wardround.run_study(STUDY, tmp_path_factory.mktemp("runs")).folder
-    wardround.build_report(made)
-    return made
+    run_folder = wardround.run_study(STUDY, tmp_path_factory.mktemp("runs")).folder
+    wardround.build_report(run_folder)
+    return run_folder
 
 
 @pytest.fixture(scope="module")
