@@ -57,10 +57,10 @@ def measure(work: Work, contender: str, data: Path, repeats: int) -> Measured | 
     peer = contender in PEERS
     if not most or (peer and (not python_of(contender).exists() or work.name.startswith(("W2", "W5")))):
         return None
-    found = [_run(contender, data, most) for _ in range(1 if peer else repeats)]
-    per_round = statistics.median(statistics.median(one["seconds"][1:]) / one.get("runs", 1) for one in found)
-    megabytes = max(one["megabytes"] for one in found)
-    return Measured(work.name, contender, per_round, found[0]["accuracy"], megabytes)
+    runs = [_run(contender, data, most) for _ in range(1 if peer else repeats)]
+    per_round = statistics.median(statistics.median(run["seconds"][1:]) / run.get("runs", 1) for run in runs)
+    megabytes = max(run["megabytes"] for run in runs)
+    return Measured(work.name, contender, per_round, runs[0]["accuracy"], megabytes)
 
 
 def _run(contender: str, data: Path, most: int) -> Any:
@@ -77,20 +77,20 @@ def _run(contender: str, data: Path, most: int) -> Any:
 
 def tables(measured: list[Measured]) -> Iterator[Table]:
     for name, work in WORKS.items():
-        rows = [one for one in measured if one.work == name]
+        rows = [measurement for measurement in measured if measurement.work == name]
         if not rows:
             continue
-        best = min(one.per_round for one in rows if one.contender in ("stacked", "serial"))
+        best = min(measurement.per_round for measurement in rows if measurement.contender in ("stacked", "serial"))
         table = Table(title=f"{name}: {work.title}", title_justify="left")
         for heading in ("contender", "ms per round", "times ours", "accuracy", "peak MB"):
             table.add_column(heading, justify="left" if heading == "contender" else "right")
-        for one in rows:
+        for measurement in rows:
             table.add_row(
-                one.contender,
-                f"{1000 * one.per_round:.2f}",
-                f"{one.per_round / best:.1f}",
-                f"{one.accuracy:.3f}",
-                f"{one.megabytes:.0f}",
+                measurement.contender,
+                f"{1000 * measurement.per_round:.2f}",
+                f"{measurement.per_round / best:.1f}",
+                f"{measurement.accuracy:.3f}",
+                f"{measurement.megabytes:.0f}",
             )
         yield table
 
@@ -112,14 +112,14 @@ def main() -> None:
             write_data(work, data)
             for contender in options.contenders.split(","):
                 try:
-                    one = measure(work, contender, data, options.repeats)
+                    measurement = measure(work, contender, data, options.repeats)
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
                     if contender not in PEERS:
                         raise
                     out.print(f"{contender} failed on {work.name}: {str(error).splitlines()[0]}")
                     continue
-                if one is not None:
-                    measured.append(one)
+                if measurement is not None:
+                    measured.append(measurement)
     for table in tables(measured):
         out.print(table)
     absent = [peer for peer in PEERS if not python_of(peer).exists()]
@@ -128,7 +128,9 @@ def main() -> None:
     shares = profile_stack(WORKS["W1"])
     out.print("Where a stacked W1 round goes: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
     if options.json:
-        options.json.write_text(json.dumps({"measured": [vars(one) for one in measured], "profile": shares}, indent=2))
+        options.json.write_text(
+            json.dumps({"measured": [vars(measurement) for measurement in measured], "profile": shares}, indent=2)
+        )
 
 
 if __name__ == "__main__":

@@ -44,20 +44,20 @@ def newcomer(name: str, folder: Path, repeats: int, epochs: int | None) -> tuple
     file = folder / f"{name}.toml"
     file.write_text(f'name = "{name}"\n\n[data]\nsource = "heart"\nhospitals = ["{name}"]\n', encoding="utf-8")
     began = time.perf_counter()
-    found = adapt(shared, file, out=folder / f"adapted-{name}", repeats=repeats, epochs=epochs)
-    return dict(found.results), time.perf_counter() - began
+    adaptation = adapt(shared, file, out=folder / f"adapted-{name}", repeats=repeats, epochs=epochs)
+    return dict(adaptation.results), time.perf_counter() - began
 
 
-def lines(found: dict[str, Any]) -> list[list[str]]:
-    made = []
-    for one in found["fractions"]:
-        line = [found["hospital"], f"{100 * one['fraction']:.0f} %", f"{one['rows']['mean']:.0f}"]
+def lines(results: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for entry in results["fractions"]:
+        line = [results["hospital"], f"{100 * entry['fraction']:.0f} %", f"{entry['rows']['mean']:.0f}"]
         for metric in METRICS:
-            low, high = one["difference"][metric]["interval"]
-            line.append(f"{one['adapted'][metric]['mean']:.3f} / {one['alone'][metric]['mean']:.3f}")
-            line.append(f"{one['difference'][metric]['difference']:+.3f} ({low:+.3f} to {high:+.3f})")
-        made.append(line)
-    return made
+            low, high = entry["difference"][metric]["interval"]
+            line.append(f"{entry['adapted'][metric]['mean']:.3f} / {entry['alone'][metric]['mean']:.3f}")
+            line.append(f"{entry['difference'][metric]['difference']:+.3f} ({low:+.3f} to {high:+.3f})")
+        rows.append(line)
+    return rows
 
 
 def main() -> None:
@@ -73,13 +73,13 @@ def main() -> None:
     everything = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in HOSPITALS:
-            found, seconds = newcomer(name, Path(folder), asked.repeats, asked.epochs)
-            everything[name] = found
-            for line in lines(found):
+            results, seconds = newcomer(name, Path(folder), asked.repeats, asked.epochs)
+            everything[name] = results
+            for line in lines(results):
                 table.add_row(*line)
             table.add_section()
-            out.print(f"{name}: {found['epochs']} epochs, {len(found['seeds'])} repeats, {seconds:.0f} s")
-            for left in found["left_out"]:
+            out.print(f"{name}: {results['epochs']} epochs, {len(results['seeds'])} repeats, {seconds:.0f} s")
+            for left in results["left_out"]:
                 out.print(f"{name}: {100 * left['fraction']:.0f} % left out: {left['why']}")
     out.print(table)
     if asked.json is not None:

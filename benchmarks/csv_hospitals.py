@@ -84,7 +84,7 @@ def hospital(name: str) -> dict[str, list[str]]:
     male, female = ("m", "f") if name == "north" else ("male", "female")
     common = {
         "age": _rounded(rows["age"]),
-        "sex": [male if one else female for one in rows["male"]],
+        "sex": [male if value else female for value in rows["male"]],
         "heart_rate": _rounded(rows["heart_rate"]),
         "temperature": _with_gaps(_rounded(rows["temperature"], 1), 0.05, rng),
         "systolic": _with_gaps(_rounded(rows["systolic"]), 0.04, rng),
@@ -95,7 +95,7 @@ def hospital(name: str) -> dict[str, list[str]]:
     if name == "north":
         return {
             "patient_id": [f"N{who:04d}" for who in rows["who"]],
-            "admitted": [one.isoformat() for one in day],
+            "admitted": [value.isoformat() for value in day],
             **common,
             "crp": _with_gaps(_rounded(rows["crp"], 1), 0.08, rng),
             "creatinine": _rounded(np.exp(0.05 - 0.35 * rows["kidneys"]), 2),
@@ -106,11 +106,11 @@ def hospital(name: str) -> dict[str, list[str]]:
     graded = ["low" if crp < 15 else "raised" if crp < 60 else "high" for crp in rows["crp"]]
     return {
         "case": [f"S-{who:04d}" for who in rows["who"]],
-        "admission_date": [one.strftime("%d.%m.%Y") for one in day],
+        "admission_date": [value.strftime("%d.%m.%Y") for value in day],
         **{name: [cell.replace(".", ",") for cell in cells] for name, cells in common.items()},
         "crp": _with_gaps(graded, 0.06, rng),
         "egfr": _with_gaps(_rounded((85 + 22 * rows["kidneys"]).clip(6, 140)), 0.05, rng),
-        "diabetes": ["yes" if one else "no" for one in rng.random(count) < 0.25],
+        "diabetes": ["yes" if value else "no" for value in rng.random(count) < 0.25],
         "triage": _rounded((3 - 0.6 * rows["severity"] + rng.normal(0, 0.7, count)).round().clip(1, 5)),
         "alive_at_30_days": ["0" if dead else "1" for dead in rows["dead"]],
     }

@@ -94,13 +94,15 @@ def megabytes(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return 0.0
-    found = re.search(r"VmRSS:\s+(\d+)", status)
-    return int(found[1]) / 1024 if found else 0.0
+    memory_match = re.search(r"VmRSS:\s+(\d+)", status)
+    return int(memory_match[1]) / 1024 if memory_match else 0.0
 
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+        return [
+            int(child_pid) for child_pid in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+        ]
     except OSError:
         return []
 
@@ -240,8 +242,8 @@ def compare(name: str, rounds: int) -> None:
 
 def memory(rounds: int = 100) -> None:
     with TemporaryDirectory(prefix="wardround-bench-") as temporary:
-        found = ours(MODELS["14 parameters"], rounds, Path(temporary) / "ours")["memory"]
-    for what, line in found.items():
+        usage = ours(MODELS["14 parameters"], rounds, Path(temporary) / "ours")["memory"]
+    for what, line in usage.items():
         early, late = statistics.median(line[5:15]), statistics.median(line[-10:])
         print(f"{what}, {rounds} rounds: {early:,.1f} MB after 10, {late:,.1f} MB in the end ({late - early:+.1f} MB)")
 

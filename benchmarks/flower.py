@@ -71,8 +71,8 @@ def main() -> None:
     module = network(work)
     module.load_state_dict(trained)
     seconds = [after - before for before, after in pairwise(marks)]
-    found = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": peak_megabytes()}
-    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+    figures = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": peak_megabytes()}
+    sys.stdout.write("RESULT " + json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

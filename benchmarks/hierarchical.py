@@ -51,15 +51,18 @@ def main() -> None:
     if len(sys.argv) > 1:
         print("RESULT " + json.dumps(run(sys.argv[1])))
         return
-    found = {}
+    measurements = {}
     for kind in KINDS:
         command = [sys.executable, "-m", "benchmarks.hierarchical", kind]
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
-        found[kind] = one = json.loads(done.stdout.partition("RESULT ")[2])
-        added = (one["megabytes"] - one["before"]) / one["model"]
-        print(f"{kind:>8}: peak {one['megabytes']:.0f} MB, {added:.1f} models more than before the rounds; ", end="")
-        print(f"{one['seconds']:.2f} s a round")
-    flat, regions = (found[kind] for kind in KINDS)
+        measurements[kind] = measurement = json.loads(done.stdout.partition("RESULT ")[2])
+        added = (measurement["megabytes"] - measurement["before"]) / measurement["model"]
+        print(
+            f"{kind:>8}: peak {measurement['megabytes']:.0f} MB, {added:.1f} models more than before the rounds; ",
+            end="",
+        )
+        print(f"{measurement['seconds']:.2f} s a round")
+    flat, regions = (measurements[kind] for kind in KINDS)
     more = (regions["megabytes"] - flat["megabytes"]) / flat["model"]
     print(
         f"ratio {regions['megabytes'] / flat['megabytes']:.2f} of memory, {more:+.1f} models of {flat['model']:.1f} MB;"

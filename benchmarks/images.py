@@ -53,14 +53,17 @@ def main() -> None:
     if len(sys.argv) > 1:
         print("RESULT " + json.dumps(run(int(sys.argv[1]))))
         return
-    found = []
+    measurements = []
     for sites in SITES:
         command = [sys.executable, "-m", "benchmarks.images", str(sites)]
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout.partition("RESULT ")[2]))
-        peak, before = (found[-1][name] for name in ("megabytes", "before"))
+        measurements.append(json.loads(done.stdout.partition("RESULT ")[2]))
+        peak, before = (measurements[-1][name] for name in ("megabytes", "before"))
         print(f"{sites:>4} sites: peak {peak:.0f} MB, {before:.0f} MB of it before data")
-    print(f"ratio {found[1]['megabytes'] / found[0]['megabytes']:.2f} for {SITES[1] // SITES[0]} times as many sites")
+    print(
+        f"ratio {measurements[1]['megabytes'] / measurements[0]['megabytes']:.2f} "
+        f"for {SITES[1] // SITES[0]} times as many sites"
+    )
 
 
 if __name__ == "__main__":

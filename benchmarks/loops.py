@@ -69,5 +69,8 @@ def run(
 ) -> dict[str, object]:
     """`most` bounds the rounds that are measured; what is left of a large work is scaled, and said to be."""
     loop = {"plain": plain, "tight": tight}[kind]
-    made = list(islice(loop(work, parts), most))
-    return {"seconds": [spent for spent, _ in made], "accuracy": accuracy(work, made[-1][1], x_test, y_test)}
+    measured_rounds = list(islice(loop(work, parts), most))
+    return {
+        "seconds": [spent for spent, _ in measured_rounds],
+        "accuracy": accuracy(work, measured_rounds[-1][1], x_test, y_test),
+    }

@@ -65,12 +65,12 @@ def main() -> None:
         weights = torch.load(saved, weights_only=False)  # written a moment ago by NVFlare itself
     module = network(work)
     module.load_state_dict({name: torch.as_tensor(leaf) for name, leaf in weights.get("model", weights).items()})
-    found = {
+    figures = {
         "seconds": [after - before for before, after in pairwise(ends)],
         "accuracy": accuracy(work, module, x_test, y_test),
         "megabytes": peak_megabytes(),
     }
-    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+    sys.stdout.write("RESULT " + json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ def main() -> None:
     contender, path, most = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     work, parts, x_test, y_test = read_data(path)
     runner = loops.run if contender in ("plain", "tight") else ours.run
-    found = runner(contender, work, parts, x_test, y_test, most)
-    found["megabytes"] = peak_megabytes()
-    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+    figures = runner(contender, work, parts, x_test, y_test, most)
+    figures["megabytes"] = peak_megabytes()
+    sys.stdout.write("RESULT " + json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

@@ -76,12 +76,12 @@ def main() -> None:
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
         callbacks=[Mark()],
     )
-    found = {
+    figures = {
         "seconds": [after - before for before, after in pairwise(marks)],
         "accuracy": accuracy(work, module, x_test, y_test),
         "megabytes": peak_megabytes(),
     }
-    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+    sys.stdout.write("RESULT " + json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

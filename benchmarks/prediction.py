@@ -60,9 +60,15 @@ def predict(bundle: Path, data: Path) -> dict[str, float]:
     from wardround.bundles import load_bundle, predict_file
 
     loaded, before, used = load_bundle(bundle), peak_megabytes(), time.process_time()
-    found = predict_file(loaded, data, data.with_name("out.csv"))
+    prediction = predict_file(loaded, data, data.with_name("out.csv"))
     used = time.process_time() - used
-    return {"rows": found.rows, "seconds": found.seconds, "used": used, "megabytes": peak_megabytes(), "before": before}
+    return {
+        "rows": prediction.rows,
+        "seconds": prediction.seconds,
+        "used": used,
+        "megabytes": peak_megabytes(),
+        "before": before,
+    }
 
 
 def in_memory(bundle: Path, data: Path) -> dict[str, float]:
@@ -87,15 +93,15 @@ def one_row(bundle: Path) -> list[float]:
         assert server.stderr is not None
         try:
             address = server.stderr.readline().rpartition(" answers at ")[2].strip()
-            taken = []
+            durations = []
             with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
                 for _ in range(REQUESTS):
                     began = time.perf_counter()
                     client.post("/predict", json={"rows": [row]}).raise_for_status()
-                    taken.append(time.perf_counter() - began)
+                    durations.append(time.perf_counter() - began)
         finally:
             server.kill()
-    return taken
+    return durations
 
 
 def child(way: str, bundle: Path, data: Path) -> Any:
@@ -115,26 +121,27 @@ def main() -> None:
         for rows in ROWS:
             write_rows(folder, rows)
         for suffix in ("csv", "parquet"):
-            found = [child("file", bundle, folder / f"{rows}.{suffix}") for rows in ROWS]
-            for one in found:
-                speed = f"{one['rows'] / one['seconds']:>9,.0f} rows/s, {one['used']:.2f} s of processors"
-                memory = f"peak {one['megabytes']:.0f} MB, {one['before']:.0f} MB of it before data"
-                print(f"{suffix:<8}{one['rows']:>10,} rows: {speed}, {memory}")
+            measurements = [child("file", bundle, folder / f"{rows}.{suffix}") for rows in ROWS]
+            for measurement in measurements:
+                rate = measurement["rows"] / measurement["seconds"]
+                speed = f"{rate:>9,.0f} rows/s, {measurement['used']:.2f} s of processors"
+                memory = f"peak {measurement['megabytes']:.0f} MB, {measurement['before']:.0f} MB of it before data"
+                print(f"{suffix:<8}{measurement['rows']:>10,} rows: {speed}, {memory}")
             beside = child("memory", bundle, folder / f"{ROWS[1]}.{suffix}")
-            times = found[1]["rows"] / found[1]["seconds"] / (beside["rows"] / beside["seconds"])
+            times = measurements[1]["rows"] / measurements[1]["seconds"] / (beside["rows"] / beside["seconds"])
             print(
                 f"        pandas and the Python call: {beside['rows'] / beside['seconds']:,.0f} rows/s, "
                 f"peak {beside['megabytes']:.0f} MB"
             )
-            ratio, less = (found[1]["megabytes"] / other["megabytes"] for other in (found[0], beside))
+            ratio, less = (measurements[1]["megabytes"] / other["megabytes"] for other in (measurements[0], beside))
             print(
                 f"        memory ratio {ratio:.2f} for {ROWS[1] // ROWS[0]} times the rows; "
                 f"{times:.1f} times the speed of pandas in {less:.2f} of its memory"
             )
-        taken = sorted(one_row(bundle))
+        durations = sorted(one_row(bundle))
         print(
-            f"one row over HTTP: median {1000 * statistics.median(taken):.1f} ms, "
-            f"slowest of {len(taken)} {1000 * taken[-1]:.1f} ms"
+            f"one row over HTTP: median {1000 * statistics.median(durations):.1f} ms, "
+            f"slowest of {len(durations)} {1000 * durations[-1]:.1f} ms"
         )
 
 

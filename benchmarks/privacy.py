@@ -31,13 +31,13 @@ WORKS: dict[str, tuple[str, dict[str, object], Shape]] = {
 
 def batches(shape: Shape) -> list[tuple[torch.Tensor, torch.Tensor]]:
     rng = np.random.default_rng(0)
-    made = []
+    pairs = []
     for _ in range(STEPS):
         x = torch.from_numpy(rng.standard_normal((BATCH, *shape.inputs)).astype(np.float32))
         findings, names = isinstance(shape.task, Multilabel), len(shape.task.names)
         size = (BATCH, names) if findings else (BATCH,)
-        made.append((x, torch.from_numpy(rng.integers(0, 2 if findings else names, size))))
-    return made
+        pairs.append((x, torch.from_numpy(rng.integers(0, 2 if findings else names, size))))
+    return pairs
 
 
 def ours(kind: str, options: dict[str, object], shape: Shape, stream: Stream | None) -> Callable[[], None]:
@@ -128,8 +128,8 @@ def main() -> None:
                 began = time.perf_counter()
                 turn()
                 times[contender].append((time.perf_counter() - began) / STEPS)
-        best = {contender: min(found[1:]) for contender, found in times.items()}
-        middle = {contender: statistics.median(found[1:]) for contender, found in times.items()}
+        best = {contender: min(durations[1:]) for contender, durations in times.items()}
+        middle = {contender: statistics.median(durations[1:]) for contender, durations in times.items()}
         for contender, seconds in best.items():
             ratios = f"{seconds / best['plain']:.2f} ({middle[contender] / middle['plain']:.2f})"
             print(f"{name:10}{contender:>16}{1000 * seconds:>12.2f}{ratios:>16}")

@@ -32,7 +32,7 @@ def measure(parties: int, patients: int, common: float, threads: int | None) -> 
     matched = match_patients(ids, session=os.urandom(16), threads=threads)
     seconds, processor = time.perf_counter() - started, time.process_time() - worked
     expected = int(patients * common)
-    assert all(len(found) == expected for found in matched.patients.values())
+    assert all(len(party_patients) == expected for party_patients in matched.patients.values())
     return matched, seconds, processor
 
 

@@ -100,8 +100,8 @@ def play(parameters: int, sites: int, gone: int) -> Cost:
             collector.take_reveal(reveal)
     with cost.coordinator, suppress(SecureSumError):  # that the sum is noise is seen at the very end
         collector.total()
-    one = members[chosen]
-    sent = [one.advertise().plain(), _hex(one.share(adverts)), signature.hex(), reveal.plain()]
+    member = members[chosen]
+    sent = [member.advertise().plain(), _hex(member.share(adverts)), signature.hex(), reveal.plain()]
     received = [[advert.plain() for advert in adverts], _hex(sealed[chosen]), survivors, _hex(confirmations)]
     cost.messages = len(orjson.dumps(sent)) + len(orjson.dumps(received))
     return cost

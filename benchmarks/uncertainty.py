@@ -41,7 +41,7 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
     from wardround.tasks import class_task, findings_task
     from wardround.uncertainty.passes import mc_dropout
 
-    found = {}
+    costs = {}
     for name, (settings, inputs, rows) in NETWORKS.items():
         images = len(inputs) == 3
         model = MODELS[name](**settings)(Shape(inputs, findings_task(14) if images else class_task(2)))
@@ -61,8 +61,8 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
                 began = time.perf_counter()
                 work()
                 times[way].append(time.perf_counter() - began)
-        found[name] = {way: 1e6 * statistics.median(each[1:]) / rows for way, each in times.items()}
-    return found
+        costs[name] = {way: 1e6 * statistics.median(each[1:]) / rows for way, each in times.items()}
+    return costs
 
 
 # Real images
@@ -118,7 +118,7 @@ def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
 
     some = chests[:STRANGE]
     rng = np.random.default_rng(0)
-    made = {
+    pictures = {
         "noise": as_scaled(rng.integers(0, 256, (STRANGE, 1, 28, 28), dtype=np.uint8)),
         "inverted": -some,
         "upside down": some.flip(2),
@@ -130,8 +130,8 @@ def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
 
         content = gzip.decompress((FASHION / "t10k-images-idx3-ubyte.gz").read_bytes())
         clothes = np.frombuffer(content, np.uint8, offset=16).reshape(-1, 1, 28, 28)[:STRANGE]
-        made["clothing"] = as_scaled(clothes)
-    return made
+        pictures["clothing"] = as_scaled(clothes)
+    return pictures
 
 
 def as_scaled(images: np.ndarray) -> torch.Tensor:
@@ -154,8 +154,8 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
             for side in ("train", "validation", "test")
         }
     model, (params, buffers) = trial.model, weights[0]
-    train = [torch.cat(one) for one in zip(*sides["train"], strict=True)]
-    validation = [torch.cat(one) for one in zip(*sides["validation"], strict=True)]
+    train = [torch.cat(tensors) for tensors in zip(*sides["train"], strict=True)]
+    validation = [torch.cat(tensors) for tensors in zip(*sides["validation"], strict=True)]
     fitted = fit_laplace(model, params, buffers, train[0], train[1])
     fitted = choose_prior(fitted, model, params, buffers, validation[0], validation[1])
     ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -168,29 +168,32 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.metrics import auc
+    from wardround.evaluation.metrics import auc, metrics
     from wardround.evaluation.thresholds import best_threshold
     from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
-    from wardround.uncertainty.referral import refer, referral_curve, referral_cut
+    from wardround.uncertainty.referral import refer, referral_curves, referral_cut
 
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
     scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
-    p = {side: model.task.predictions(one).double().numpy() for side, one in scores.items()}
-    mean = {side: one.mean(axis=0) for side, one in p.items()}
+    p = {side: model.task.predictions(item).double().numpy() for side, item in scores.items()}
+    mean = {side: item.mean(axis=0) for side, item in p.items()}
     cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
     cut = np.where(np.isnan(cut), 0.5, cut)
-    doubt = {side: entropy_parts(about_threshold(one, cut)).total for side, one in p.items()}
-    curves = {
-        metric: referral_curve(label["test"], mean["test"], of_rows(doubt["test"]), metric, cut)
-        for metric in ("accuracy", "auc")
-    }
+    doubt = {side: entropy_parts(about_threshold(item, cut)).total for side, item in p.items()}
+
+    def figures(rows: np.ndarray) -> dict[str, float]:
+        return metrics(label["test"][rows], mean["test"][rows], cut)
+
+    curves = referral_curves(of_rows(doubt["test"]), figures, ("accuracy", "auc"))
     place = curves["accuracy"].shares.index(REFERRED)
     wrong = (mean["test"] >= cut) != (label["test"] == 1)
     rows = of_rows(doubt["test"])
     referred = refer(rows, referral_cut(of_rows(doubt["validation"]), REFERRED))
     both = ("validation", "test")
     everybody = np.concatenate([people for side in both for _, _, people in sides[side]])
-    all_labels, all_p = (np.concatenate([one[side] for side in both], axis=axis) for one, axis in ((label, 0), (p, 1)))
+    all_labels, all_p = (
+        np.concatenate([item[side] for side in both], axis=axis) for item, axis in ((label, 0), (p, 1))
+    )
     mixed = referred_of_halves(all_labels, all_p, everybody)
     spread = of_rows(score_spread(scores["test"].numpy()))
     parts = entropy_parts(p["test"])
@@ -207,7 +210,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
             name: auc(np.arange(len(a) + len(b)) < len(a), np.concatenate([a, b])) for name, (a, b) in pairs.items()
         }
     return {
-        "referral": {name: (one.figures[0], one.figures[place], one.area) for name, one in curves.items()},
+        "referral": {name: (item.figures[0], item.figures[place], item.area) for name, item in curves.items()},
         "referred": float(referred.mean()),
         "patients mixed": (float(mixed.mean()), float(mixed.std())),
         # of each finding whose calls are both right and wrong
@@ -225,14 +228,14 @@ def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, dr
     from wardround.uncertainty.referral import refer, referral_cut
 
     rng, people = np.random.default_rng(0), np.unique(patient)
-    found = []
+    shares = []
     for _ in range(draws):
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
         score = p[:, ours].mean(axis=0)
         cut = np.array([best_threshold(y, s) for y, s in zip(label[ours].T, score.T, strict=True)])
         doubt = of_rows(entropy_parts(about_threshold(p, np.where(np.isnan(cut), 0.5, cut))).total)
-        found.append(refer(doubt[~ours], referral_cut(doubt[ours], REFERRED)).mean())
-    return np.array(found)
+        shares.append(refer(doubt[~ours], referral_cut(doubt[ours], REFERRED)).mean())
+    return np.array(shares)
 
 
 def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation: Any, test: Any) -> dict[str, Any]:
@@ -252,7 +255,7 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
     return {
         "rows": len(truth),
         "ece": (ece(truth, new), ece(truth, fitted.of(new))),
-        "by chance": float(np.mean([error_by_chance(one) for one in new.T])),
+        "by chance": float(np.mean([error_by_chance(finding_scores) for finding_scores in new.T])),
         "coverage": float(coverage(plain, truth).mean()),
         "patients mixed": (float(mixed.mean()), float(mixed.std())),
         "ece, patients mixed": errors_of_halves(everybody[0], everybody[1], everybody[2]),
@@ -267,12 +270,12 @@ def coverage_of_halves(label: np.ndarray, score: np.ndarray, patient: np.ndarray
     from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets
 
     rng, people = np.random.default_rng(0), np.unique(patient)
-    found = []
+    coverages = []
     for _ in range(draws):
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
         sets = prediction_sets(fit_cuts(label[ours], score[ours]), score[~ours])
-        found.append(coverage(sets, label[~ours]).mean())
-    return np.array(found)
+        coverages.append(coverage(sets, label[~ours]).mean())
+    return np.array(coverages)
 
 
 def errors_of_halves(
@@ -282,32 +285,34 @@ def errors_of_halves(
     from wardround.uncertainty.calibration import ece, fit_temperature
 
     rng, people = np.random.default_rng(0), np.unique(patient)
-    found = []
+    errors = []
     for _ in range(draws):
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
         fitted, others = fit_temperature(label[ours], score[ours], patient[ours]), score[~ours]
         before = ece(label[~ours], others)
-        found.append((before, ece(label[~ours], fitted.of(others)) - before))
-    before, change = np.array(found).T
+        errors.append((before, ece(label[~ours], fitted.of(others)) - before))
+    before, change = np.array(errors).T
     return float(before.mean()), float(change.mean()), float((change > 0).mean())
 
 
-def told(found: dict[str, Any]) -> None:
-    for name, one in found.items():
+def told(descriptions: dict[str, Any]) -> None:
+    for name, description in descriptions.items():
         print(f"\n{name}")
-        for metric, (all_rows, kept, area) in one["referral"].items():
-            print(f"  {metric:<9} all {all_rows:.4f}, without the most doubtful fifth {kept:.4f}, area {area:.4f}")
-        mixed, sd = one["patients mixed"]
+        for metric, (all_rows, remaining, area) in description["referral"].items():
+            print(f"  {metric:<9} all {all_rows:.4f}, without the most doubtful fifth {remaining:.4f}, area {area:.4f}")
+        mixed, sd = description["patients mixed"]
         print(
-            f"  referred of test rows by a cut for {REFERRED:.0%} of validation rows: {one['referred']:.1%} "
+            f"  referred of test rows by a cut for {REFERRED:.0%} of validation rows: {description['referred']:.1%} "
             f"(patients mixed: {mixed:.1%}, SD {sd:.1%})"
         )
-        errors, hits = one["doubt"]
-        print(f"  doubt on errors {errors:.3f} bits, on hits {hits:.3f}; AUC of telling them {one['errors']:.3f}")
-        for kind, figures in one["strange"].items():
+        errors, hits = description["doubt"]
+        print(
+            f"  doubt on errors {errors:.3f} bits, on hits {hits:.3f}; AUC of telling them {description['errors']:.3f}"
+        )
+        for kind, figures in description["strange"].items():
             listed = ", ".join(f"{figure} {value:.3f}" for figure, value in figures.items())
             print(f"  {kind:<12} from chests: {listed}")
-        for number, site in enumerate(one["sites"], start=1):
+        for number, site in enumerate(description["sites"], start=1):
             before, after = site["ece"]
             ill, ill_by_label = site["coverage of the ill"]
             mixed, sd = site["patients mixed"]

@@ -61,9 +61,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asked = study(told.data, f"{folder}/cache", told.size, told.rounds, told.seeds, told.arms)
+        asked = study(options.data, f"{folder}/cache", options.size, options.rounds, options.seeds, options.arms)
         run = run_study(asked, out=folder)
     arms, tests = run.results["arms"], {t["arm"]: t for t in run.results["tests"] if t["metric"] == "auc"}
     print(f"{'arm':18} {'AUC':>7} {'against image':>14} {'95 % interval':>20} {'exchanges':>10} {'seconds':>8}")
@@ -77,8 +77,8 @@ def main() -> None:
             f"{arm['cost']['seconds']:8.1f}"
         )
     for name in {"split", "absent"} & set(arms):
-        for party, found in arms[name]["topology"]["missing_party"].items():
-            entry = found["difference"]["auc"]
+        for party, absence in arms[name]["topology"]["missing_party"].items():
+            entry = absence["difference"]["auc"]
             print(f"{name} without {party}: {100 * entry['difference']:+.2f} points of AUC ({interval(entry)})")
     print("Differences in points of 0.01. Intervals over seeds on fixed test rows, or with one seed over patients.")
 

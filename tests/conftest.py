@@ -1,13 +1,18 @@
 """What holds in every test."""
 
+import gc
+import os
 from collections.abc import Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 
 import pytest
 
 from tests.report_consistency import contradictions
 
+gc.disable()  # until all tests are collected: their many objects stay, and looking through them is a fifth of the time
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")  # also in processes that tests start: there is one test for each processor
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>not rendered in this test</text></svg>'
 
 
@@ -17,17 +22,37 @@ def no_report_contradicts_its_intervals() -> Iterator[None]:
     from wardround.report import build
     from wardround.runs.folder import RunFolder
 
-    made = build._build
+    original = build._build
 
-    @wraps(made)
+    @wraps(original)
     def checked(folder: RunFolder, workers: int) -> Path:
-        page = made(folder, workers)
-        found = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))
-        assert not found, "\n".join(found[:10])
+        page = original(folder, workers)
+        problems = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))
+        assert not problems, "\n".join(problems[:10])
         return page
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_build", checked)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """Only a power failure shows whether a file was synced, and waiting for it takes a third of some tests' time.
+    Tests that look whether and when files are synced have an `os.fsync` of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # a descriptor that is none remains an error
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_is_installed_is_looked_up_once() -> Iterator[None]:
+    """Every run writes it down, and asking git for the revision takes longer than most runs of a test."""
+    from wardround.runs import environment
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("installed", "source_revision"):
+            patch.setattr(environment, name, cache(getattr(environment, name)))
         yield
 
 
@@ -52,9 +77,16 @@ def figures_are_rendered_where_somebody_looks() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 _RENDERED: list[str] = []  # not empty while a test runs that is marked `rendered`
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _RENDERED[:] = [item.name] if item.get_closest_marker("rendered") else []
+    marker = item.get_closest_marker("rendered")
+    _RENDERED[:] = [item.name] if marker is not None and marker.args != (False,) else []

@@ -91,7 +91,7 @@ def finding_sites(
     """Ragged sites in float64 whose labels are 1, 0 and unknown; some rows have no label at all."""
     rng = np.random.default_rng(seed)
     rule = rng.normal(size=(int(np.prod(inputs)), findings))
-    made = []
+    sites = []
     for number, size in enumerate(sizes):
         x = rng.normal(rng.normal(scale=0.5), 1, size=(size, len(rule)))
         y = (x @ rule + rng.normal(size=(size, findings)) > 0).astype(np.int64)
@@ -100,5 +100,5 @@ def finding_sites(
         rows = Rows(torch.tensor(x).reshape(size, *inputs), torch.tensor(y))
         none = np.array([], dtype=np.int64)
         nothing = Rows(rows.x[:0], rows.y[:0])
-        made.append(Site(f"site-{number + 1}", rows, nothing, rows, none, np.arange(size)))
-    return tuple(made)
+        sites.append(Site(f"site-{number + 1}", rows, nothing, rows, none, np.arange(size)))
+    return tuple(sites)

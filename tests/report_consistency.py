@@ -73,18 +73,18 @@ def _columns(head: Sequence[str]) -> Iterator[tuple[int, int, int, int | None]]:
 
 def _in_sentences(text: str) -> Iterator[str]:
     for clause in re.split(r"(?:;|\.)\s|\n", text):
-        found = BESIDE.findall(clause)
-        if len(found) != 1:
+        intervals = BESIDE.findall(clause)
+        if len(intervals) != 1:
             continue  # several intervals in one clause: each stands in a table too
-        low, high = map(float, found[0])
+        low, high = map(float, intervals[0])
         across = low <= 0 <= high
         if 0.0 in (low, high):
             continue  # rounded
-        said = clause.replace(" better than chance", "")
-        if any(word in said for word in NOTHING):
+        wording = clause.replace(" better than chance", "")
+        if any(word in wording for word in NOTHING):
             if not across:
                 yield f"sentence: {clause}"
-        elif any(word in said for word in SOMETHING) and across:
+        elif any(word in wording for word in SOMETHING) and across:
             yield f"sentence: {clause}"
 
 

@@ -37,15 +37,15 @@ def ragged_sites(
     """
     rng = np.random.default_rng(seed)
     rule = rng.normal(size=(int(np.prod(inputs)), classes))
-    made = []
+    sites = []
     for number, size in enumerate(sizes):
         x = rng.normal(rng.normal(scale=0.5), 1, size=(size, len(rule)))
         scores = x @ (rule + rng.normal(scale=0.5, size=rule.shape)) + rng.normal(size=(size, classes))
         y = scores.argmax(1)
         if number >= len(sizes) - flipped:
             y = classes - 1 - y
-        made.append(site(f"site-{number + 1}", torch.tensor(x, dtype=dtype).reshape(size, *inputs), torch.tensor(y)))
-    return tuple(made)
+        sites.append(site(f"site-{number + 1}", torch.tensor(x, dtype=dtype).reshape(size, *inputs), torch.tensor(y)))
+    return tuple(sites)
 
 
 def site(name: str, x: Tensor, y: Tensor) -> Site:
@@ -55,7 +55,7 @@ def site(name: str, x: Tensor, y: Tensor) -> Site:
 
 
 def pooled_site(sites: Sequence[Site]) -> Site:
-    rows = join([one.train for one in sites])
+    rows = join([hospital.train for hospital in sites])
     return site("pooled", rows.x, rows.y)
 
 

@@ -34,12 +34,12 @@ def saved(run: Path, arm: str, seed: int = 5) -> dict[str, torch.Tensor]:
     ],
 )
 def test_it_holds_the_shared_leaves_and_no_other(run: Path, tmp_path: Path, arm: str, leaves: set[str]) -> None:
-    made = make_shared(run, arm=arm, seed=6, out=tmp_path / "part")
-    leaves_in_file = load_file(made / WEIGHTS)
+    shared_part = make_shared(run, arm=arm, seed=6, out=tmp_path / "part")
+    leaves_in_file = load_file(shared_part / WEIGHTS)
     assert set(leaves_in_file) == leaves
     trained = saved(run, arm, 6)
     assert all(torch.equal(leaf, trained[f"server/params/{name}"]) for name, leaf in leaves_in_file.items())
-    assert load_shared(made).about["seed"] == 6
+    assert load_shared(shared_part).about["seed"] == 6
 
 
 def test_nothing_of_a_hospital_is_in_it(run: Path, shared: Path) -> None:
@@ -77,16 +77,16 @@ def test_the_same_part_has_the_same_id(run: Path, shared: Path, tmp_path: Path) 
 def test_weights_of_a_seed_that_varies_nothing_begin_where_the_first_began(tmp_path: Path) -> None:
     evaluation = {"seeds": {"first": 5, "count": 2}, "vary": ["split"], "every": 0}
     arms = [{"name": "fedavg", "algorithm": "fedavg"}]
-    made = run_study(hearts(OTHERS[:2], arms=arms, evaluation=evaluation), tmp_path).folder
-    assert part_of_run(made, "fedavg", 6).about["init_seed"] == 5
+    run_folder = run_study(hearts(OTHERS[:2], arms=arms, evaluation=evaluation), tmp_path).folder
+    assert part_of_run(run_folder, "fedavg", 6).about["init_seed"] == 5
 
 
 def test_a_coordinators_folder_will_do(tmp_path: Path) -> None:
     """Where no hospital's leaves are at hand in the first place."""
     model = {"kind": "adapter", "latent": 5, "hidden": [7]}
     content = study([{"algorithm": "fedprox"}], data={"schema": "own"}, model=model)
-    made = federation(content, tmp_path, at_sites(), known_sources=KNOWN)
-    folder = made.run().path
+    network = federation(content, tmp_path, at_sites(), known_sources=KNOWN)
+    folder = network.run().path
     shared = load_shared(make_shared(folder, arm="fedprox", out=tmp_path / "part", sources=KNOWN))
     assert set(shared.leaves) == SHARED
     model_leaves = saved(folder, "fedprox", shared.about["seed"])

@@ -193,7 +193,7 @@ def clustered(
     """The model of each site. Every cut of a cluster is tried, where the package merges the most similar sites."""
     clusters, peak = [(list(range(len(world.y))), world.start)], 0.0
     for t in range(ROUNDS):
-        kept: list[tuple[list[int], Weights]] = []
+        groups: list[tuple[list[int], Weights]] = []
         new: list[tuple[list[int], Weights]] = []
         visits = world.visits(t)
         for members, start in clusters:
@@ -208,8 +208,8 @@ def clustered(
                 if gamma < np.sqrt((1 - across) / 2):
                     new.append((list(leaving), end))
                     members = [site for site in members if site not in leaving]
-            kept.append((members, end))
-        clusters = kept + new
+            groups.append((members, end))
+        clusters = groups + new
     return {site: w for members, w in clusters for site in members}
 
 
@@ -247,8 +247,8 @@ def shared_model(run: Run) -> Weights:
     return matrix(run.server["params"])
 
 
-def assert_close(found: Weights, expected: Weights, atol: float = CLOSE) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+def assert_close(actual: Weights, expected: Weights, atol: float = CLOSE) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
     assert np.abs(expected).max() > 0.05  # a model that has learnt something
 
 

@@ -213,13 +213,13 @@ def test_scaffolds_server_control_is_the_mean_of_the_sites_controls() -> None:
     present: set[str] = set()
     for run, record in each_round(arm, 8):
         present |= set(record.sites)
-        controls = [run.memories[one.name].algorithm for one in arm.sites]
+        controls = [run.memories[hospital.name].algorithm for hospital in arm.sites]
         mean = tree.scale(reduce(tree.add, [control["control"] for control in controls]), 1 / len(controls))
         assert length(mean) > 0
         assert_same_tree(run.server["control"], mean, atol=1e-13)
         assert len(record.sites) < len(arm.sites)
-        for one, control in zip(arm.sites, controls, strict=True):
-            assert (length(control["control"]) > 0) == (one.name in present)
+        for hospital, control in zip(arm.sites, controls, strict=True):
+            assert (length(control["control"]) > 0) == (hospital.name in present)
 
 
 def test_scaffolds_controls_start_at_zero() -> None:
@@ -318,9 +318,9 @@ def sent_by(arm: Trial, number: int) -> tuple[State, State]:
     caught: list[tuple[State, State]] = []
 
     def finish(params: Tree, shared: State, memory: State, work: Work) -> tuple[State, State]:
-        made = arm.algorithm.finish(params, shared, memory, work)
-        caught.append(made)
-        return made
+        sent = arm.algorithm.finish(params, shared, memory, work)
+        caught.append(sent)
+        return sent
 
     after(replace(arm, algorithm=replace(arm.algorithm, finish=finish)), 1)
     return caught[number]
@@ -467,8 +467,8 @@ def test_a_dropped_site_changes_neither_the_server_nor_its_memory(name: str) -> 
     assert len(record.dropped) == 3
     for dropped in record.dropped:
         assert run.memories[dropped] is before.memories[dropped]
-    others = dict(zip((one.name for one in sites), ragged_sites(seed=9), strict=True))
-    spoilt = [others[one.name] if one.name in record.dropped else one for one in sites]
+    others = dict(zip((hospital.name for hospital in sites), ragged_sites(seed=9), strict=True))
+    spoilt = [others[hospital.name] if hospital.name in record.dropped else hospital for hospital in sites]
     (same, _), *_ = each_round(trial(ALGORITHMS[name](), spoilt, stragglers=stragglers), 2, before)
     assert_same(run, same)
 
@@ -491,8 +491,8 @@ def test_an_absent_site_keeps_its_memory(name: str) -> None:
     (run, record), *_ = each_round(arm, 2, before)
     absent = run.memories.keys() - set(record.sites)
     assert len(absent) == 3
-    for one in absent:
-        assert run.memories[one] is before.memories[one]
+    for site_name in absent:
+        assert run.memories[site_name] is before.memories[site_name]
 
 
 def test_a_late_site_does_the_beginning_of_its_work() -> None:

@@ -47,9 +47,9 @@ def in_regions(name: str, of_site: tuple[int, ...], regional: int = 1, **trainin
 
 def last(engine: Any, trials: list[Trial]) -> tuple[list[Run], list[list[Any]]]:
     state, records = engine.start(trials), []
-    for after_round, made in engine.rounds(trials, state):
+    for after_round, round_records in engine.rounds(trials, state):
         state = after_round
-        records.append(made)
+        records.append(round_records)
     return engine.runs(trials, state), records
 
 
@@ -65,11 +65,11 @@ def test_one_region_is_the_flat_federation_bit_for_bit(
     options = {"sites": ragged_sites(dtype=dtype), "precision": precision, **CIRCUMSTANCES[circumstance]}
     seeds = [7, 8] if engine is STACKED else [7]
     flat = [trial(WITHIN[name], lr=0.3, seed=seed, **options) for seed in seeds]
-    one = [in_regions(name, (0,) * 6, rounds, seed=seed, **options) for seed in seeds]
-    (plain, told), (ours, ours_told) = last(engine, flat), last(engine, one)
+    regional = [in_regions(name, (0,) * 6, rounds, seed=seed, **options) for seed in seeds]
+    (plain, flat_records), (ours, ours_told) = last(engine, flat), last(engine, regional)
     for a, b in zip(plain, ours, strict=True):
         assert_same_tree(a.server["params"], b.server["params"])
-    for row, other in zip(told, ours_told, strict=True):
+    for row, other in zip(flat_records, ours_told, strict=True):
         for before, now in zip(row, other, strict=True):
             same = ("loss", "update_norm", "divergence", "sites", "dropped", "bytes_up", "bytes_down", "settings")
             assert [getattr(before, field) for field in same] == [getattr(now, field) for field in same]
@@ -95,10 +95,10 @@ def test_one_regional_round_is_the_flat_federation_but_for_rounding(
 def test_the_fast_engine_equals_the_slow_one(name: str, circumstance: str) -> None:
     trials = [in_regions(name, IN_THREE, 2, seed=seed, **CIRCUMSTANCES[circumstance]) for seed in (3, 4)]
     fast, fast_told = last(STACKED, trials)
-    for number, one in enumerate(trials):
-        (slow,), told = last(SERIAL, [one])
+    for number, arm in enumerate(trials):
+        (slow,), slow_records = last(SERIAL, [arm])
         assert_same(fast[number], slow, 1e-12)
-        for row, other in zip(fast_told, told, strict=True):
+        for row, other in zip(fast_told, slow_records, strict=True):
             now, before = row[number], other[0]
             for field in ("sites", "dropped", "bytes_down", "bytes_up", "region_messages", "region_bytes"):
                 assert getattr(now, field) == getattr(before, field), field
@@ -179,7 +179,7 @@ def test_a_run_that_is_saved_in_the_middle_of_a_cycle_carries_on_to_the_same_bit
 ) -> None:
     trials = [in_regions("fedprox", IN_THREE, 3, share=0.7)]
     uninterrupted, _ = last(engine, trials)
-    short = [replace(one, training=replace(one.training, rounds=interrupted)) for one in trials]
+    short = [replace(arm, training=replace(arm.training, rounds=interrupted)) for arm in trials]
     state = engine.start(short)
     for reached, _ in engine.rounds(short, state):
         state = reached
@@ -258,8 +258,8 @@ SITES = ["a-1", "a-2", "b-1", "b-2"]
 
 
 def test_patterns_and_names_make_regions_in_the_order_of_the_study() -> None:
-    found = form_regions({"west": ["b-*"], "east": ["a-1", "a-2"]}, 2, SITES, SITES, "here")
-    assert found == Regions(("west", "east"), (1, 1, 0, 0), 2)
+    grouping = form_regions({"west": ["b-*"], "east": ["a-1", "a-2"]}, 2, SITES, SITES, "here")
+    assert grouping == Regions(("west", "east"), (1, 1, 0, 0), 2)
     assert form_regions({"w": ["b-*"], "e": ["a-*"]}, 1, SITES, ["a-1", "a-2"], "here") == Regions(("e",), (0, 0), 1)
 
 
@@ -286,9 +286,9 @@ def test_an_algorithm_within_keeps_nothing_but_its_model_and_settings() -> None:
     """What a region shares with the others must not change from round to round."""
     regional = [make() for make in ALGORITHMS.values() if make().federated and not make().not_regional]
     assert len(regional) >= 2
-    for made in regional:
-        assert set(made.init({"w": torch.ones(1)}, 2)) == {"params", "settings"}
-        assert made.init_memory({"w": torch.ones(1)}) == {}
+    for inner in regional:
+        assert set(inner.init({"w": torch.ones(1)}, 2)) == {"params", "settings"}
+        assert inner.init_memory({"w": torch.ones(1)}) == {}
 
 
 @BOTH_ENGINES

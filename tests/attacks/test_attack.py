@@ -214,8 +214,8 @@ def memorised(algorithm: Any, lr: float, rounds: int) -> Trial:
         held = Rows(x[30:], y[30:])
         sites.append(Site(name, Rows(x[:30], y[:30]), whole.validation, held, whole.validation_rows, np.arange(30)))
     model = mlp(hidden=(64,))(Shape((10,), class_task(2)))
-    made = small_trial(algorithm, sites, model, lr=lr, rounds=rounds, batch_size=30)
-    return replace(made, scored=tuple(sites))
+    arm = small_trial(algorithm, sites, model, lr=lr, rounds=rounds, batch_size=30)
+    return replace(arm, scored=tuple(sites))
 
 
 def test_an_untrained_model_reveals_nothing_and_a_memorising_one_nearly_everything() -> None:

@@ -25,8 +25,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def of_findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = wardround.run_study(findings_study(), tmp_path_factory.mktemp("runs"), sources=SOURCES)
-    return wardround.build_report(made.folder)
+    finished = wardround.run_study(findings_study(), tmp_path_factory.mktemp("runs"), sources=SOURCES)
+    return wardround.build_report(finished.folder)
 
 
 @pytest.fixture(scope="module", params=["report", "of_findings"], ids=["columns", "findings"])
@@ -49,13 +49,13 @@ def browser() -> Iterator[Any]:
 def test_the_page_is_whole_and_silent(browser: Any, any_report: Path, width: int) -> None:
     report = any_report
     page = browser.new_page(viewport={"width": width, "height": 900})
-    said: list[str] = []
+    messages: list[str] = []
     asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(report.as_uri())
-    assert said == []
+    assert messages == []
     assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
     figures = page.locator("figure.drawing svg")
     drawn = len(list((report.parent / "figures").glob("*.svg")))

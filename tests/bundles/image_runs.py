@@ -36,15 +36,15 @@ ARMS: list[dict[str, Any]] = [
 
 def radiographs() -> Records:
     """Three hospitals; of a few patients the age is not known."""
-    found = some_radiographs(patients=170, unknown=0.05)
-    age = found.groups["age"].where(np.arange(len(found)) % 17 > 0)
+    records = some_radiographs(patients=170, unknown=0.05)
+    age = records.groups["age"].where(np.arange(len(records)) % 17 > 0)
     return Records(
-        found.features,
-        found.target,
-        found.classes,
-        found.hospital,
-        patient=found.patient,
-        groups=found.groups.assign(age=age),
+        records.features,
+        records.target,
+        records.classes,
+        records.hospital,
+        patient=records.patient,
+        groups=records.groups.assign(age=age),
     )
 
 
@@ -53,19 +53,19 @@ def garments() -> Records:
     rng = np.random.default_rng(3)
     label = rng.integers(0, 3, 240)
     images = rng.integers(0, 150, (240, 1, 6, 6))
-    for row, one in enumerate(label):
-        images[row, 0, 2 * one : 2 * one + 2] += 60
+    for row, class_number in enumerate(label):
+        images[row, 0, 2 * class_number : 2 * class_number + 2] += 60
     hospital = np.array([f"shop-{number % 2}" for number in range(240)], dtype=object)
     return Records(images.astype(np.uint8), label, ("coat", "boot", "bag"), hospital)
 
 
 def run_of(records: Records, folder: Path, **changes: Any) -> FinishedRun:
     """Trained and opened again."""
-    told = a_study(**{"model": NETWORK, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}, **changes})
-    told["evaluation"] = {"seeds": {"count": 1}, "validation_share": 0.3, "test_share": 0.25, "every": 0}
+    document = a_study(**{"model": NETWORK, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}, **changes})
+    document["evaluation"] = {"seeds": {"count": 1}, "validation_share": 0.3, "test_share": 0.25, "every": 0}
     sources = source_of(records)
     with torch_threads(1):  # on a busy machine more of them only wait for each other
-        run = run_study(told, folder, sources=sources, workers=1).folder
+        run = run_study(document, folder, sources=sources, workers=1).folder
     return open_finished_run(run, sources=sources)
 
 

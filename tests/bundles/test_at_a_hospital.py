@@ -226,8 +226,8 @@ def test_a_file_that_was_changed_since_the_run_is_said_to_be(
 
 def test_a_private_arm_shows_what_the_hospitals_own_ledger_charged(tmp_path: Path) -> None:
     document = protected.private(evaluation={"seeds": {"first": 3, "count": 2}, "validation_share": 0.2})
-    made = protected.begin(tmp_path, document)
-    made.run()
+    network = protected.begin(tmp_path, document)
+    network.run()
     study, families = load_study(document, sources=protected.KNOWN)
     [folder] = [path for path in (tmp_path / "sites" / "cedar").iterdir() if path.is_dir()]
     load = lambda: own_records(protected.sources()["cedar"](), "cedar")  # noqa: E731

@@ -19,8 +19,8 @@ from wardround.runs.folder import RunFolder
 
 @pytest.fixture(scope="module")
 def card(bundle: Bundle) -> dict[str, Any]:
-    found: dict[str, Any] = bundle.about["card"]
-    return found
+    content: dict[str, Any] = bundle.about["card"]
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def test_figures_are_those_of_results_json(run: Path, card: dict[str, Any], text
     assert f"{arm['metrics']['auc']['mean']:.3f} ({max(low, 0):.3f} to {min(high, 1):.3f})" in text
     assert "Means over 2 seeds" in text
     assert "This bundle is seed 1." in text
-    assert card["training"]["sites"] == {site: found["train"] for site, found in results["sites"][0]["sites"].items()}
+    assert card["training"]["sites"] == {
+        site: description["train"] for site, description in results["sites"][0]["sites"].items()
+    }
 
 
 def test_figures_at_the_threshold_are_counted_on_test_rows(run: Path, bundle: Bundle, card: dict[str, Any]) -> None:
@@ -176,10 +178,10 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
         "evaluation": {"seeds": {"first": 3, "count": 1}, "every": 0},
         "arms": [{"name": "fedavg", "algorithm": "fedavg"}],
     }
-    made = run_study(study, tmp_path / "runs")
-    without_target = {notice["site"]: notice["text"] for notice in noticed(made.results, "rows-without-target")}
+    csv_run = run_study(study, tmp_path / "runs")
+    without_target = {notice["site"]: notice["text"] for notice in noticed(csv_run.results, "rows-without-target")}
     assert set(without_target) == {"north", "south"}
-    finished = open_finished_run(made.folder)
+    finished = open_finished_run(csv_run.folder)
     for name, other in (("north", "south"), ("south", "north")):
         bundle = load_bundle(bundle_from(finished, arm="fedavg", site=name, out=tmp_path / name))
         limits = bundle.about["card"]["limits"]
@@ -208,9 +210,9 @@ def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
     odd = "a|b\n<script>`x`_[l](u)"
     assert plain(odd) == "a\\|b \\<script>\\`x\\`\\_\\[l](u)"
     columns = [{**card["columns"][0], "name": odd, "written": "A | B"}]
-    made = render({**card, "columns": columns, "question": odd})
-    assert "| A \\| B | a\\|b \\<script>" in made
-    assert "<script>" not in made.replace("\\<script>", "")
+    markdown = render({**card, "columns": columns, "question": odd})
+    assert "| A \\| B | a\\|b \\<script>" in markdown
+    assert "<script>" not in markdown.replace("\\<script>", "")
 
 
 def test_no_patient_is_in_a_card(run: Path, text: str, finished: FinishedRun) -> None:

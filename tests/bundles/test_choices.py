@@ -32,7 +32,7 @@ def test_no_threshold_where_scores_say_nothing_or_the_opposite() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), min_size=2, max_size=40))
 def test_no_other_threshold_is_better(rows: list[tuple[bool, int]]) -> None:
-    label, score = np.array([int(one) for one, _ in rows]), np.array([s / 20 for _, s in rows])
+    label, score = np.array([int(outcome) for outcome, _ in rows]), np.array([s / 20 for _, s in rows])
     if label.min() == label.max():
         return
 
@@ -40,21 +40,21 @@ def test_no_other_threshold_is_better(rows: list[tuple[bool, int]]) -> None:
         return float((score[label == 1] >= threshold).mean() - (score[label == 0] >= threshold).mean())
 
     best = max(index(threshold) for threshold in [*np.unique(score), 2.0])
-    found = youden(label, score)
-    assert best == pytest.approx(0.0, abs=1e-12) if found is None else index(found) == pytest.approx(best)
+    cut = youden(label, score)
+    assert best == pytest.approx(0.0, abs=1e-12) if cut is None else index(cut) == pytest.approx(best)
 
 
 def test_recalibration_is_where_the_ridged_loss_is_flat() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(0, 2, 400)
     label = (rng.random(400) < expit(0.5 * x - 1)).astype(int)
-    found = recalibrate(label, expit(x))
-    assert found is not None
-    p = expit(found.slope * x + found.intercept)
-    assert float((x * (p - label)).sum() + RIDGE * (found.slope - 1)) == pytest.approx(0, abs=1e-7)
-    assert float((p - label).sum() + RIDGE * found.intercept) == pytest.approx(0, abs=1e-7)
-    assert found.slope == pytest.approx(0.5, abs=0.15)
-    assert found.intercept == pytest.approx(-1, abs=0.3)
+    calibration = recalibrate(label, expit(x))
+    assert calibration is not None
+    p = expit(calibration.slope * x + calibration.intercept)
+    assert float((x * (p - label)).sum() + RIDGE * (calibration.slope - 1)) == pytest.approx(0, abs=1e-7)
+    assert float((p - label).sum() + RIDGE * calibration.intercept) == pytest.approx(0, abs=1e-7)
+    assert calibration.slope == pytest.approx(0.5, abs=0.15)
+    assert calibration.intercept == pytest.approx(-1, abs=0.3)
 
 
 @settings(deadline=None)
@@ -62,15 +62,17 @@ def test_recalibration_is_where_the_ridged_loss_is_flat() -> None:
 def test_recalibration_ends_for_scores_of_0_and_1_and_classes_that_are_separated(seed: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     label = (np.arange(rows) % 3 == 0).astype(int)
-    found = recalibrate(label, np.where(rng.random(rows) < 0.9, label, 1 - label).astype(float))
-    assert found is None or (np.isfinite([found.slope, found.intercept]).all() and found.slope > 0)
+    calibration = recalibrate(label, np.where(rng.random(rows) < 0.9, label, 1 - label).astype(float))
+    assert calibration is None or (
+        np.isfinite([calibration.slope, calibration.intercept]).all() and calibration.slope > 0
+    )
 
 
 def test_a_calibration_by_hand() -> None:
-    made = Calibration(2.0, -1.0).of(np.array([0.5, 0.8, 0.0, 1.0]))
-    assert made[0] == pytest.approx(1 / (1 + np.e))
-    assert made[1] == pytest.approx(16 / (16 + np.e))  # odds 4, squared, over e
-    assert 0 < made[2] < made[3] < 1
+    probabilities = Calibration(2.0, -1.0).of(np.array([0.5, 0.8, 0.0, 1.0]))
+    assert probabilities[0] == pytest.approx(1 / (1 + np.e))
+    assert probabilities[1] == pytest.approx(16 / (16 + np.e))  # odds 4, squared, over e
+    assert 0 < probabilities[2] < probabilities[3] < 1
     assert float(logit(Calibration(1.0, 0.0).of(np.array([0.3])))[0]) == pytest.approx(float(logit(0.3)))
 
 

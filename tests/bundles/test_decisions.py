@@ -93,37 +93,37 @@ def recorded(run: FinishedRun, site: str | None = None) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def cases(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("decisions")
-    made: dict[str, Case] = {}
+    by_name: dict[str, Case] = {}
     rows = spoilt(recorded(finished, "hungarian").iloc[:60].reset_index(drop=True))
     for arm in TABLE_ARMS:
         path = bundle_from(finished, arm=arm, site="hungarian", out=folder / arm)
-        made[f"table, {arm}"] = Case(load_bundle(path), rows)
+        by_name[f"table, {arm}"] = Case(load_bundle(path), rows)
     few = bundle_from(finished, arm="fedavg", site="switzerland", out=folder / "few")
-    made["table, few validation rows"] = Case(load_bundle(few), rows)
+    by_name["table, few validation rows"] = Case(load_bundle(few), rows)
     data = {"source": "heart", "hospitals": ["cleveland"], "missing": "drop"}
     sites = {"partition": "iid", "count": 2}
     complete = heart_run(folder / "complete", data=data, sites=sites)
     path = bundle_from(complete, arm="fedavg", site="site-01", out=folder / "complete rows")
-    made["table, complete rows only"] = Case(load_bundle(path), rows)
+    by_name["table, complete rows only"] = Case(load_bundle(path), rows)
     with torch_threads(1):
         evaluation = {"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0}
         private = run_study(private_hearts(evaluation=evaluation), folder / "private", workers=1).folder
         parties = vertical_study(evaluation__validation_share=0.2, arms=[{"algorithm": "split"}])
         vertical = open_finished_run(run_study(parties, folder / "vertical", workers=1).folder)
     path = bundle_from(open_finished_run(private), arm="private", site="va", out=folder / "va")
-    made["table, private"] = Case(load_bundle(path), rows)
+    by_name["table, private"] = Case(load_bundle(path), rows)
     path = bundle_from(vertical, arm="split", site="hungarian", out=folder / "parties")
-    made["table, parties"] = Case(load_bundle(path), rows)
+    by_name["table, parties"] = Case(load_bundle(path), rows)
     chests, clothes = radiographs(), garments()
     run = run_of(chests, folder / "chests", arms=IMAGE_ARMS)
     known = chests.groups.iloc[:40].reset_index(drop=True)
-    for name in (str(one["name"]) for one in IMAGE_ARMS):
+    for name in (str(arm_entry["name"]) for arm_entry in IMAGE_ARMS):
         path = bundle_from(run, arm=name, site="hospital-1", out=folder / f"chests {name}")
-        made[f"findings, {name}"] = Case(load_bundle(path), known, np.asarray(chests.features)[:40, 0])
+        by_name[f"findings, {name}"] = Case(load_bundle(path), known, np.asarray(chests.features)[:40, 0])
     run = run_of(clothes, folder / "clothes", arms=FEDAVG)
     path = bundle_from(run, arm="fedavg", site="shop-0", out=folder / "shop")
-    made["three classes, images"] = Case(load_bundle(path), None, np.asarray(clothes.features)[:40, 0])
-    return made
+    by_name["three classes, images"] = Case(load_bundle(path), None, np.asarray(clothes.features)[:40, 0])
+    return by_name
 
 
 def reasons_in(why: str) -> list[str]:
@@ -132,35 +132,35 @@ def reasons_in(why: str) -> list[str]:
     return [codes[part.partition(": ")[0]] for part in why.split("; ")] if why else []
 
 
-def contradictions(bundle: Bundle, made: pd.DataFrame) -> list[str]:
+def contradictions(bundle: Bundle, predictions: pd.DataFrame) -> list[str]:
     """Rows that break the rule, in words."""
-    found = []
+    problems = []
     questions = [(f"_{name}", ("absent", "present")) for name in bundle.classes] if bundle.findings else [("", None)]
-    for row in made.to_dict("records"):
+    for row in predictions.to_dict("records"):
         codes = reasons_in(row["why"])
         place = f"row {row['row']}"
         if "refer" in row and row["refer"] != bool(codes):
-            found.append(f"{place}: refer is {row['refer']} with the reasons {codes}")
+            problems.append(f"{place}: refer is {row['refer']} with the reasons {codes}")
         if codes != [reason.code for reason in REASONS if reason.code in codes]:
-            found.append(f"{place}: reasons twice, or in another order")
+            problems.append(f"{place}: reasons twice, or in another order")
         for end, names in questions:
             call = row[f"predicted{end}"]
             unscored = call is None or call != call
             if unscored and "refer" in row and not row["refer"]:
-                found.append(f"{place}: nobody looks at a row without a prediction")
+                problems.append(f"{place}: nobody looks at a row without a prediction")
             if f"set{end}" not in row:
                 continue
             held = row[f"prediction_set{end}"]
             if unscored:
-                found += [f"{place}: a set without a call"] if isinstance(held, str) else []
+                problems += [f"{place}: a set without a call"] if isinstance(held, str) else []
                 continue
             answers = held.split(" or ")
             word = call if names is None else names[int(call)]
             if word not in answers:
-                found.append(f"{place}: called {word}, set {held}")
+                problems.append(f"{place}: called {word}, set {held}")
             if not bundle.findings and len(answers) == 1 and {PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
-                found.append(f"{place}: one answer, which was added")
-    return found
+                problems.append(f"{place}: one answer, which was added")
+    return problems
 
 
 def with_choices(bundle: Bundle, rng: np.random.Generator) -> Bundle:
@@ -169,14 +169,16 @@ def with_choices(bundle: Bundle, rng: np.random.Generator) -> Bundle:
     if bundle.threshold is not None:
         changes["threshold"] = float(rng.uniform(0.01, 0.99))
     if bundle.findings:
-        changes["findings"] = tuple(Finding(float(rng.uniform(0.01, 0.99)), one.calibration) for one in bundle.findings)
-    told = bundle.uncertainty
-    if told is not None and told.cuts is not None and told.referral is not None:
-        values = rng.uniform(0, 1, told.cuts.values.shape)
+        changes["findings"] = tuple(
+            Finding(float(rng.uniform(0.01, 0.99)), finding.calibration) for finding in bundle.findings
+        )
+    uncertainty = bundle.uncertainty
+    if uncertainty is not None and uncertainty.cuts is not None and uncertainty.referral is not None:
+        values = rng.uniform(0, 1, uncertainty.cuts.values.shape)
         values[rng.random(values.shape) < 0.1] = np.inf
         doubts = np.r_[np.inf, np.sort(rng.random(SHARES - 1))[::-1], -np.inf]
-        cuts = replace(told.cuts, values=values)
-        changes["uncertainty"] = replace(told, cuts=cuts, referral=Referral(told.referral.share, doubts))
+        cuts = replace(uncertainty.cuts, values=values)
+        changes["uncertainty"] = replace(uncertainty, cuts=cuts, referral=Referral(uncertainty.referral.share, doubts))
     return replace(bundle, **changes)
 
 
@@ -211,15 +213,15 @@ def test_over_http_a_row_is_called_and_referred_as_in_a_file(cases: dict[str, Ca
         expected = case.predict(case.bundle, PredictOptions())
         answer = Client(make_app(case.bundle)).post("/predict", json={"rows": case.asked()})
         assert answer.status_code == 200, (name, answer.text)
-        made = pd.DataFrame(answer.json()["rows"]).assign(row=expected["row"])
-        assert contradictions(case.bundle, made.astype(object).where(made.notna(), None)) == [], name
+        predictions = pd.DataFrame(answer.json()["rows"]).assign(row=expected["row"])
+        assert contradictions(case.bundle, predictions.astype(object).where(predictions.notna(), None)) == [], name
         columns = [
-            one
-            for one in map(str, expected)
-            if one.startswith(("predicted", "prediction_set")) or one in ("refer", "why")
+            column
+            for column in map(str, expected)
+            if column.startswith(("predicted", "prediction_set")) or column in ("refer", "why")
         ]
         pd.testing.assert_frame_equal(
-            made[columns].astype(object).fillna(""), expected[columns].astype(object).fillna(""), obj=name
+            predictions[columns].astype(object).fillna(""), expected[columns].astype(object).fillna(""), obj=name
         )
 
 
@@ -239,11 +241,11 @@ def test_an_image_that_cannot_be_read_is_referred_for_that(cases: dict[str, Case
     case = cases["three classes, images"]
     assert case.images is not None
     block = replace(block_of_arrays(case.bundle, case.images[:2], None, ()), unreadable={1: "damaged"})
-    made = predict_block(case.bundle, block)
-    assert made.refer is not None
-    assert made.refer[1]
-    assert made.why.to_pylist()[1] == TEXTS["unreadable-image"]
-    assert (made.predicted[1], np.isnan(made.score[1]).all()) == (-1, True)
+    predictions = predict_block(case.bundle, block)
+    assert predictions.refer is not None
+    assert predictions.refer[1]
+    assert predictions.why.to_pylist()[1] == TEXTS["unreadable-image"]
+    assert (predictions.predicted[1], np.isnan(predictions.score[1]).all()) == (-1, True)
 
 
 @pytest.fixture(scope="module")
@@ -260,46 +262,50 @@ def cleveland(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, pd.Data
 
 def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.DataFrame]) -> None:
     bundle, table = cleveland
-    told, made = bundle.uncertainty, predict_table(*cleveland)
-    assert told is not None
-    assert told.cuts is not None
+    uncertainty, predictions = bundle.uncertainty, predict_table(*cleveland)
+    assert uncertainty is not None
+    assert uncertainty.cuts is not None
     assert bundle.threshold is not None
-    assert told.cuts.values[0] < bundle.threshold  # between the two, conformal cuts rule out what is called
-    between = made["score"].between(told.cuts.values[0], bundle.threshold, inclusive="neither")
+    assert uncertainty.cuts.values[0] < bundle.threshold  # between the two, conformal cuts rule out what is called
+    between = predictions["score"].between(uncertainty.cuts.values[0], bundle.threshold, inclusive="neither")
     assert between.sum() >= 5
-    assert (made["predicted"][between] == bundle.classes[0]).all()
-    assert (made["prediction_set"][between] == " or ".join(bundle.classes)).all()
-    assert made["refer"][between].all()
-    assert made["why"][between].str.contains(PREDICTION_ADDED.text).all()
-    assert contradictions(bundle, made) == []
-    assert len(made) == len(table)
-    doubtful = made["refer"] & ~made["out_of_distribution"]
+    assert (predictions["predicted"][between] == bundle.classes[0]).all()
+    assert (predictions["prediction_set"][between] == " or ".join(bundle.classes)).all()
+    assert predictions["refer"][between].all()
+    assert predictions["why"][between].str.contains(PREDICTION_ADDED.text).all()
+    assert contradictions(bundle, predictions) == []
+    assert len(predictions) == len(table)
+    doubtful = predictions["refer"] & ~predictions["out_of_distribution"]
     assert doubtful.sum() > between.sum()
-    assert (made["why"][doubtful] != "").all()
+    assert (predictions["why"][doubtful] != "").all()
 
 
 def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
     """With one score of each row and the report's own threshold: the same sets, and the same rows referred."""
     run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.05, "alpha": 0.4})
     results = json.loads((run.folder.path / "results.json").read_text())
-    told = results["arms"]["fedavg"]["uncertainty"]
-    assert told["referral"]["at"]["referred"] > told["referral"]["at"]["reasons"][DOUBT.code]
+    uncertainty = results["arms"]["fedavg"]["uncertainty"]
+    assert uncertainty["referral"]["at"]["referred"] > uncertainty["referral"]["at"]["reasons"][DOUBT.code]
     for site in ("cleveland", "hungarian"):
         sets, away, added = [], [], []
         for seed in run.plan.study.evaluation.seeds:
-            found = next(one for one in run.plan.trial(run.plan.study.arms[0], seed).scored if one.name == site)
+            scored_site = next(
+                entry for entry in run.plan.trial(run.plan.study.arms[0], seed).scored if entry.name == site
+            )
             path = bundle_from(run, arm="fedavg", site=site, seed=seed, out=tmp_path / f"{site} {seed}")
             bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
-            predictions = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
+            predictions = predict_table(bundle, recorded(run).iloc[scored_site.test_rows].reset_index(drop=True))
             codes = [set(reasons_in(why)) for why in predictions["why"]]
-            unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
+            unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & entry) for entry in codes]
             sets.append((~predictions["prediction_set"].str.contains(" or ", regex=False)).mean())
             added.append(np.mean(unsupported))
-            away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))
-        at_site = told["sets"]["sites"][site]
+            away.append(
+                np.mean([DOUBT.code in entry or other for entry, other in zip(codes, unsupported, strict=True)])
+            )
+        at_site = uncertainty["sets"]["sites"][site]
         assert at_site["single"] == pytest.approx(np.mean(sets))
         assert at_site["prediction_added"] + at_site["empty"] == pytest.approx(np.mean(added))
-        assert told["referral"]["at"]["sites"][site] == pytest.approx(np.mean(away))
+        assert uncertainty["referral"]["at"]["sites"][site] == pytest.approx(np.mean(away))
 
 
 @pytest.mark.slow
@@ -313,9 +319,9 @@ def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: 
     table = pd.DataFrame(np.random.default_rng(1).normal(size=(200, 3)), columns=["age", "crp", "sodium"])
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     scores = session.run(["scores"], {"features": table.to_numpy(np.float32)})[0]
-    told = {pair.key: pair.value for pair in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
+    metadata = {pair.key: pair.value for pair in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
     predictions = predict_table(bundle, table)
-    classes = np.array(json.loads(told["wardround.classes"]))
-    called = classes[(scores.astype(np.float64) >= json.loads(told["wardround.threshold"])).astype(int)]
+    classes = np.array(json.loads(metadata["wardround.classes"]))
+    called = classes[(scores.astype(np.float64) >= json.loads(metadata["wardround.threshold"])).astype(int)]
     assert set(called) == {"no", "yes"}
     assert (predictions["predicted"] == called).all()

@@ -27,12 +27,12 @@ from wardround.runs.execute import run_study
 
 
 def test_the_same_bundle_twice_but_for_the_moment(finished: FinishedRun, tmp_path: Path) -> None:
-    one, two = (bundle_from(finished, arm="fedavg", site="va", out=tmp_path / name) for name in ("one", "two"))
-    assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in two.iterdir())
-    for path in one.iterdir():
+    first, two = (bundle_from(finished, arm="fedavg", site="va", out=tmp_path / name) for name in ("one", "two"))
+    assert sorted(path.name for path in first.iterdir()) == sorted(path.name for path in two.iterdir())
+    for path in first.iterdir():
         if path.name != "bundle.json":
             assert path.read_bytes() == (two / path.name).read_bytes(), path.name
-    abouts = [json.loads((folder / "bundle.json").read_bytes()) for folder in (one, two)]
+    abouts = [json.loads((folder / "bundle.json").read_bytes()) for folder in (first, two)]
     for about in abouts:
         about.pop("made")
         about.pop("seal")
@@ -88,18 +88,18 @@ def test_an_arm_a_site_and_a_seed_that_are_not_there(finished: FinishedRun, tmp_
 def test_a_folder_that_holds_something_is_not_touched_and_an_empty_one_is_used(
     finished: FinishedRun, tmp_path: Path
 ) -> None:
-    taken, empty, link = tmp_path / "taken", tmp_path / "empty", tmp_path / "link"
-    taken.mkdir()
-    (taken / "mine.txt").write_text("mine")
+    occupied, empty, link = tmp_path / "taken", tmp_path / "empty", tmp_path / "link"
+    occupied.mkdir()
+    (occupied / "mine.txt").write_text("mine")
     empty.mkdir()
     link.symlink_to(empty)
-    for place in (taken, taken / "mine.txt", link):
+    for place in (occupied, occupied / "mine.txt", link):
         with pytest.raises(BundleError, match="is there already"):
             bundle_from(finished, arm="fedavg", site="va", out=place)
-    assert [path.name for path in taken.iterdir()] == ["mine.txt"]
+    assert [path.name for path in occupied.iterdir()] == ["mine.txt"]
     load_bundle(bundle_from(finished, arm="fedavg", site="va", out=empty))
     with pytest.raises(BundleError, match="cannot be written"):
-        bundle_from(finished, arm="fedavg", site="va", out=taken / "mine.txt" / "below")
+        bundle_from(finished, arm="fedavg", site="va", out=occupied / "mine.txt" / "below")
 
 
 @pytest.mark.parametrize("place", ["card_of", "render", "load_bundle", "refuse_unequal", "seal"])
@@ -221,10 +221,10 @@ def own_model(width: int = 3) -> ModelBuilder:
 def test_a_model_of_ones_own_must_be_given_again(tmp_path: Path) -> None:
     study = hearts(model={"kind": "mine", "width": 5}, arms=[{"name": "fedavg", "algorithm": "fedavg"}])
     folder = run_study(study, tmp_path / "runs", models={"mine": own_model}).folder
-    made = make_bundle(folder, arm="fedavg", site="va", out=tmp_path / "va", models={"mine": own_model})
+    bundle_folder = make_bundle(folder, arm="fedavg", site="va", out=tmp_path / "va", models={"mine": own_model})
     with pytest.raises(BundleError, match="needs a model 'mine'"):
-        load_bundle(made)
-    bundle = load_bundle(made, models={"mine": own_model})
+        load_bundle(bundle_folder)
+    bundle = load_bundle(bundle_folder, models={"mine": own_model})
     assert bundle.params["0.weight"].shape == torch.Size([5, len(bundle.recipe.names)])
 
 

@@ -46,14 +46,14 @@ def test_of_two_processes_the_first_to_end_has_it_whole_and_the_other_is_told(tm
     north, south = filling(out, "north"), filling(out, "south")
     try:
         assert len(names(tmp_path)) == 2  # each writes into a folder of its own
-        told = south.communicate("\n", timeout=60)[0]
-        assert (south.returncode, told) == (0, "")
-        told = north.communicate("\n", timeout=60)[0]
+        output = south.communicate("\n", timeout=60)[0]
+        assert (south.returncode, output) == (0, "")
+        output = north.communicate("\n", timeout=60)[0]
     finally:
         for process in (north, south):
             process.kill()
     assert north.returncode == 10
-    assert told.startswith("was written by somebody else meanwhile")
+    assert output.startswith("was written by somebody else meanwhile")
     assert names(tmp_path) == ["out"]
     assert [(out / name).read_text() for name in names(out)] == ["south", "south"]
 

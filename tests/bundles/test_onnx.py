@@ -51,14 +51,14 @@ SLOW = ("logistic, three classes", "mlp with dropout", "adapter that aligns", "a
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in KINDS])
 def test_every_model_of_tables_scores_the_same(kind: str, tmp_path: Path) -> None:
     bundle = made(tmp_path / "bundle", **KINDS[kind])
-    told = export_onnx(bundle, tmp_path / "model.onnx")
-    assert told <= TOLERANCE
+    largest_error = export_onnx(bundle, tmp_path / "model.onnx")
+    assert largest_error <= TOLERANCE
     x = np.random.default_rng(5).normal(size=(257, 3)).astype(str(bundle.about["precision"]))
     expected = bundle.scores(x)
-    found = scored(tmp_path / "model.onnx", x)
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape == ((257,) if len(bundle.classes) == 2 else (257, 3))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if found.dtype == np.float64 else 1e-6)
+    scores = scored(tmp_path / "model.onnx", x)
+    assert scores.dtype == expected.dtype
+    assert scores.shape == expected.shape == ((257,) if len(bundle.classes) == 2 else (257, 3))
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12 if scores.dtype == np.float64 else 1e-6)
     assert np.ptp(expected) > 0.1  # not all alike: the rows matter
     for rows in (1, 2, 4099):
         assert scored(tmp_path / "model.onnx", np.zeros((rows, 3), x.dtype)).shape == (rows, *expected.shape[1:])
@@ -79,11 +79,11 @@ def test_the_file_says_what_it_is_and_nothing_of_this_machine(
     assert str(tmp_path).encode() not in content
     graph = onnx.load_from_string(content)
     onnx.checker.check_model(graph, full_check=True)
-    told = {pair.key: pair.value for pair in graph.metadata_props}
-    assert told["wardround.bundle"] == bundle.id
-    assert json.loads(told["wardround.features"]) == ["age", "crp", "sodium"]
-    assert json.loads(told["wardround.classes"]) == ["no", "yes"]
-    assert json.loads(told["wardround.threshold"]) == 0.5
+    metadata = {pair.key: pair.value for pair in graph.metadata_props}
+    assert metadata["wardround.bundle"] == bundle.id
+    assert json.loads(metadata["wardround.features"]) == ["age", "crp", "sodium"]
+    assert json.loads(metadata["wardround.classes"]) == ["no", "yes"]
+    assert json.loads(metadata["wardround.threshold"]) == 0.5
     assert graph.graph.name == "heart-mlp-north"
     assert [value.name for value in graph.graph.input] == ["features"]
     assert [value.name for value in graph.graph.output] == ["scores"]
@@ -93,13 +93,13 @@ def test_the_file_says_what_it_is_and_nothing_of_this_machine(
 
 
 def test_rows_to_try_are_many_random_and_extreme() -> None:
-    rows = trial_rows(3)
+    rows = trial_rows((3,))
     assert len(rows) == 1 + 2 * RANDOM_ROWS + 6 * 3 + 6
     assert RANDOM_ROWS >= 1000
     assert not rows[0].any()
     assert [100.0, 0.0, 0.0] in rows.tolist()
     assert [-100.0, -100.0, -100.0] in rows.tolist()
-    assert np.array_equal(rows, trial_rows(3))
+    assert np.array_equal(rows, trial_rows((3,)))
 
 
 @dataclass(frozen=True)

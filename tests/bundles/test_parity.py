@@ -33,9 +33,9 @@ def test_every_site_of_every_arm_is_predicted_as_in_the_run(
     for site in SITES:
         bundle = load_bundle(bundle_from(finished, arm=arm, site=site, seed=2, out=tmp_path / site))
         expected = saved(run, arm, 2, site)
-        made = again(finished, bundle, expected.index.to_numpy())
-        assert np.abs(made - expected["score"].to_numpy()).max() <= 1e-6
-        assert made.dtype == (np.float64 if arm == "exact" else np.float32)
+        scores = again(finished, bundle, expected.index.to_numpy())
+        assert np.abs(scores - expected["score"].to_numpy()).max() <= 1e-6
+        assert scores.dtype == (np.float64 if arm == "exact" else np.float32)
         assert bundle.about["seed"] == 2
 
 
@@ -102,13 +102,13 @@ def test_three_classes_with_gaps_categories_and_dates_from_files(csv_run: Path, 
     finished = open_finished_run(csv_run)
     bundle = load_bundle(bundle_from(finished, arm="fedprox", site=site, out=tmp_path / site))
     expected = saved(csv_run, "fedprox", 3, site)
-    made = again(finished, bundle, expected.index.to_numpy())
+    scores = again(finished, bundle, expected.index.to_numpy())
     columns = [f"score_{name}" for name in bundle.classes]
     assert sorted(bundle.classes) == ["mild", "none", "severe"]
-    assert np.abs(made - expected[columns].to_numpy()).max() <= 1e-6
-    assert made.shape == (len(expected), 3)
-    assert np.array_equal(bundle.predicted(made), made.argmax(axis=1))
-    assert (bundle.threshold, bundle.calibration, bundle.probabilities(made)) == (None, None, None)
+    assert np.abs(scores - expected[columns].to_numpy()).max() <= 1e-6
+    assert scores.shape == (len(expected), 3)
+    assert np.array_equal(bundle.predicted(scores), scores.argmax(axis=1))
+    assert (bundle.threshold, bundle.calibration, bundle.probabilities(scores)) == (None, None, None)
     kinds = {column.name: (column.kind, column.dates) for column in bundle.recipe.columns}
     assert kinds["seen"] == ("numeric", True)
     assert kinds["ward"] == ("categorical", False)
@@ -131,8 +131,8 @@ def test_sites_with_columns_of_their_own_have_adapters_of_their_own(tmp_path: Pa
     for arm, site in [*(("fedprox", site) for site in SITES), ("heads", "va"), ("heads", "switzerland")]:
         bundle = load_bundle(bundle_from(finished, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         expected = saved(folder, arm, 1, site)
-        made = again(finished, bundle, expected.index.to_numpy())
-        assert np.abs(made - expected["score"].to_numpy()).max() <= 1e-6
+        scores = again(finished, bundle, expected.index.to_numpy())
+        assert np.abs(scores - expected["score"].to_numpy()).max() <= 1e-6
         needed = {column.name for column in bundle.recipe.columns}
         assert not needed & set(absent.get(site, []))
         assert len(needed) == 13 - len(absent.get(site, []))

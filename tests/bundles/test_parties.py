@@ -32,9 +32,9 @@ SITE = "hungarian"
 def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Of the heart hospitals' rows, whose laboratory knows seven patients in ten."""
     arms = [{"algorithm": "split"}, {"algorithm": "pooled", "topology.kind": "flat"}]
-    told = study(topology__known={"laboratory": 0.7}, evaluation__validation_share=0.2, arms=arms)
+    document = study(topology__known={"laboratory": 0.7}, evaluation__validation_share=0.2, arms=arms)
     with torch_threads(1):
-        folder = run_study(told, tmp_path_factory.mktemp("runs"), workers=1).folder
+        folder = run_study(document, tmp_path_factory.mktemp("runs"), workers=1).folder
     return open_finished_run(folder)
 
 
@@ -47,7 +47,7 @@ def recorded(run: FinishedRun, arm: str, name: str = SITE) -> tuple[pd.DataFrame
     """The site's test rows, their scores in the run, and whom the laboratory knows."""
     plan = run.plan
     trial = plan.trial(plan.study.arm(arm), 42)
-    site = next(one for one in trial.scored if one.name == name)
+    site = next(scored_site for scored_site in trial.scored if scored_site.name == name)
     saved = run.folder.predictions()
     chosen = saved[(saved["arm"] == arm) & (saved["site"] == name)].set_index("row").loc[site.test_rows]
     flag = next(part.present for part in site.blocks if part.party == "laboratory")
@@ -81,10 +81,10 @@ def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: FinishedRun, tmp
     assert (predictions["absent"] == "").all()
     row = {str(name): None if value != value else value for name, value in table[nothing].iloc[0].to_dict().items()}
     short = {name: value for name, value in row.items() if name not in PARTIES["cardiology"]}
-    found = predict_rows(bundle, [row, short])  # the same request may have both
-    assert [one["absent"] for one in found] == ["", "cardiology"]
-    assert found[0]["score"] == predictions["score"][0]
-    assert found[1]["score"] != found[0]["score"]
+    answers = predict_rows(bundle, [row, short])  # the same request may have both
+    assert [answer["absent"] for answer in answers] == ["", "cardiology"]
+    assert answers[0]["score"] == predictions["score"][0]
+    assert answers[1]["score"] != answers[0]["score"]
 
 
 def test_all_parties_at_one_place(run: FinishedRun, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_single_rows_may_leave_a_party_out(run: FinishedRun, bundle: Bundle) -> 
     row = table.iloc[3].to_dict()
     plain = {str(name): None if value != value else value for name, value in row.items()}
     short = {name: value for name, value in plain.items() if name not in PARTIES["laboratory"]}
-    [made] = predict_rows(bundle, [short])
-    assert made["absent"] == "laboratory"
+    [answer] = predict_rows(bundle, [short])
+    assert answer["absent"] == "laboratory"
     with pytest.raises(DataError, match="there is no 'fbs'"):
         predict_rows(bundle, [{**short, "chol": 200.0}])
 
@@ -139,18 +139,18 @@ def test_what_is_asked_of_a_file(bundle: Bundle) -> None:
 
 
 def test_lines_that_do_not_make_up_a_row_are_refused(bundle: Bundle) -> None:
-    told = write_inputs(bundle.inputs)
-    assert read_inputs(told, bundle.recipe) == bundle.inputs
+    content = write_inputs(bundle.inputs)
+    assert read_inputs(content, bundle.recipe) == bundle.inputs
     assert (write_inputs(Inputs()), read_inputs({}, bundle.recipe)) == ({}, Inputs())
-    parties = told["parties"]
+    parties = content["parties"]
     for changed in (
-        {**told, "places": told["places"][1:]},
-        {**told, "places": [*told["places"][1:], 10**6]},
-        {**told, "parties": parties[1:]},
-        {**told, "parties": [{**parties[0], "stop": parties[0]["stop"] + 1}, *parties[1:]]},
-        {**told, "parties": [parties[0], {**parties[1], "present": 0}, parties[2]]},
-        {**told, "parties": [parties[0], {**parties[1], "party": "clinic"}, parties[2]]},
-        {**told, "parties": [{**parties[0], "shape": [1]}, *parties[1:]]},
+        {**content, "places": content["places"][1:]},
+        {**content, "places": [*content["places"][1:], 10**6]},
+        {**content, "parties": parties[1:]},
+        {**content, "parties": [{**parties[0], "stop": parties[0]["stop"] + 1}, *parties[1:]]},
+        {**content, "parties": [parties[0], {**parties[1], "present": 0}, parties[2]]},
+        {**content, "parties": [parties[0], {**parties[1], "party": "clinic"}, parties[2]]},
+        {**content, "parties": [{**parties[0], "shape": [1]}, *parties[1:]]},
     ):
         with pytest.raises(ValueError, match=r"party|parties"):
             read_inputs(changed, bundle.recipe)
@@ -158,9 +158,9 @@ def test_lines_that_do_not_make_up_a_row_are_refused(bundle: Bundle) -> None:
 
 def test_a_model_that_was_scored_through_noise_is_refused(tmp_path: Path) -> None:
     """In a bundle all parts are at one place, so that it would predict without the noise of the run."""
-    told = study(topology__embeddings={"clip": 1.0, "noise": 1.0}, training__rounds=1)
+    document = study(topology__embeddings={"clip": 1.0, "noise": 1.0}, training__rounds=1)
     with torch_threads(1):
-        finished = open_finished_run(run_study(told, tmp_path / "runs", workers=1).folder)
+        finished = open_finished_run(run_study(document, tmp_path / "runs", workers=1).folder)
     with pytest.raises(StudyError, match="scored with noise between the parties") as caught:
         bundle_from(finished, arm="split", site=SITE, out=tmp_path / "b")
     assert "without [topology.embeddings]" in caught.value.remedy

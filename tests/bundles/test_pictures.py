@@ -80,13 +80,13 @@ def test_without_a_party_its_stand_in_is_used(
 ) -> None:
     """The run has predicted so too. A folder of images says nothing of ages, so that it comes to the same."""
     expected, bundle = saved(run, "vertical", "missing_party"), bundles["vertical"]
-    made = []
+    tables = []
     for source, how in ((files / "list.csv", PredictOptions(without=("records",))), (files, PredictOptions())):
         summary = predict_file(bundle, source, tmp_path / "out.csv", options=how)
-        made.append(pd.read_csv(tmp_path / "out.csv"))
+        tables.append(pd.read_csv(tmp_path / "out.csv"))
         assert summary.absent == {"records": len(expected)}
-        assert (made[-1]["absent"] == "records").all()
-        assert np.abs(made[-1][expected.columns].to_numpy() - expected.to_numpy()).max() <= 1e-6
+        assert (tables[-1]["absent"] == "records").all()
+        assert np.abs(tables[-1][expected.columns].to_numpy() - expected.to_numpy()).max() <= 1e-6
     assert np.abs(saved(run, "vertical").to_numpy() - expected.to_numpy()).max() > 1e-4
     lines = (files / "list.csv").read_text().splitlines()
     (files / "some.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))
@@ -134,9 +134,9 @@ def test_an_archive_a_folder_and_memory_give_the_same_to_the_last_bit(
     for other in (predictions.drop(columns=["patient"]), listed):
         pd.testing.assert_frame_equal(other.drop(columns="image"), whole.drop(columns="image"), check_exact=True)
     assert len(whole) > IMAGES  # more than a tile
-    one = predict_images(bundle, images[5:6], group.iloc[5:6]).drop(columns=["row", "image"])
+    single = predict_images(bundle, images[5:6], group.iloc[5:6]).drop(columns=["row", "image"])
     pd.testing.assert_frame_equal(
-        one, whole.iloc[[5]].drop(columns=["row", "image"]).reset_index(drop=True), check_exact=True
+        single, whole.iloc[[5]].drop(columns=["row", "image"]).reset_index(drop=True), check_exact=True
     )
 
 
@@ -182,8 +182,8 @@ def test_thresholds_and_calibration_of_each_finding_come_from_validation_rows(
 ) -> None:
     """The best F1 on the site's own validation rows, or that of all sites where a finding is too rare here."""
     bundle = bundles["fedavg"]
-    told = {one["name"]: one for one in bundle.about["findings"]}
-    assert list(told) == list(bundle.classes) == ["mass", "fluid", "air"]
+    by_name = {entry["name"]: entry for entry in bundle.about["findings"]}
+    assert list(by_name) == list(bundle.classes) == ["mass", "fluid", "air"]
     plan = run.plan
     trial = plan.trial(plan.study.arm("fedavg"), bundle.about["seed"])
     rows = next(site for site in trial.scored if site.name == SITE).validation
@@ -191,8 +191,8 @@ def test_thresholds_and_calibration_of_each_finding_come_from_validation_rows(
     score = bundle.scores(x)
     for place, name in enumerate(bundle.classes):
         known = label[:, place] >= 0
-        y, s, cut = label[known, place], score[known, place], told[name]["threshold"]["value"]
-        if "of this site" not in told[name]["threshold"]["why"]:
+        y, s, cut = label[known, place], score[known, place], by_name[name]["threshold"]["value"]
+        if "of this site" not in by_name[name]["threshold"]["why"]:
             assert min((y == 1).sum(), (y == 0).sum()) < 5
             assert cut == run.results["arms"]["fedavg"]["findings"][name]["threshold"]["mean"]
             continue
@@ -202,7 +202,7 @@ def test_thresholds_and_calibration_of_each_finding_come_from_validation_rows(
 
         assert f1(cut) == max(f1(at) for at in s)
         assert cut not in s
-        assert told[name]["calibration"]["rows"] == known.sum()
+        assert by_name[name]["calibration"]["rows"] == known.sum()
     assert bundle.about["rows"]["validation"] == len(label)
 
 

@@ -83,8 +83,8 @@ def test_a_hospitals_raw_file_has_the_runs_scores_where_0_stands_for_not_measure
     expected = saved(run, "fedavg", 1, "va")
     before_va = 303 + 294 + 123
     predictions = predict_table(bundle, raw)
-    found = predictions["score"].to_numpy()[expected.index.to_numpy() - before_va]
-    assert np.abs(found - expected["score"].to_numpy()).max() <= 1e-6
+    scores = predictions["score"].to_numpy()[expected.index.to_numpy() - before_va]
+    assert np.abs(scores - expected["score"].to_numpy()).max() <= 1e-6
     assert not predictions["why"].str.contains("chol").any()
 
 
@@ -126,9 +126,9 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "evaluation": {"seeds": {"first": 3, "count": 1}, "every": 0, "validation_share": 0.25},
         "arms": [{"name": "fedprox", "algorithm": "fedprox"}],
     }
-    made = open_finished_run(run_study(study, folder / "runs").folder)
+    finished = open_finished_run(run_study(study, folder / "runs").folder)
     for name in ("north", "south"):
-        bundle_from(made, arm="fedprox", site=name, out=folder / f"bundle-{name}")
+        bundle_from(finished, arm="fedprox", site=name, out=folder / f"bundle-{name}")
     return folder
 
 
@@ -157,8 +157,8 @@ def test_a_column_that_a_site_does_not_record_may_be_there_or_not(wards: Path) -
 
 
 def as_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
-    return found
+    records: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
+    return records
 
 
 @pytest.mark.parametrize("site", ["north", "south"])
@@ -208,13 +208,13 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         "wardround.bundles.predict.predict.open_rows", lambda source, columns: open_rows(source, columns, 64)
     )
-    told: list[Progress] = []
-    predict_file(bundle, tmp_path / "rows.csv", tmp_path / "cut.csv", progress=told.append)
+    reports: list[Progress] = []
+    predict_file(bundle, tmp_path / "rows.csv", tmp_path / "cut.csv", progress=reports.append)
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert len(told) > 50
-    assert told[-1].rows == 500
-    assert told[-1].share == 1.0
-    assert all(one.rows <= other.rows for one, other in pairwise(told))
+    assert len(reports) > 50
+    assert reports[-1].rows == 500
+    assert reports[-1].share == 1.0
+    assert all(earlier.rows <= other.rows for earlier, other in pairwise(reports))
 
 
 def test_blank_lines_are_no_rows_even_where_they_fill_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,8 +307,8 @@ def test_gaps_are_filled_as_the_recipe_says(tmp_path: Path) -> None:
     bundle = by_hand(tmp_path / "b")
     bundle = with_columns(bundle, lambda r: replace(r, settings=replace(r.settings, indicator=False)))
     gaps, filled = {"age": None, "crp": "?", "sodium": " "}, {"age": 0.5, "crp": "0.5", "sodium": 0.5}
-    one, other = predict_rows(bundle, [gaps, filled])
-    assert one == other
+    with_gaps, other = predict_rows(bundle, [gaps, filled])
+    assert with_gaps == other
 
 
 def with_gaps_in(*names: str) -> Recipe:
@@ -347,12 +347,12 @@ def test_a_column_that_is_empty_in_every_row_has_a_line_of_its_own(
     bundle = by_hand(tmp_path / "b", prepared_by=with_gaps_in("chol", "crp"), unrecorded=["ph"])
     (tmp_path / "rows.csv").write_text(GAPS.replace("1,1\n", "1,\n").replace(",,1\n", ",,\n"))
     assert predict_file(bundle, "rows.csv", "out.csv").empty == ("chol",)
-    code, _, told = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv")
+    code, _, error_text = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv")
     assert code == 0
-    assert "'chol' is empty in every row." in told
-    assert "1 row: a gap where training had none" in told
-    assert "Gaps were filled, as in training, in 3 rows." in told
-    assert "'ph'" not in told
+    assert "'chol' is empty in every row." in error_text
+    assert "1 row: a gap where training had none" in error_text
+    assert "Gaps were filled, as in training, in 3 rows." in error_text
+    assert "'ph'" not in error_text
 
 
 def test_half_a_letter_is_told_and_not_repeated(tmp_path: Path) -> None:
@@ -389,8 +389,8 @@ def test_reasons_in_words_are_those_of_each_row(masks: list[list[bool]]) -> None
     reasons = [("kind" if number % 2 else "sort", f"c{number}", np.array(mask)) for number, mask in enumerate(masks)]
     texts = join_texts(reasons, 6).dictionary_decode().to_pylist()
     for row, text in enumerate(texts):
-        said = {column for part in text.split("; ") if part for column in part.partition(": ")[2].split(", ")}
-        assert said == {column for _, column, mask in reasons if mask[row]}
+        named_columns = {column for part in text.split("; ") if part for column in part.partition(": ")[2].split(", ")}
+        assert named_columns == {column for _, column, mask in reasons if mask[row]}
 
 
 def test_many_reasons_at_once_do_not_overflow() -> None:
@@ -550,8 +550,8 @@ def in_process(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.argv", ["wardround", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capfd.readouterr()
-    return int(ended.value.code or 0), told.out, told.err
+    captured = capfd.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
 
 
 def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(

@@ -42,11 +42,11 @@ def in_pieces(path: Path, size: int, names: tuple[str, ...] = NAMES) -> list[tup
 
     rows: list[tuple[str | None, ...]] = []
     try:
-        with open_rows(path, RequiredColumns(names), size) as found:
-            for unread in found.blocks:
+        with open_rows(path, RequiredColumns(names), size) as opened:
+            for unread in opened.blocks:
                 block = unread()
                 cells = [cells_of(block.columns[name], block.commas) for name in names]
-                rows += zip(*(one.spread(one.levels, None).tolist() for one in cells), strict=True)
+                rows += zip(*(column.spread(column.levels, None).tolist() for column in cells), strict=True)
                 assert all("line" in block.place(row) for row in range(block.rows))
     except DataError as error:
         return str(error)
@@ -172,7 +172,7 @@ def test_numbers_are_read_as_in_training() -> None:
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.none(), min_size=1, max_size=30))
 def test_text_and_number_give_the_same_bits(numbers: list[float | None]) -> None:
-    texts = pa.array([None if one is None else repr(one) for one in numbers], pa.string())
+    texts = pa.array([None if number is None else repr(number) for number in numbers], pa.string())
     as_text = read((Column("x"),), {"x": texts}).table.numbers
     as_number = read((Column("x"),), {"x": pa.array(numbers, pa.float64())}).table.numbers
     np.testing.assert_array_equal(as_text, as_number)
@@ -350,8 +350,8 @@ def test_a_column_of_another_hospital_is_a_gap_even_where_its_name_is_used_here(
     fitted = Fit(dict.fromkeys((c.name for c in columns), 0.0), {}, np.zeros(3), np.ones(3))
     recipe = Recipe(columns, layout, fitted, Preparation())
     block = Block(1, {"crp": pa.array(["5"])}, str)
-    made = read_block(recipe, block, unrecorded=("crp at south", "ph"))
-    np.testing.assert_array_equal(made.table.numbers, [[5, np.nan, np.nan]])
+    prepared_rows = read_block(recipe, block, unrecorded=("crp at south", "ph"))
+    np.testing.assert_array_equal(prepared_rows.table.numbers, [[5, np.nan, np.nan]])
 
 
 def write_parquet(path: Path, **columns: pa.Array) -> Path:
@@ -364,9 +364,9 @@ def test_parquet_comes_in_blocks_with_the_columns_that_are_asked_for(tmp_path: P
         tmp_path / "rows.parquet",
         **{" b": pa.array(range(7)), "x": pa.array([b"?"] * 7), "a": pa.array(list("abcdefg"))},
     )
-    with open_rows(path, RequiredColumns(("a",), ("c",), ("b",))) as found:
-        blocks = [unread() for unread in found.blocks]
-    assert found.keep == {"b": pa.int64()}
+    with open_rows(path, RequiredColumns(("a",), ("c",), ("b",))) as opened:
+        blocks = [unread() for unread in opened.blocks]
+    assert opened.keep == {"b": pa.int64()}
     assert all(set(block.columns) == {"a", "b"} for block in blocks)
     assert [text for block in blocks for text in block.columns["a"].to_pylist()] == list("abcdefg")
     assert blocks[0].place(0) == f"{path}, row 0 (counted from 0)"
@@ -421,8 +421,8 @@ def test_a_missing_column_is_suggested_unless_the_header_may_be_a_patient(bad_fi
     with pytest.raises(DataError) as error, open_rows(bad_files / "nameless.csv", RequiredColumns(NAMES)):
         pass
     assert "add a line above it that names the columns" in error.value.remedy
-    said = str(error.value).replace(str(bad_files), "")  # the folder's own name may hold any digits
-    assert not any(value in said for value in ("63", "145"))
+    error_text = str(error.value).replace(str(bad_files), "")  # the folder's own name may hold any digits
+    assert not any(value in error_text for value in ("63", "145"))
 
 
 def test_standard_input_that_is_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

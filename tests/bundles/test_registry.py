@@ -21,12 +21,12 @@ from wardround.runs.audit import verify as verify_log
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     """heart with two versions, of which the first is in use; lung with one that is not."""
-    made = Registry(tmp_path / "registry")
+    empty_registry = Registry(tmp_path / "registry")
     for number in (1, 2):
-        made.add(write_bundle(tmp_path / f"made-{number}", weights=number), "heart", by="Ada")
-    made.add(write_bundle(tmp_path / "made-3", weights=3), "lung", by="Ada")
-    made.promote("heart@1", by="Grace", reason="trial is over")
-    return made
+        empty_registry.add(write_bundle(tmp_path / f"made-{number}", weights=number), "heart", by="Ada")
+    empty_registry.add(write_bundle(tmp_path / "made-3", weights=3), "lung", by="Ada")
+    empty_registry.promote("heart@1", by="Grace", reason="trial is over")
+    return empty_registry
 
 
 def events(registry: Registry) -> list[dict[str, Any]]:
@@ -34,8 +34,8 @@ def events(registry: Registry) -> list[dict[str, Any]]:
 
 
 def in_order(registry: Registry) -> bool:
-    found = registry.verify()
-    return not found.problems and not found.leftovers
+    verification = registry.verify()
+    return not verification.problems and not verification.leftovers
 
 
 def test_versions_are_counted_and_bundles_are_as_they_were(registry: Registry, tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_versions_are_counted_and_bundles_are_as_they_were(registry: Registry, t
     assert [version.version for version in entries["heart"].versions] == [1, 2]
     assert (entries["heart"].in_use, entries["lung"].in_use) == (1, None)
     for number in (1, 2):
-        kept, source = tmp_path / "registry" / "heart" / str(number), tmp_path / f"made-{number}"
-        assert sorted(path.name for path in kept.iterdir()) == sorted(path.name for path in source.iterdir())
-        assert all((kept / path.name).read_bytes() == path.read_bytes() for path in source.iterdir())
-        assert load_bundle(kept).id == load_bundle(source).id == entries["heart"].versions[number - 1].id
+        stored, source = tmp_path / "registry" / "heart" / str(number), tmp_path / f"made-{number}"
+        assert sorted(path.name for path in stored.iterdir()) == sorted(path.name for path in source.iterdir())
+        assert all((stored / path.name).read_bytes() == path.read_bytes() for path in source.iterdir())
+        assert load_bundle(stored).id == load_bundle(source).id == entries["heart"].versions[number - 1].id
     assert in_order(registry)
     assert (registry.verify().versions, registry.verify().entries) == (3, 4)
 
@@ -55,8 +55,8 @@ def test_versions_are_counted_and_bundles_are_as_they_were(registry: Registry, t
 def test_every_change_is_an_event_of_one_chain(registry: Registry) -> None:
     registry.promote("heart@2", by="Grace")
     registry.withdraw("heart", by="Ada", reason="recalled")
-    told = [(event["event"], event["detail"]["name"], event["detail"]["version"]) for event in events(registry)]
-    assert told == [
+    changes = [(event["event"], event["detail"]["name"], event["detail"]["version"]) for event in events(registry)]
+    assert changes == [
         ("bundle added", "heart", 1),
         ("bundle added", "heart", 2),
         ("bundle added", "lung", 1),
@@ -249,8 +249,8 @@ def test_a_changed_deleted_or_moved_line_of_the_log_shows_and_stops_everything(r
     }
     for problem, wrong in broken.items():
         registry.log.write_bytes(b"".join(wrong))
-        (found,) = registry.verify().problems
-        assert found.startswith(f"audit.jsonl: {problem}")
+        (problem_text,) = registry.verify().problems
+        assert problem_text.startswith(f"audit.jsonl: {problem}")
         calls: list[Callable[[], object]] = [
             registry.entries,
             lambda: registry.promote("heart@2"),
@@ -327,9 +327,9 @@ def test_leftovers_of_every_moment_are_told_and_removed_and_what_counts_stays(
     (copying / "card.md").write_text("half")
     (heart / ".adding-2").mkdir()  # died after its line was written, before it tidied up: version 2 counts
     (registry.path / "kidney" / ".adding-1" / "bundle").mkdir(parents=True)
-    found = registry.verify()
-    assert found.problems == ()
-    assert found.leftovers == ("heart/.adding-2", "heart/.adding-3", "kidney/.adding-1")
+    verification = registry.verify()
+    assert verification.problems == ()
+    assert verification.leftovers == ("heart/.adding-2", "heart/.adding-3", "kidney/.adding-1")
     assert registry.add(write_bundle(tmp_path / "new", weights=5), "heart").version == 3
     assert in_order(registry)
     assert sorted(path.name for path in heart.iterdir()) == ["1", "2", "3"]
@@ -457,9 +457,9 @@ def test_a_changed_bundle_in_use_is_called_changed_and_not_in_order(registry: Re
 
 @pytest.mark.parametrize("file", ["bundle.json", "card.md", "weights.safetensors"])
 def test_a_list_marks_what_was_changed(file: str, registry: Registry) -> None:
-    assert [row.as_added for row in listing(registry)] == [True, True, True]
+    assert [row["as_added"] for row in listing(registry)] == [True, True, True]
     changed_byte(registry.path / "heart" / "2" / file)
-    assert [(row.name, row.version, row.as_added) for row in listing(registry)] == [
+    assert [(row["name"], row["version"], row["as_added"]) for row in listing(registry)] == [
         ("heart", 1, True),
         ("heart", 2, False),
         ("lung", 1, True),
@@ -470,16 +470,16 @@ def test_one_odd_bundle_does_not_hide_the_others(tmp_path: Path) -> None:
     """As a version of wardround may have let it in that did not look so closely."""
     registry = Registry(tmp_path / "registry", load=lambda path: load_bundle(tmp_path / "good"))
     registry.add(write_bundle(tmp_path / "good"), "good")
-    told: list[dict[str, Any]] = [{"made": 7}, {"study": []}, {"card": ["x"]}, {"seed": None}, {"arm": {}}]
-    for number, odd in enumerate(told):
+    odd_entries: list[dict[str, Any]] = [{"made": 7}, {"study": []}, {"card": ["x"]}, {"seed": None}, {"arm": {}}]
+    for number, odd in enumerate(odd_entries):
         registry.add(write_bundle(tmp_path / f"odd-{number}", **odd), "odd")
     rows = listing(registry)
-    assert [(row.name, row.version, row.as_added) for row in rows] == [
+    assert [(row["name"], row["version"], row["as_added"]) for row in rows] == [
         ("good", 1, True),
         *(("odd", number, True) for number in range(1, 6)),
     ]
-    assert (rows[0].site, rows[0].seed) == ("north", 1)
-    assert all(row.made is None for row in rows[1:])
+    assert (rows[0]["site"], rows[0]["seed"]) == ("north", 1)
+    assert all(row["made"] is None for row in rows[1:])
 
 
 def test_a_registry_that_may_only_be_read_can_be_verified_and_used(

@@ -20,7 +20,7 @@ from wardround.study.schema import Preparation
 
 
 def found(a: Bundle, b: Bundle) -> dict[str, tuple[Any, Any]]:
-    return {f"{one.topic}: {one.what}": (one.a, one.b) for one in differences(a, b)}
+    return {f"{difference.topic}: {difference.what}": (difference.a, difference.b) for difference in differences(a, b)}
 
 
 def card(auc: float, privacy: Any = None, sites: Any = None) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def test_the_same_bundle_made_twice_does_not_differ(tmp_path: Path) -> None:
 
 def test_two_seeds_differ_in_seed_and_weights_alone(tmp_path: Path) -> None:
     a, b = (made(tmp_path / str(seed), weights=seed, seed=seed) for seed in (1, 2))
-    told = found(a, b)
-    assert list(told) == ["origin: seed", "weights: length of all", "weights: length of the difference"]
-    assert told["origin: seed"] == (1, 2)
+    differing = found(a, b)
+    assert list(differing) == ["origin: seed", "weights: length of all", "weights: length of the difference"]
+    assert differing["origin: seed"] == (1, 2)
     both = [torch.cat([leaf.double().flatten() for leaf in bundle.params.values()]) for bundle in (a, b)]
     expected = torch.linalg.vector_norm(both[1] - both[0])
-    assert told["weights: length of the difference"] == (None, pytest.approx(float(expected), rel=1e-12))
-    assert told["weights: length of all"][0] == pytest.approx(float(torch.linalg.vector_norm(both[0])), rel=1e-12)
+    assert differing["weights: length of the difference"] == (None, pytest.approx(float(expected), rel=1e-12))
+    assert differing["weights: length of all"][0] == pytest.approx(float(torch.linalg.vector_norm(both[0])), rel=1e-12)
 
 
 def test_two_arms_differ_in_all_that_they_do_not_share(tmp_path: Path) -> None:
@@ -65,31 +65,31 @@ def test_two_arms_differ_in_all_that_they_do_not_share(tmp_path: Path) -> None:
         unrecorded=["sex"],
         card=card(0.85, spent, {"north": 80, "east": None}),
     )
-    told = found(a, b)
-    assert told.pop("origin: study hash") == ("a" * 64, "b" * 64)
-    assert told.pop("origin: arm") == ("fedavg", "local")
-    assert told.pop("training: training rows of south") == (60, None)
-    assert told.pop("training: training rows of east") == (None, "not known")
-    assert told.pop("model: kind") == ("logistic", "mlp")
-    assert told.pop("model: hidden") == (None, [4])
-    assert told.pop("model: inputs") == ([3], [4])
-    assert told.pop("model: precision") == ("float32", "float64")
-    assert told.pop("columns: sodium") == ({"kind": "numeric"}, None)
-    assert told.pop("columns: potassium") == (None, {"kind": "numeric"})
-    assert told.pop("columns: sex") == (None, {"kind": "numeric", "recorded at this site": False})
-    assert told.pop("decision: threshold") == (0.5, 0.4)
-    assert told.pop("decision: calibration slope") == (None, 1.25)
-    assert told.pop("decision: calibration intercept") == (None, -0.5)
-    assert told.pop("decision: out of distribution beyond") == (3.0, 4.0)
+    differing = found(a, b)
+    assert differing.pop("origin: study hash") == ("a" * 64, "b" * 64)
+    assert differing.pop("origin: arm") == ("fedavg", "local")
+    assert differing.pop("training: training rows of south") == (60, None)
+    assert differing.pop("training: training rows of east") == (None, "not known")
+    assert differing.pop("model: kind") == ("logistic", "mlp")
+    assert differing.pop("model: hidden") == (None, [4])
+    assert differing.pop("model: inputs") == ([3], [4])
+    assert differing.pop("model: precision") == ("float32", "float64")
+    assert differing.pop("columns: sodium") == ({"kind": "numeric"}, None)
+    assert differing.pop("columns: potassium") == (None, {"kind": "numeric"})
+    assert differing.pop("columns: sex") == (None, {"kind": "numeric", "recorded at this site": False})
+    assert differing.pop("decision: threshold") == (0.5, 0.4)
+    assert differing.pop("decision: calibration slope") == (None, 1.25)
+    assert differing.pop("decision: calibration intercept") == (None, -0.5)
+    assert differing.pop("decision: out of distribution beyond") == (3.0, 4.0)
     # logistic: 3 weights and an intercept; mlp: 4 x 4 + 4 and 4 + 1
-    assert told.pop("weights: other shapes") == ("4 numbers", "25 numbers")
-    before, after = told.pop("figures: auc, this site")
+    assert differing.pop("weights: other shapes") == ("4 numbers", "25 numbers")
+    before, after = differing.pop("figures: auc, this site")
     assert before == {"mean": 0.8, "interval": [pytest.approx(0.7), pytest.approx(0.95)]}
     assert after["mean"] == 0.85
-    assert told.pop("privacy: protected") == (False, True)
-    assert told.pop("privacy: each patient") == (None, spent["example"])
-    assert told.pop("privacy: spent") == (None, spent["spent"])
-    assert told == {}
+    assert differing.pop("privacy: protected") == (False, True)
+    assert differing.pop("privacy: each patient") == (None, spent["example"])
+    assert differing.pop("privacy: spent") == (None, spent["spent"])
+    assert differing == {}
 
 
 def prepared(ward: str, centre: float, levels: tuple[str, ...], header: str = "") -> Recipe:
@@ -103,22 +103,22 @@ def prepared(ward: str, centre: float, levels: tuple[str, ...], header: str = ""
 def test_columns_that_are_filled_scaled_or_written_otherwise(tmp_path: Path) -> None:
     two, three = ("icu", "surgery"), ("icu", "medicine", "surgery")
     a = made(tmp_path / "a", prepared_by=prepared("icu", 60.0, three))
-    told = found(a, made(tmp_path / "b", prepared_by=prepared("surgery", 60.0, three)))
-    assert told == {"preparation: filled or scaled otherwise": (None, ["ward"])}
-    told = found(a, made(tmp_path / "c", prepared_by=prepared("icu", 61.0, three)))
-    assert told == {"preparation: filled or scaled otherwise": (None, ["age"])}
-    told = found(a, made(tmp_path / "d", prepared_by=prepared("icu", 60.0, two, "Station")))
-    assert told["columns: ward"] == (
+    differing = found(a, made(tmp_path / "b", prepared_by=prepared("surgery", 60.0, three)))
+    assert differing == {"preparation: filled or scaled otherwise": (None, ["ward"])}
+    differing = found(a, made(tmp_path / "c", prepared_by=prepared("icu", 61.0, three)))
+    assert differing == {"preparation: filled or scaled otherwise": (None, ["age"])}
+    differing = found(a, made(tmp_path / "d", prepared_by=prepared("icu", 60.0, two, "Station")))
+    assert differing["columns: ward"] == (
         {"kind": "categorical", "levels": three},
         {"kind": "categorical", "written": "Station", "levels": two},
     )
-    assert told["model: inputs"] == ([5], [3])  # age, three or (of two levels) one for ward, one for sex
+    assert differing["model: inputs"] == ([5], [3])  # age, three or (of two levels) one for ward, one for sex
 
 
 def test_more_classes_have_no_threshold(tmp_path: Path) -> None:
-    told = found(made(tmp_path / "a"), made(tmp_path / "b", classes=("no", "mild", "severe")))
-    assert told["model: classes"] == (["no", "yes"], ["no", "mild", "severe"])
-    assert told["decision: threshold"] == (0.5, None)
+    differing = found(made(tmp_path / "a"), made(tmp_path / "b", classes=("no", "mild", "severe")))
+    assert differing["model: classes"] == (["no", "yes"], ["no", "mild", "severe"])
+    assert differing["decision: threshold"] == (0.5, None)
 
 
 def test_what_has_no_topic_of_its_own_is_still_a_difference(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_what_has_no_topic_of_its_own_is_still_a_difference(tmp_path: Path) -> N
     assert found(a, made(tmp_path / "b", card={**card(0.8), "limits": ["x"]})) == {
         "other: the card's text": (None, None)
     }
-    told = found(a, made(tmp_path / "c", card=card(0.8), new_in_a_later_version=1))
-    assert told == {"other: bundle.json": (None, ["new_in_a_later_version"])}
+    differing = found(a, made(tmp_path / "c", card=card(0.8), new_in_a_later_version=1))
+    assert differing == {"other: bundle.json": (None, ["new_in_a_later_version"])}
 
 
 def test_the_figure_of_a_list_is_the_first_that_is_known() -> None:
@@ -181,9 +181,9 @@ def test_from_adding_to_withdrawing(here: Path) -> None:
     ]
     table = wardround("bundles", "list", cwd=here).stdout
     assert "auc 0.800 (0.700 to 0.950)" in table
-    told = as_json("bundles", "show", "heart-fedavg-north", cwd=here)
-    assert (told["version"], told["in_use"], told["bundle"]["seed"]) == (2, 2, 2)
-    assert [(event["event"], event.get("by")) for event in told["history"]][2] == ("bundle promoted", "Ada")
+    details = as_json("bundles", "show", "heart-fedavg-north", cwd=here)
+    assert (details["version"], details["in_use"], details["bundle"]["seed"]) == (2, 2, 2)
+    assert [(event["event"], event.get("by")) for event in details["history"]][2] == ("bundle promoted", "Ada")
     text = wardround("bundles", "show", "heart-fedavg-north@1", cwd=here).stdout
     assert "heart-fedavg-north@1, not in use" in text
     assert "# A model that nobody trained" in text  # its card
@@ -207,8 +207,8 @@ def test_another_registry_is_named_by_an_option(here: Path) -> None:
 
 def test_a_broken_registry_is_exit_code_6_and_says_where(here: Path) -> None:
     wardround("bundles", "add", "made-1", cwd=here)
-    kept = as_json("bundles", "verify", cwd=here)["head"]
-    assert wardround("bundles", "verify", "--head", kept, cwd=here).returncode == 0
+    head = as_json("bundles", "verify", cwd=here)["head"]
+    assert wardround("bundles", "verify", "--head", head, cwd=here).returncode == 0
     (here / "registry" / "heart-fedavg-north" / "1" / "card.md").write_text("all is well\n")
     done = wardround("bundles", "verify", "--json", cwd=here)
     assert done.returncode == RunError.exit_code == 6

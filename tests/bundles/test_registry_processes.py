@@ -41,8 +41,8 @@ def test_a_kill_between_copying_and_logging_leaves_no_bundle_that_counts(registr
     assert (registry.path / "heart" / "3" / ABOUT).is_file()
     assert registry.log.read_bytes() == before
     assert len(registry.entries()["heart"].versions) == 2
-    found = registry.verify()
-    assert (found.problems, found.leftovers) == ((), ("heart/.adding-3", "heart/3"))
+    verification = registry.verify()
+    assert (verification.problems, verification.leftovers) == ((), ("heart/.adding-3", "heart/3"))
     added = registry.add(write_bundle(tmp_path / "other", weights=6), "lung")  # any add cleans up, under any name
     assert added.label == "lung@2"
     assert in_order(registry)

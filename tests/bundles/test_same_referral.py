@@ -46,14 +46,14 @@ def measured(run: FinishedRun) -> SeedRows:
 def referred_by_the_report(seed: SeedRows, site: Site, share: float) -> np.ndarray:
     """Of the site's test rows, in the site's order."""
     chosen = referred(reasons_of(seed, share, 0.1))
-    found = pd.Series(chosen[seed.test.site == site.name], seed.test.at(site.name).row)
-    return found.loc[site.test_rows].to_numpy()
+    by_row = pd.Series(chosen[seed.test.site == site.name], seed.test.at(site.name).row)
+    return by_row.loc[site.test_rows].to_numpy()
 
 
 def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.3})
     trial = run.plan.trial(run.plan.study.arms[0], 1)
-    site = next(one for one in trial.scored if one.name == "hungarian")
+    site = next(scored_site for scored_site in trial.scored if scored_site.name == "hungarian")
     bundle = load_bundle(bundle_from(run, arm="fedavg", site=site.name, out=tmp_path / "b"))
     table = run.plan.cohort_of(run.plan.study.arms[0]).records.features
     assert isinstance(table, pd.DataFrame)
@@ -71,7 +71,7 @@ def test_of_findings_the_same_rows_are_referred_about_the_same_thresholds(tmp_pa
     records = radiographs()
     run = run_of(records, tmp_path / "runs", arms=FEDAVG, uncertainty={"method": "none", "refer": 0.3})
     trial = run.plan.trial(run.plan.study.arms[0], run.plan.study.evaluation.seeds.first)
-    site = next(one for one in trial.scored if one.name == "hospital-1")
+    site = next(scored_site for scored_site in trial.scored if scored_site.name == "hospital-1")
     bundle = load_bundle(bundle_from(run, arm="fedavg", site=site.name, out=tmp_path / "b"))
     predictions = predict_images(bundle, np.asarray(records.features)[site.test_rows])
     seed, near = (
@@ -93,12 +93,15 @@ def bundle_of(folder: Path, method: str | None) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("method", "made"), [(None, "dropout"), ("none", "none"), ("laplace", "laplace"), ("ensemble", "dropout")]
+    ("method", "expected_method"),
+    [(None, "dropout"), ("none", "none"), ("laplace", "laplace"), ("ensemble", "dropout")],
 )
-def test_the_method_of_the_study_is_that_of_the_bundle(tmp_path: Path, method: str | None, made: str) -> None:
+def test_the_method_of_the_study_is_that_of_the_bundle(
+    tmp_path: Path, method: str | None, expected_method: str
+) -> None:
     bundle = bundle_of(tmp_path, method)
     assert bundle.uncertainty is not None
-    assert bundle.uncertainty.method == made
+    assert bundle.uncertainty.method == expected_method
     assert bundle.uncertainty.referral is not None  # referral and sets need one score alone
     card = (bundle.path / "card.md").read_text()
     assert ("There is no interval: the study asks for one score" in card) == (method == "none")

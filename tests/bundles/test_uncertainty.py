@@ -64,7 +64,7 @@ def sides(finished: FinishedRun, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
     """Training and validation rows of the site, and its test rows as they were recorded."""
     plan = finished.plan
     trial = plan.trial(plan.study.arm(arm), 1)
-    site = next(one for one in trial.scored if one.name == SITE)
+    site = next(scored_site for scored_site in trial.scored if scored_site.name == SITE)
     table = plan.cohort_of(plan.study.arm(arm)).records.features
     assert isinstance(table, pd.DataFrame)
     return site.train, site.validation, table.iloc[site.test_rows].reset_index(drop=True)
@@ -119,9 +119,9 @@ def test_laplace_by_hand(finished: FinishedRun, laplace: Bundle) -> None:
 
 def test_no_prior_leaves_less_room_than_the_weights_themselves_take() -> None:
     """Weights 0.5 and -0.5 have a mean square of a quarter: a precision of 4 at most."""
-    found = plausible_priors(torch.tensor([[0.5, -0.5]]))
-    assert max(found) == pytest.approx(10**0.5)
-    assert min(found) == pytest.approx(0.001)
+    priors = plausible_priors(torch.tensor([[0.5, -0.5]]))
+    assert max(priors) == pytest.approx(10**0.5)
+    assert min(priors) == pytest.approx(0.001)
     assert plausible_priors(torch.full((1, 3), 100.0)) == (1e-4,)  # below all that are tried
     assert max(plausible_priors(torch.zeros((2, 2)))) == pytest.approx(1e6)
 
@@ -155,7 +155,7 @@ def test_sets_and_referral_are_those_of_validation_rows(
     arm = "fedavg" if kind == "laplace" else "network"
     plan = finished.plan
     trial = plan.trial(plan.study.arm(arm), 1)
-    site = next(one for one in trial.scored if one.name == SITE)
+    site = next(scored_site for scored_site in trial.scored if scored_site.name == SITE)
     label = site.validation.labels.numpy()
     predictions = predict_table(bundle, recorded(finished, arm, site.validation_rows))
     for number, name in enumerate(bundle.classes):
@@ -281,8 +281,8 @@ def bent() -> ModelBuilder:
             self.line = nn.Linear(inputs, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.line(x).tanh()
-            return made
+            activation: torch.Tensor = self.line(x).tanh()
+            return activation
 
     def build(shape: Shape) -> Model:
         return from_module(lambda: Bent(shape.inputs[0]), shape)
@@ -293,8 +293,8 @@ def bent() -> ModelBuilder:
 def test_a_model_that_laplace_does_not_fit_says_so(tmp_path: Path) -> None:
     study = hearts(model={"kind": "bent"}, arms=[{"name": "fedavg", "algorithm": "fedavg"}])
     folder = run_study(study, tmp_path / "runs", models={"bent": bent}).folder
-    made = make_bundle(folder, arm="fedavg", site=SITE, out=tmp_path / "b", models={"bent": bent})
-    bundle = load_bundle(made, models={"bent": bent})
+    bundle_folder = make_bundle(folder, arm="fedavg", site=SITE, out=tmp_path / "b", models={"bent": bent})
+    bundle = load_bundle(bundle_folder, models={"bent": bent})
     how = bundle.uncertainty
     assert how is not None
     assert (how.method, how.laplace) == ("none", None)
@@ -318,7 +318,7 @@ def test_it_comes_back_as_it_was_written_with_what_is_infinite(laplace: Bundle) 
 
 
 def otherwise(**changes: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda told: told.update(changes)
+    return lambda content: content.update(changes)
 
 
 @pytest.mark.parametrize(
@@ -327,24 +327,24 @@ def otherwise(**changes: Any) -> Callable[[dict[str, Any]], None]:
         otherwise(method="guess"),
         otherwise(method="dropout"),  # the model has none
         otherwise(passes=10**9),
-        lambda told: told["temperature"].update(values=[0.0]),
-        lambda told: told["temperature"].update(values=[1.0, 1.0]),
-        lambda told: told["sets"].update(cuts=[0.1]),
-        lambda told: told["sets"].update(kind="other"),
-        lambda told: told["referral"]["cuts"].pop(),
-        lambda told: told["referral"].update(share=2.0),
-        lambda told: told["laplace"].update(layer="head"),
-        lambda told: told["laplace"].update(prior=0.0),
-        lambda told: told.pop("sets"),
+        lambda uncertainty: uncertainty["temperature"].update(values=[0.0]),
+        lambda uncertainty: uncertainty["temperature"].update(values=[1.0, 1.0]),
+        lambda uncertainty: uncertainty["sets"].update(cuts=[0.1]),
+        lambda uncertainty: uncertainty["sets"].update(kind="other"),
+        lambda uncertainty: uncertainty["referral"]["cuts"].pop(),
+        lambda uncertainty: uncertainty["referral"].update(share=2.0),
+        lambda uncertainty: uncertainty["laplace"].update(layer="head"),
+        lambda uncertainty: uncertainty["laplace"].update(prior=0.0),
+        lambda uncertainty: uncertainty.pop("sets"),
     ],
 )
 def test_what_does_not_fit_is_refused_when_it_is_opened(
     laplace: Bundle, tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
     files = {path.name: path.read_bytes() for path in laplace.path.iterdir() if path.name != ABOUT}
-    told = json.loads(files[UNCERTAINTY])
-    change(told)
-    files[UNCERTAINTY] = as_text(told)
+    uncertainty = json.loads(files[UNCERTAINTY])
+    change(uncertainty)
+    files[UNCERTAINTY] = as_text(uncertainty)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / ABOUT).write_bytes(seal(dict(laplace.about), files))

@@ -59,7 +59,7 @@ def write_bundle(
         VOCABULARY: as_text({"words": {}}),
         CARD: b"# A model that nobody trained\n",
     }
-    told: dict[str, Any] = {
+    description: dict[str, Any] = {
         "format": of_format,
         "name": "heart-fedavg-north",
         "made": "2026-01-02T03:04:05+00:00",
@@ -79,7 +79,7 @@ def write_bundle(
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    (folder / ABOUT).write_bytes(seal(told, files))
+    (folder / ABOUT).write_bytes(seal(description, files))
     return folder
 
 

@@ -148,8 +148,8 @@ def test_doctor_finds_this_machine_fit() -> None:
 
 
 def test_run_again_shows_the_complete_run(tmp_path: Path) -> None:
-    small = ("--set", "training.rounds=1", "--set", "evaluation.seeds.count=2", "--no-report")
-    arguments = ("run", "heart-fedprox", "--quick", *small, "--out", tmp_path)
+    small = ("--set", "training.rounds=1", "--no-report")
+    arguments = ("run", write_hospitals(tmp_path), *small, "--out", tmp_path / "runs")
     first, second = as_json(*arguments), as_json(*arguments)
     assert (first["fresh"], second["fresh"]) == (True, False)
     assert first["results"] == second["results"]
@@ -272,7 +272,7 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
     arguments = [*COMMAND, "run", "heart-fedprox", "--out", str(tmp_path)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/records.jsonl")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*/state/records/*")) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -284,12 +284,12 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
 
 
 def test_a_shipped_study_is_copied_with_its_files_and_runs_there(tmp_path: Path) -> None:
-    made = as_json("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")["study"]
+    copied_study = as_json("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")["study"]
     names = {
         path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*") if path.is_file()
     }
     assert {"csv-hospitals.toml", "files/csv-hospitals/north.csv", "files/csv-hospitals/south.csv"} <= names
-    assert as_json("check", made)["notices"] is not None
+    assert as_json("check", copied_study)["notices"] is not None
     again = wardround("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")
     assert again.returncode != 0
     assert "is there already" in again.stderr

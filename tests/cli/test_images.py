@@ -37,8 +37,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "study.toml").write_text(STUDY)
     done = wardround("simulate", folder / "study.toml", "--out", folder, "--no-report")
     assert done.returncode == 0, done.stderr
-    (made,) = folder.glob("phantoms-*")
-    return made
+    (run_folder,) = folder.glob("phantoms-*")
+    return run_folder
 
 
 def test_a_split_is_written_without_a_study_and_reads_back(tmp_path: Path) -> None:

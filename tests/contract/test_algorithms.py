@@ -45,9 +45,9 @@ def watched(arm: Trial) -> tuple[Trial, list[State], list[State]]:
         return down[-1]
 
     def finish(params: Tree, shared: State, memory: State, work: Work) -> tuple[State, State]:
-        update, kept = arm.algorithm.finish(params, shared, memory, work)
+        update, new_memory = arm.algorithm.finish(params, shared, memory, work)
         up.append(update)
-        return update, kept
+        return update, new_memory
 
     return replace(arm, algorithm=replace(arm.algorithm, broadcast=broadcast, finish=finish)), down, up
 
@@ -149,8 +149,8 @@ def test_precision_is_that_of_the_study(name: str, precision: str) -> None:
     arm, down, up = watched(a_trial(name, sites=ragged_sites(dtype=dtype), precision=precision))
     run = after(arm, 6)
     trees = [*parts_of(run).values(), *(leaves for state in (*down, *up) for leaves in state.values())]
-    found = {leaf.dtype for leaves in trees for leaf in leaves.values() if leaf.is_floating_point()}
-    assert found == {dtype}
+    dtypes = {leaf.dtype for leaves in trees for leaf in leaves.values() if leaf.is_floating_point()}
+    assert dtypes == {dtype}
 
 
 @EVERY_ALGORITHM
@@ -161,8 +161,8 @@ def test_what_travels_has_the_shapes_of_the_parameters(name: str) -> None:
     shapes = {"weight": torch.Size((3, 3)), "bias": torch.Size((3,))}
     for state in (*down, *up):
         for part, leaves in state.items():
-            found = {leaf_name: leaf.shape for leaf_name, leaf in leaves.items()}
-            assert found == shapes or (part != "params" and set(found.values()) == {torch.Size(())})
+            actual_shapes = {leaf_name: leaf.shape for leaf_name, leaf in leaves.items()}
+            assert actual_shapes == shapes or (part != "params" and set(actual_shapes.values()) == {torch.Size(())})
 
 
 @EVERY_ALGORITHM
@@ -189,11 +189,11 @@ def test_it_learns(name: str, classes: int, precision: str) -> None:
 
 def loss_everywhere(arm: Trial, run: Run) -> float:
     losses = []
-    for number, one in enumerate(arm.sites):
+    for number, site in enumerate(arm.sites):
         params, buffers = site_model(arm, run, number)
-        x, y = one.train.everything(arm.dtype)
-        losses.append(float(arm.model.loss(params, buffers, x, y, None)[0]) * len(one.train))
-    return sum(losses) / sum(len(one.train) for one in arm.sites)
+        x, y = site.train.everything(arm.dtype)
+        losses.append(float(arm.model.loss(params, buffers, x, y, None)[0]) * len(site.train))
+    return sum(losses) / sum(len(site.train) for site in arm.sites)
 
 
 @EVERY_ALGORITHM

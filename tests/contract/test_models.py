@@ -172,12 +172,12 @@ def test_a_prediction_does_not_depend_on_the_other_rows(name: str, inputs: tuple
     model = a_model(name, inputs, classes)
     params, buffers = weights_of(model)
     x, _ = some_rows(inputs)
-    together, kept = model.logits(params, buffers, x, None)
+    together, new_buffers = model.logits(params, buffers, x, None)
     alone = torch.cat([model.logits(params, buffers, row, None)[0] for row in torch.split(x, 1)])
     backwards, _ = model.logits(params, buffers, x.flip(0), None)
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-13)
     torch.testing.assert_close(backwards.flip(0), together, rtol=0, atol=1e-13)
-    assert_same_tree(kept, buffers)
+    assert_same_tree(new_buffers, buffers)
 
 
 @EVERY_MODEL
@@ -336,15 +336,15 @@ def test_batch_norms_statistics_stay_at_their_site(name: str) -> None:
     run, record = next(each_round(arm, 1))
     for leaves in (*run.server.values(), *arm.algorithm.broadcast(run.server, 0).values()):
         assert not STATISTICS & leaves.keys()
-    for one in arm.sites:
-        assert run.memories[one.name].buffers.keys() == STATISTICS
-        assert not any(STATISTICS & leaves.keys() for leaves in run.memories[one.name].algorithm.values())
+    for site in arm.sites:
+        assert run.memories[site.name].buffers.keys() == STATISTICS
+        assert not any(STATISTICS & leaves.keys() for leaves in run.memories[site.name].algorithm.values())
         changed = not torch.equal(
-            run.memories[one.name].buffers["1.running_mean"], begun.memories[one.name].buffers["1.running_mean"]
+            run.memories[site.name].buffers["1.running_mean"], begun.memories[site.name].buffers["1.running_mean"]
         )
-        assert changed == (one.name in record.sites)
+        assert changed == (site.name in record.sites)
     if not arm.algorithm.pools:
-        first, second = (run.memories[one].buffers["1.running_mean"] for one in record.sites)
+        first, second = (run.memories[site].buffers["1.running_mean"] for site in record.sites)
         assert not torch.equal(first, second)
 
 
@@ -415,14 +415,14 @@ def test_private_leaves_stay_in_their_sites_memory(name: str) -> None:
     begun = start(arm)
     run, record = next(each_round(arm, 1))
     assert not any(HEAD & leaves.keys() for part, leaves in parts_of(run).items() if not part.endswith("private"))
-    for one in arm.sites:
-        private = run.memories[one.name].private
+    for site in arm.sites:
+        private = run.memories[site.name].private
         assert private.keys() == HEAD
-        changed = not torch.equal(private["head.weight"], begun.memories[one.name].private["head.weight"])
-        assert changed == (one.name in record.sites)
+        changed = not torch.equal(private["head.weight"], begun.memories[site.name].private["head.weight"])
+        assert changed == (site.name in record.sites)
     assert site_model(arm, run, 0)[0].keys() == HEAD | BODY
     if not arm.algorithm.pools:
-        first, second, *_ = (run.memories[one].private["head.weight"] for one in record.sites)
+        first, second, *_ = (run.memories[site].private["head.weight"] for site in record.sites)
         assert not torch.equal(first, second)
 
 
@@ -436,9 +436,9 @@ def seen_by_server(arm: Trial) -> list[Tree]:
         return shared
 
     def finish(*arguments: Any) -> Any:
-        update, kept = arm.algorithm.finish(*arguments)
+        update, new_memory = arm.algorithm.finish(*arguments)
         travelled.extend(update.values())
-        return update, kept
+        return update, new_memory
 
     after(replace(arm, algorithm=replace(arm.algorithm, broadcast=broadcast, finish=finish)), 3)
     return travelled

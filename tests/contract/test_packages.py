@@ -102,7 +102,7 @@ def test_the_report_cites_it(tmp_path: Path) -> None:
     assert "arXiv:2111.04263" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [["check"], ["run", "--out", "runs"]])
+@pytest.mark.parametrize("command", [["check"], pytest.param(["run", "--out", "runs"], marks=pytest.mark.slow)])
 def test_the_command_line_finds_it_in_a_process_of_its_own(tmp_path: Path, command: list[str]) -> None:
     file = as_toml(tmp_path / "study.toml")
     start = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from wardround.cli.main import main; main()"

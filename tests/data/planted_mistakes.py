@@ -29,12 +29,12 @@ def cohort_of(
 
 def by_hospital(data: Cohort) -> list[Split]:
     """Every fifth row of a hospital is a test row."""
-    found = []
+    splits = []
     for name in data.records.hospitals:
         rows = np.flatnonzero(data.records.hospital == name)
         test = np.arange(len(rows)) % 5 == 0
-        found.append(Split(name, rows[~test], rows[:0], rows[test]))
-    return found
+        splits.append(Split(name, rows[~test], rows[:0], rows[test]))
+    return splits
 
 
 def honest_data(seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:

@@ -108,16 +108,16 @@ def test_a_hospital_reads_its_file_alone_as_in_a_simulation(tmp_path: Path, name
 
 def test_what_differs_is_a_column_for_each_hospital(tmp_path: Path) -> None:
     whole = together(tmp_path)
-    found = {column.name: column for column in whole.columns}
-    assert (found["grade at north"].coded, found["grade at south"].coded) == (True, False)
-    assert (found["grade at north"].limits, found["grade at south"].limits) == ((1.0, 3.0), None)
+    by_name = {column.name: column for column in whole.columns}
+    assert (by_name["grade at north"].coded, by_name["grade at south"].coded) == (True, False)
+    assert (by_name["grade at north"].limits, by_name["grade at south"].limits) == ((1.0, 3.0), None)
     assert isinstance(whole.features, pd.DataFrame)
     assert whole.features["grade at north"].dropna().tolist() == ["1", "2", "1"]  # codes have one spelling
     assert whole.features["grade at south"].dropna().tolist() == ["I", "II", "3.0"]  # words are as they are written
     assert whole.features["gender at west"].dropna().tolist() == ["male", "female", "female", "male"]
     assert whole.features["gender at south"].dropna().tolist() == ["w", "m", "M", "w"]  # its sex is called sex
-    assert {"ref at north", "ref at south", "smoker at north", "seen at north", "stage at south"} <= set(found)
-    assert "lactate" in found  # with points or with commas, it is a number
+    assert {"ref at north", "ref at south", "smoker at north", "seen at north", "stage at south"} <= set(by_name)
+    assert "lactate" in by_name  # with points or with commas, it is a number
 
 
 def test_a_range_that_does_not_fit_the_hospital_that_is_alone_is_told(tmp_path: Path) -> None:

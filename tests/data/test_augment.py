@@ -43,9 +43,9 @@ def pictures(count: int = 5, height: int = 8, width: int = 8) -> Tensor:
 
 
 def change(x: Tensor, seed: int = 3, **settings: Any) -> Tensor:
-    made = augmenter(Augmentation(**settings), generator(seed, "augment"))
-    assert made is not None
-    return made(x)
+    augment = augmenter(Augmentation(**settings), generator(seed, "augment"))
+    assert augment is not None
+    return augment(x)
 
 
 @pytest.mark.parametrize(("flip", "kinds"), [("horizontal", 2), ("both", 4)])
@@ -53,7 +53,7 @@ def test_a_flip_mirrors_every_other_image_and_changes_no_pixel(flip: str, kinds:
     x = pictures(1).expand(400, -1, -1, -1)
     changed = change(x, flip=flip)
     ways = {"as it was": x[0], "left and right": x[0].flip(-1), "up and down": x[0].flip(-2), "both": x[0].flip(-1, -2)}
-    counts = {way: int(sum(torch.equal(one, expected) for one in changed)) for way, expected in ways.items()}
+    counts = {way: int(sum(torch.equal(image, expected) for image in changed)) for way, expected in ways.items()}
     assert sum(counts.values()) == 400  # each image is exactly one of these
     expected = dict.fromkeys(list(ways)[:2] if kinds == 2 else ways, 400 / kinds)
     # four standard deviations of a binomial count
@@ -69,9 +69,9 @@ def test_a_quarter_turn_is_torchs_rot90(angle: float, turns: int) -> None:
 
 def test_each_image_is_turned_by_its_own_angle() -> None:
     x = pictures(3)
-    made = _warped(x, Augmentation(), cast("np.random.Generator", Fixed([0, 90, -90], 0.0, (0.0, 0.0))))
-    for one, before, turns in zip(made, x, (0, 1, -1), strict=True):
-        torch.testing.assert_close(one, torch.rot90(before, turns, (-2, -1)), rtol=0, atol=1e-12)
+    turned = _warped(x, Augmentation(), cast("np.random.Generator", Fixed([0, 90, -90], 0.0, (0.0, 0.0))))
+    for image, before, turns in zip(turned, x, (0, 1, -1), strict=True):
+        torch.testing.assert_close(image, torch.rot90(before, turns, (-2, -1)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shift", [(-1, -1), (1, -1), (0, 0), (-0.5, 1)])
@@ -174,23 +174,23 @@ def test_augmentation_leaves_every_batch_with_the_rows_that_it_had(monkeypatch: 
     plain = trial(fedavg(), image_sites())
     training = replace(plain.training, augment=Augmentation("both", 30.0, 0.2, 0.1))
     augmented = replace(plain, training=training)
-    taken: list[tuple[list[int], bool]] = []
+    batches: list[tuple[list[int], bool]] = []
     take = Rows.take
 
     def watched(self: Rows, order: Tensor, dtype: torch.dtype, change: Any = None) -> tuple[Tensor, Tensor]:
-        taken.append((order.tolist(), change is not None))
+        batches.append((order.tolist(), change is not None))
         return take(self, order, dtype, change)
 
     monkeypatch.setattr(Rows, "take", watched)
     seen = []
-    for one in (plain, augmented):
-        for assignment in assign(one, 2):
-            assert [part.tolist() for part in order_of(one, assignment.site, 2, 2)] == [
+    for arm in (plain, augmented):
+        for assignment in assign(arm, 2):
+            assert [part.tolist() for part in order_of(arm, assignment.site, 2, 2)] == [
                 part.tolist() for part in order_of(plain, assignment.site, 2, 2)
             ]
-            train_site(one, start(one), assignment)
-        seen.append(list(taken))
-        taken.clear()
+            train_site(arm, start(arm), assignment)
+        seen.append(list(batches))
+        batches.clear()
     assert [rows for rows, _ in seen[0]] == [rows for rows, _ in seen[1]]
     assert {changed for _, changed in seen[0]} == {False}
     assert {changed for _, changed in seen[1]} == {True}

@@ -140,8 +140,8 @@ def test_sizes_do_not_disturb_each_other_and_old_contents_do_not_pile_up(tmp_pat
         Image.fromarray(grey(value)).save(path)
         os.utime(path, (value, value))
         assert first_pixels(chest_xray(folder, size=8).load())[0] == value
-    made = [each.name.split("px")[0] for each in conversions(folder / store.FOLDER)]
-    assert made == ["16", "8", "8"]  # the two latest of 8 pixels; that of 16 is not theirs
+    sizes = [each.name.split("px")[0] for each in conversions(folder / store.FOLDER)]
+    assert sizes == ["16", "8", "8"]  # the two latest of 8 pixels; that of 16 is not theirs
     decoded.clear()
     assert first_pixels(chest_xray(folder, size=8).load())[0] == 4
     assert decoded == []

@@ -74,9 +74,9 @@ def test_air_is_dark_bone_is_bright_and_the_heart_is_on_the_right_of_the_picture
 
 def test_the_stored_pixels_are_followed_through_window_and_inversion() -> None:
     data = pydicom.dcmread(real("RG1_UNCR.dcm"))
-    levels, found = grey_levels(data)
+    levels, remarks = grey_levels(data)
     assert levels.shape == (1955, 1841)  # rows, then columns
-    assert found == ["inverted"]
+    assert remarks == ["inverted"]
     # LINEAR window of centre 15000 and width 30000: (x - 14999.5) / 29999 + 0.5, then 1 - that for MONOCHROME1
     for row, column in ((0, 0), (700, 900), (1500, 400)):
         shown = (int(data.pixel_array[row, column]) - 14999.5) / 29999 + 0.5
@@ -95,10 +95,10 @@ def test_a_real_mirrored_image_is_turned() -> None:
     """RG3, a shin, says R\\F: its rows lead to the patient's right."""
     data = pydicom.dcmread(real("RG3_UNCR.dcm"))
     assert list(data.PatientOrientation) == ["R", "F"]
-    found = read_dicom(real("RG3_UNCR.dcm"), 1760, clahe=False)
-    assert "turned" in found.remarks
-    assert found.pixels is not None
-    assert np.array_equal(found.pixels, grey_levels(data)[0][:, ::-1])
+    picture = read_dicom(real("RG3_UNCR.dcm"), 1760, clahe=False)
+    assert "turned" in picture.remarks
+    assert picture.pixels is not None
+    assert np.array_equal(picture.pixels, grey_levels(data)[0][:, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_a_real_mirrored_image_is_turned() -> None:
     ],
 )
 def test_every_orientation_ends_upright(orientation: list[str], stored: list[list[int]]) -> None:
-    upright, found = turn(np.array(stored), orientation)
+    upright, remarks = turn(np.array(stored), orientation)
     assert upright.tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert found == ([] if stored == [[1, 2, 3], [4, 5, 6]] else ["turned"])
+    assert remarks == ([] if stored == [[1, 2, 3], [4, 5, 6]] else ["turned"])
 
 
 @pytest.mark.parametrize("orientation", [None, "", "LF", ["L"], ["L", "R"], ["F", "H"], ["L", ""], ["X", "F"]])
 def test_an_orientation_that_says_nothing_changes_nothing_and_is_said(orientation: Any) -> None:
-    upright, found = turn(np.array([[1, 2], [3, 4]]), orientation)
+    upright, remarks = turn(np.array([[1, 2], [3, 4]]), orientation)
     assert upright.tolist() == [[1, 2], [3, 4]]
-    assert found == ["unoriented"]
+    assert remarks == ["unoriented"]
 
 
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
@@ -145,8 +145,8 @@ def test_windows_are_those_of_pydicom(function: str, rescale: tuple[float, float
         RescaleSlope=slope,
         RescaleIntercept=intercept,
     )
-    levels, found = grey_levels(data)
-    assert found == []
+    levels, remarks = grey_levels(data)
+    assert remarks == []
     values = pydicom.pixels.processing.apply_modality_lut(pixels, data)
     shown = pydicom.pixels.processing.apply_voi_lut(values, data)
     ends = sorted((intercept, 4095 * slope + intercept))
@@ -180,8 +180,8 @@ def test_signed_values_keep_their_order() -> None:
 def test_without_a_window_percentiles_become_black_and_white(tags: dict[str, Any]) -> None:
     pixels = np.linspace(1000, 3000, 10_000).astype(np.uint16).reshape(100, 100)
     pixels[0, 0], pixels[99, 99] = 0, 65535  # dead pixels, which must not squeeze the rest
-    levels, found = grey_levels(made(pixels, **tags))
-    assert found == ["unwindowed"]
+    levels, remarks = grey_levels(made(pixels, **tags))
+    assert remarks == ["unwindowed"]
     assert RANGE == (0.1, 99.9)
     assert levels[0, 0] == levels[0, 1] == 0
     assert levels[99, 99] == levels[99, 98] == 255
@@ -282,9 +282,9 @@ def test_what_is_not_one_grey_frame_is_refused(
 def test_a_damaged_file_is_unreadable(tmp_path: Path, spoil: bytes | None) -> None:
     path = written(tmp_path / "a.dcm", np.ones((64, 64), dtype=np.uint16))
     path.write_bytes(path.read_bytes()[:-3000] if spoil is None else spoil)
-    found = read_dicom(path, 8, clahe=False)
-    assert found.pixels is None
-    assert found.reason.startswith("damaged")
+    picture = read_dicom(path, 8, clahe=False)
+    assert picture.pixels is None
+    assert picture.reason.startswith("damaged")
 
 
 def test_a_report_without_pixels_is_unreadable(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from wardround.data.split import fingerprints
 
 def arrays(sides: tuple[str, ...] = ("train", "val", "test"), count: int = 4, side: int = 28) -> dict[str, np.ndarray]:
     """Image i of all is all `i`; it has finding i, counted round."""
-    made = {}
+    contents = {}
     for place, name in enumerate(sides):
         numbers = np.arange(place * count, (place + 1) * count)
-        made[f"{name}_images"] = np.broadcast_to(numbers[:, None, None], (count, side, side)).astype(np.uint8)
-        made[f"{name}_labels"] = np.eye(14, dtype=np.uint8)[numbers % 14]
-    return made
+        contents[f"{name}_images"] = np.broadcast_to(numbers[:, None, None], (count, side, side)).astype(np.uint8)
+        contents[f"{name}_labels"] = np.eye(14, dtype=np.uint8)[numbers % 14]
+    return contents
 
 
 def written(path: Path, **content: np.ndarray) -> Path:
@@ -81,9 +81,9 @@ def test_findings_and_uncertain_labels_hold_here_too(tmp_path: Path) -> None:
         [1, 1],
         [0, 0],
     ]
-    taken = chest_xray(path, size=28, findings=both, uncertain="zero").load()
-    assert taken.target.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
-    assert noticed(taken, "uncertain-labels").counts == {"labels": 3, "images": 2}
+    zero_records = chest_xray(path, size=28, findings=both, uncertain="zero").load()
+    assert zero_records.target.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    assert noticed(zero_records, "uncertain-labels").counts == {"labels": 3, "images": 2}
     with pytest.raises(StudyError, match=r"'Hernia' is not a finding of a\.npz"):
         chest_xray(path, size=28, findings=("Hernia",)).load()
 

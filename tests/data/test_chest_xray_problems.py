@@ -224,8 +224,8 @@ def test_floats_several_pages_and_more_than_sixteen_bits_are_no_radiographs(tmp_
     pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
     Image.fromarray(np.full((8, 8), 70_000, dtype=np.int32)).save(tmp_path / "deep.tif")
     reasons = [read_picture(tmp_path / f"{name}.tif", 8, clahe=False) for name in ("float", "pages", "deep")]
-    assert [found.pixels for found in reasons] == [None] * 3
-    assert [found.reason for found in reasons] == [
+    assert [reading.pixels for reading in reasons] == [None] * 3
+    assert [reading.reason for reading in reasons] == [
         "pixels are not bytes",
         "several pictures in one file",
         "more than 16 bits per pixel",
@@ -238,10 +238,10 @@ def test_a_jpeg_that_says_it_lies_on_its_side_is_turned(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be shown turned by 90 degrees clockwise
     Image.fromarray(np.rot90(upright)).save(tmp_path / "lying.jpg", exif=exif, quality=95)
-    found = read_picture(tmp_path / "lying.jpg", 8, clahe=False).pixels
-    assert found is not None
-    assert found[0].min() > 150
-    assert found[4:].max() < 20
+    pixels = read_picture(tmp_path / "lying.jpg", 8, clahe=False).pixels
+    assert pixels is not None
+    assert pixels[0].min() > 150
+    assert pixels[4:].max() < 20
 
 
 def test_an_absurdly_large_picture_is_unreadable_not_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

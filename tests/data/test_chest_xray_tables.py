@@ -133,8 +133,8 @@ def test_ages_are_years_or_missing(text: str, age: float | None) -> None:
 
 
 def test_ages_that_cannot_be_are_counted_and_blanks_are_not() -> None:
-    found, notices = groups(pd.DataFrame({"age": ["58", "0", "", "412", "058Y"]}, dtype=object))
-    assert found["age"].notna().tolist() == [True, False, False, False, True]
+    table, notices = groups(pd.DataFrame({"age": ["58", "0", "", "412", "058Y"]}, dtype=object))
+    assert table["age"].notna().tolist() == [True, False, False, False, True]
     assert notices == [Notice("impossible-ages", "info", counts={"ages": 2, "oldest": 120})]
 
 
@@ -181,9 +181,9 @@ def test_boxes_become_parts_of_the_image(tmp_path: Path) -> None:
     assert records.boxes.to_numpy().tolist() == [[1, 1, 0.25, 0.5, 0.125, 0.0625], [3, 0, 0, 0, 1, 1]]
     counts = {"boxes": 2, "of": 4, "elsewhere": 1, "left_out": 1, "unknown": 0}
     assert noticed(records, "boxes-used").counts == counts
-    taken = records.take([3, 2]).boxes
-    assert taken is not None
-    assert taken["row"].tolist() == [0]
+    chosen_boxes = records.take([3, 2]).boxes
+    assert chosen_boxes is not None
+    assert chosen_boxes["row"].tolist() == [0]
     assert chest_xray(folder, size=8, rows=1, seed=0).load().boxes is not None
 
 

@@ -41,15 +41,15 @@ def with_copies(rows: int, count: int, columns: int = 4) -> pd.DataFrame:
 def copies_notice(data: Cohort) -> Notice | None:
     rows, empty = np.arange(len(data.records)), np.array([], dtype=np.int64)
     splits = [Split("a", rows[::2], empty, rows[1::2])]
-    return next((one for one in check_splits(data, splits, False) if one.code == "copies"), None)
+    return next((notice for notice in check_splits(data, splits, False) if notice.code == "copies"), None)
 
 
 def test_copies_among_fine_columns_are_beyond_chance() -> None:
     """96 rows differ in every column and 4 come again: no pair is nearly equal, so that chance expects none."""
-    found = copies(cohort(with_copies(100, 4)), np.arange(100))
-    assert (found.count, found.rows, found.explained) == (4, 100, ALWAYS)
-    assert found.beyond_chance
-    assert not found.many
+    summary = copies(cohort(with_copies(100, 4)), np.arange(100))
+    assert (summary.count, summary.rows, summary.explained) == (4, 100, ALWAYS)
+    assert summary.beyond_chance
+    assert not summary.many
 
 
 def test_few_copies_warn_and_a_tenth_is_an_error() -> None:
@@ -101,14 +101,14 @@ def test_images_are_not_looked_at() -> None:
 def test_the_heart_hospitals_have_one_copy_each_at_two_of_them_and_no_finding() -> None:
     records = heart().load()
     data = Cohort(records, np.arange(len(records)), fingerprints(records), ())
-    found = {name: copies(data, np.flatnonzero(records.hospital == name)) for name in records.hospitals}
-    assert {name: one.count for name, one in found.items()} == {
+    by_hospital = {name: copies(data, np.flatnonzero(records.hospital == name)) for name in records.hospitals}
+    assert {name: summary.count for name, summary in by_hospital.items()} == {
         "cleveland": 0,
         "hungarian": 1,
         "switzerland": 0,
         "va": 1,
     }
-    assert not any(one.beyond_chance for one in found.values())
+    assert not any(summary.beyond_chance for summary in by_hospital.values())
 
 
 def test_the_study_is_refused_and_may_accept() -> None:
@@ -116,10 +116,10 @@ def test_the_study_is_refused_and_may_accept() -> None:
     rows, empty = np.arange(100), np.array([], dtype=np.int64)
     alone = [Split("a", rows[:80], empty, rows[80:])]
     with pytest.raises(CheckError, match=r"accept") as refused:
-        refuse_errors(one for one in check_splits(data, alone, False) if one.code == "copies")
+        refuse_errors(notice for notice in check_splits(data, alone, False) if notice.code == "copies")
     assert refused.value.notice == Notice("copies", "error", "a", counts={"rows": 40, "of": 100})
-    refuse_errors(one for one in check_splits(data, alone, False, ["copies"]) if one.code == "copies")
+    refuse_errors(notice for notice in check_splits(data, alone, False, ["copies"]) if notice.code == "copies")
     apart = [Split("a", rows[:40], empty, rows[40:60]), Split("b", rows[60:80], empty, rows[80:])]
-    found = {one.code for one in check_splits(data, apart, False)}
-    assert "shared-rows" in found  # at two sites it is that, and not copies within one of them
-    assert "copies" not in found
+    codes = {notice.code for notice in check_splits(data, apart, False)}
+    assert "shared-rows" in codes  # at two sites it is that, and not copies within one of them
+    assert "copies" not in codes

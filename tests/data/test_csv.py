@@ -709,10 +709,10 @@ LEAKS: list[tuple[list[str | bytes], dict[str, Any]]] = [
 @pytest.mark.parametrize(("texts", "choices"), LEAKS)
 def test_no_patients_value_is_ever_shown(tmp_path: Path, texts: list[str | bytes], choices: dict[str, Any]) -> None:
     try:
-        said = "\n".join(lines_of(load(tmp_path, texts=dict(zip("ab", texts, strict=False)), **choices).notices))
+        text = "\n".join(lines_of(load(tmp_path, texts=dict(zip("ab", texts, strict=False)), **choices).notices))
     except WardroundError as error:
-        said = "\n".join(map(str, (error, *error.args, error.__cause__)))
-    assert "SECRET" not in said
+        text = "\n".join(map(str, (error, *error.args, error.__cause__)))
+    assert "SECRET" not in text
 
 
 def test_hospitals_number_their_patients_for_themselves_unless_ids_are_shared(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def described(folder: Path, **columns: Sequence[object]) -> pd.DataFrame:
 
 
 def test_the_type_of_two_values_says_what_they_are(tmp_path: Path) -> None:
-    found = described(
+    description = described(
         tmp_path,
         sex=["f", "m"] * 10,
         flag=[0, 1] * 10,
@@ -34,7 +34,7 @@ def test_the_type_of_two_values_says_what_they_are(tmp_path: Path) -> None:
         patient_id=[1, 2] * 10,
         same=[1] * 20,
     )
-    assert found["type"].to_dict() == {
+    assert description["type"].to_dict() == {
         "sex": "binary (words)",
         "flag": "binary (0/1)",
         "decimals": "binary (0/1)",
@@ -43,15 +43,15 @@ def test_the_type_of_two_values_says_what_they_are(tmp_path: Path) -> None:
         "patient_id": "id",
         "same": "numeric",
     }
-    assert found.loc["same", "problems"] == "constant"
+    assert description.loc["same", "problems"] == "constant"
 
 
 def test_a_column_that_is_mostly_missing(tmp_path: Path) -> None:
-    found = described(tmp_path, x=[1.0, 2.0, *[None] * 3], half=[1.0, 2.0, 3.0, None, None], y=[1, 2, 3, 4, 5])
-    assert found.loc["x", "problems"] == (
+    description = described(tmp_path, x=[1.0, 2.0, *[None] * 3], half=[1.0, 2.0, 3.0, None, None], y=[1, 2, 3, 4, 5])
+    assert description.loc["x", "problems"] == (
         'mostly missing (3 of 5): hardly recorded here; use `not_recorded`, or the type "ignore"'
     )
-    assert found.loc[["half", "y"], "problems"].tolist() == ["", ""]
+    assert description.loc[["half", "y"], "problems"].tolist() == ["", ""]
 
 
 def far(folder: Path, values: Sequence[float]) -> str:
@@ -103,11 +103,11 @@ def test_numbers_with_decimal_commas_in_a_file_that_is_separated_by_commas(tmp_p
     }
     path = tmp_path / "a.csv"
     pd.DataFrame(texts).to_csv(path, index=False)
-    found = describe_file(path).set_index("name")["problems"]
-    assert found["weight"] == commas  # and not that it looks like an identifier
-    assert found["whole"].startswith(commas)
-    assert found["cells"] == commas.replace("commas:", "commas, or with commas between thousands:", 1)
-    assert "commas" not in found["words"] + found["dotted"] + found["two"]
+    problems = describe_file(path).set_index("name")["problems"]
+    assert problems["weight"] == commas  # and not that it looks like an identifier
+    assert problems["whole"].startswith(commas)
+    assert problems["cells"] == commas.replace("commas:", "commas, or with commas between thousands:", 1)
+    assert "commas" not in problems["words"] + problems["dotted"] + problems["two"]
     pd.DataFrame(texts).to_csv(path, index=False, sep=";")  # then they are numbers
     assert describe_file(path).set_index("name")["problems"][["weight", "whole", "cells"]].tolist() == [""] * 3
 
@@ -182,9 +182,9 @@ def test_the_command_shows_problems_and_notices(tmp_path: Path) -> None:
 
 
 def test_the_three_impossible_heart_rates_and_nothing_else() -> None:
-    found = describe_file(shared_data("seed-csv") / "Medicaldataset_heart_attack.csv").set_index("name")["problems"]
-    assert found["Heart rate"] == "3 impossible-looking values, far from all others, the first in line 65"
-    assert found.drop("Heart rate").tolist() == [""] * 8
+    problems = describe_file(shared_data("seed-csv") / "Medicaldataset_heart_attack.csv").set_index("name")["problems"]
+    assert problems["Heart rate"] == "3 impossible-looking values, far from all others, the first in line 65"
+    assert problems.drop("Heart rate").tolist() == [""] * 8
 
 
 def test_three_of_four_rows_are_copies() -> None:

@@ -109,9 +109,9 @@ def test_a_party_alone_reads_the_same_values_as_all_together(tmp_path: Path) -> 
 
 
 def test_rows_taken_keep_their_ids(tmp_path: Path) -> None:
-    taken = load(tmp_path, {"lab": LAB}, patient="number", target=None).take([2, 0])
-    assert taken.ids is not None
-    assert taken.ids.tolist() == ["A1", "D4"]
+    subset = load(tmp_path, {"lab": LAB}, patient="number", target=None).take([2, 0])
+    assert subset.ids is not None
+    assert subset.ids.tolist() == ["A1", "D4"]
 
 
 VISITS = "pid,exam,age,sick\nA1,1,50,yes\nA1,2,51,no\nB2,1,60,no\nC3,1,70,yes\n"

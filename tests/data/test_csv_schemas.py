@@ -77,12 +77,12 @@ def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> 
 
 def test_a_site_of_its_own_schema_has_its_own_inputs(tmp_path: Path) -> None:
     records = load(tmp_path, ranges={"admitted": (0.0, 30.0)})
-    made = recipes(
+    made_recipes = recipes(
         encode(records), {"north": np.arange(3), "south": np.arange(3, 5)}, Preparation(schema="own", indicator=False)
     )
     # by their names in the hospital's own file, in alphabetical order
-    assert made["north"].names == ("admitted", "age", "lactate", "stage", "sex=male", "smoker=yes")
-    assert made["south"].names == ("Age", "admitted", "sex=male", "smoker=no", "stage=low", "ward=icu")
+    assert made_recipes["north"].names == ("admitted", "age", "lactate", "stage", "sex=male", "smoker=yes")
+    assert made_recipes["south"].names == ("Age", "admitted", "sex=male", "smoker=no", "stage=low", "ward=icu")
 
 
 def test_what_is_no_feature_at_one_hospital_may_be_one_at_another(tmp_path: Path) -> None:
@@ -105,8 +105,10 @@ def test_a_declared_type_holds_for_every_hospital(tmp_path: Path) -> None:
     assert Column("stage at north", "categorical", coded=True, header="stage") in records.columns
     assert Column("stage at south", "categorical", header="stage") in records.columns
     assert table(records)["stage at north"].tolist() == ["1", "2", "3", None, None]
-    one = load(tmp_path, south=SOUTH.replace("low", "4.0"), types={"stage": "categorical", "admitted": "ignore"})
-    assert Column("stage", "categorical") not in one.columns  # "high" is still a word
+    other_records = load(
+        tmp_path, south=SOUTH.replace("low", "4.0"), types={"stage": "categorical", "admitted": "ignore"}
+    )
+    assert Column("stage", "categorical") not in other_records.columns  # "high" is still a word
     same = load(
         tmp_path,
         NORTH.replace(",1,yes", ",low,yes").replace(",2,", ",,").replace(",3,", ",high,"),
@@ -126,9 +128,9 @@ def test_mixed_cells_are_refused_at_their_own_hospital(tmp_path: Path) -> None:
 
 def test_ranges_and_levels_are_used_where_they_fit(tmp_path: Path) -> None:
     records = load(tmp_path, ranges={"stage": (1, 4)}, levels={"stage": ("high", "low")})
-    found = {column.name: column for column in records.columns}
-    assert (found["stage at north"].limits, found["stage at north"].levels) == ((1, 4), None)
-    assert (found["stage at south"].limits, found["stage at south"].levels) == (None, ("high", "low"))
+    by_name = {column.name: column for column in records.columns}
+    assert (by_name["stage at north"].limits, by_name["stage at north"].levels) == ((1, 4), None)
+    assert (by_name["stage at south"].limits, by_name["stage at south"].levels) == (None, ("high", "low"))
     with pytest.raises(StudyError, match="the column is text, which has no range"):
         load(tmp_path, ranges={"ward": (0, 1)})
     with pytest.raises(StudyError, match="data: levels: lactate: the column holds numbers, which have no levels"):

@@ -39,8 +39,8 @@ def cohort_of(records: Records) -> Cohort:
 def cohort(target: np.ndarray, columns: tuple[Column, ...] | None = None, **values: object) -> Cohort:
     table = pd.DataFrame(values)
     hospital = np.array(["a"] * len(target), dtype=object)
-    kept = columns or tuple(Column(name) for name in table.columns)
-    return cohort_of(Records(table, target, ("no", "yes"), hospital, kept))
+    used_columns = columns or tuple(Column(name) for name in table.columns)
+    return cohort_of(Records(table, target, ("no", "yes"), hospital, used_columns))
 
 
 def told(effect: float, error: float = 0.04) -> Association:
@@ -53,18 +53,18 @@ HALF = np.repeat([1, 0], 10)
 def test_an_association_counts_the_pairs_in_which_the_positive_row_is_the_higher() -> None:
     """Positive rows have 1, 3, 5, ... 19 and negative ones 0, 2, ... 18: 55 of 100 pairs. Hanley and McNeil by hand."""
     age = np.concatenate([np.arange(1, 20, 2), np.arange(0, 20, 2)]).astype(float)
-    found = associations(cohort(HALF, age=age), np.arange(20))["age"]
+    association = associations(cohort(HALF, age=age), np.arange(20))["age"]
     first, second = 0.55 / 1.45, 2 * 0.55**2 / 1.55
     error = sqrt((0.55 * 0.45 + 9 * (first - 0.55**2) + 9 * (second - 0.55**2)) / 100)
-    assert found.effect == pytest.approx(0.05)
-    assert found.error == pytest.approx(error)
-    assert (found.positives, found.negatives) == (10, 10)
+    assert association.effect == pytest.approx(0.05)
+    assert association.error == pytest.approx(error)
+    assert (association.positives, association.negatives) == (10, 10)
 
 
 def test_the_standard_error_is_that_of_the_rank_test_where_there_is_no_association_and_0_where_all_is_apart() -> None:
     """Mann and Whitney: the variance of the area is (p + n + 1) / (12 p n) at one half."""
-    found = standard_errors(np.array([0.5, 1.0, 0.0]), np.array([10, 10, 10]), np.array([20, 20, 20]))
-    assert found == pytest.approx([sqrt(31 / (12 * 10 * 20)), 0, 0])
+    errors = standard_errors(np.array([0.5, 1.0, 0.0]), np.array([10, 10, 10]), np.array([20, 20, 20]))
+    assert errors == pytest.approx([sqrt(31 / (12 * 10 * 20)), 0, 0])
 
 
 def test_the_standard_error_is_what_rows_drawn_again_show() -> None:
@@ -105,9 +105,9 @@ def test_an_inverted_label_turns_every_sign_and_keeps_every_error() -> None:
             "ca",
         }
     )
-    for name, one in plain.items():
-        assert turned[name].effect == pytest.approx(-one.effect)
-        assert turned[name].error == pytest.approx(one.error)
+    for name, association in plain.items():
+        assert turned[name].effect == pytest.approx(-association.effect)
+        assert turned[name].error == pytest.approx(association.error)
 
 
 def test_columns_that_say_too_little_are_left_out() -> None:
@@ -142,20 +142,20 @@ def test_words_say_which_value_is_the_higher_and_a_sex_in_numbers_does_not() -> 
     often = np.where(np.arange(40) % 20 < np.where(target, 15, 5), 1, 0)  # 15 of 20 positive rows, 5 of 20 negative
     number = np.arange(40.0)  # so that no two rows are equal
 
-    def one(name: str, words: tuple[str, str], kind: str = "categorical") -> dict[str, Association]:
+    def associations_of(name: str, words: tuple[str, str], kind: str = "categorical") -> dict[str, Association]:
         values: object = often.astype(float) if kind == "numeric" else np.array(words, dtype=object)[often]
         columns = (Column(name, kind), Column("line", dates=True))  # type: ignore[arg-type]
         return associations(cohort(target, columns, **{name: values, "line": number}), np.arange(40))
 
-    assert one("smoker", ("No", "yes"))["smoker"].effect == pytest.approx(0.25)
-    assert one("smoker", ("yes", "No"))["smoker"].effect == pytest.approx(-0.25)
-    assert one("Gender", ("F", "Male"))["sex"].effect == pytest.approx(0.25)
-    assert one("sex", ("male", "female"))["sex"].effect == pytest.approx(-0.25)
-    assert one("exang", ("0", "1"))["angina on exercise"].effect == pytest.approx(0.25)
-    assert one("exang", ("", ""), "numeric")["angina on exercise"].effect == pytest.approx(0.25)
-    assert one("sex", ("0", "1")) == {}
-    assert one("sex", ("", ""), "numeric") == {}
-    assert one("ward", ("north", "south")) == {}
+    assert associations_of("smoker", ("No", "yes"))["smoker"].effect == pytest.approx(0.25)
+    assert associations_of("smoker", ("yes", "No"))["smoker"].effect == pytest.approx(-0.25)
+    assert associations_of("Gender", ("F", "Male"))["sex"].effect == pytest.approx(0.25)
+    assert associations_of("sex", ("male", "female"))["sex"].effect == pytest.approx(-0.25)
+    assert associations_of("exang", ("0", "1"))["angina on exercise"].effect == pytest.approx(0.25)
+    assert associations_of("exang", ("", ""), "numeric")["angina on exercise"].effect == pytest.approx(0.25)
+    assert associations_of("sex", ("0", "1")) == {}
+    assert associations_of("sex", ("", ""), "numeric") == {}
+    assert associations_of("ward", ("north", "south")) == {}
 
 
 def test_only_tables_with_two_classes_have_associations() -> None:
@@ -192,7 +192,7 @@ def test_common_names(column: str, name: str) -> None:
 def test_the_evidence_is_the_ratio_of_two_normal_densities() -> None:
     """The effects of two sites around a mean drawn with spread USUAL: covariance plus, or minus, USUAL squared."""
     own, theirs = told(0.2, 0.04), told(-0.15, 0.05)
-    found = opposites({"a": {"age": own}, "b": {"age": theirs}})
+    differences = opposites({"a": {"age": own}, "b": {"age": theirs}})
     noise = np.array([own.error, theirs.error]) ** 2 + BETWEEN**2
     values = np.array([own.effect, theirs.effect])
 
@@ -200,8 +200,8 @@ def test_the_evidence_is_the_ratio_of_two_normal_densities() -> None:
         matrix = np.diag(noise + USUAL**2) + covariance * (1 - np.eye(2))
         return float(-0.5 * (np.linalg.slogdet(matrix)[1] + values @ np.linalg.solve(matrix, values)))
 
-    assert len(found) == 1
-    assert found[0].evidence == pytest.approx(log_density(-(USUAL**2)) - log_density(USUAL**2))
+    assert len(differences) == 1
+    assert differences[0].evidence == pytest.approx(log_density(-(USUAL**2)) - log_density(USUAL**2))
 
 
 def test_columns_that_tell_the_same_are_not_counted_in_full() -> None:
@@ -215,7 +215,9 @@ def test_columns_that_tell_the_same_are_not_counted_in_full() -> None:
 def test_with_two_sites_both_are_named_and_with_more_the_one_that_differs() -> None:
     up, down = {"age": told(0.2), "hr": told(-0.15)}, {"age": told(-0.2), "hr": told(0.15)}
     pair = opposites({"north": up, "south": down})
-    assert [(one.site, one.others, one.certain) for one in pair] == [("north", ("south",), False)]
+    assert [(difference.site, difference.others, difference.certain) for difference in pair] == [
+        ("north", ("south",), False)
+    ]
     (notice,) = direction_notices(pair, ("well", "sick"))
     assert (notice.code, notice.severity, notice.site, notice.classes) == (
         "label-direction",
@@ -225,19 +227,23 @@ def test_with_two_sites_both_are_named_and_with_more_the_one_that_differs() -> N
     )
     assert (notice.other_sites, notice.per_column) == (("south",), {"age": 1, "hr": -1})
     four = opposites({"a": up, "b": down, "c": up, "d": up})
-    assert [(one.site, one.others, one.certain) for one in four] == [("b", ("a", "c", "d"), True)]
+    assert [(difference.site, difference.others, difference.certain) for difference in four] == [
+        ("b", ("a", "c", "d"), True)
+    ]
     (notice,) = direction_notices(four, ("well", "sick"))
     assert (notice.other_sites, notice.per_column, notice.details) == ((), {"hr": 1, "age": -1}, {"certain": True})
     torn = opposites({"a": up, "b": down, "c": up, "d": down})
     assert len(torn) == 2
-    assert not any(one.certain for one in torn)
+    assert not any(difference.certain for difference in torn)
     assert direction_notices(torn, ("well", "sick"))[0].other_sites == torn[0].others
 
 
 def test_sites_without_a_column_in_common_are_not_compared() -> None:
     assert opposites({"a": {"age": told(0.3)}, "b": {"crp": told(-0.3)}}) == []
-    found = opposites({"a": {"age": told(0.3)}, "b": {"age": told(-0.3)}, "c": {"crp": told(0.3)}, "d": {}})
-    assert [(one.site, one.others, one.certain) for one in found] == [("a", ("b",), False)]
+    differences = opposites({"a": {"age": told(0.3)}, "b": {"age": told(-0.3)}, "c": {"crp": told(0.3)}, "d": {}})
+    assert [(difference.site, difference.others, difference.certain) for difference in differences] == [
+        ("a", ("b",), False)
+    ]
     assert opposites({}) == opposites({"a": {"age": told(0.3)}}) == []
 
 
@@ -257,14 +263,16 @@ def test_small_true_differences_are_no_evidence_however_many_rows_there_are() ->
 def test_more_sites_than_anybody_could_ask_are_not_compared() -> None:
     many = {f"s{i:02}": {"age": told(-0.3 if i == 0 else 0.3)} for i in range(MOST_SITES + 1)}
     assert opposites(many) == []
-    assert [one.site for one in opposites(dict(list(many.items())[:MOST_SITES]))] == ["s00"]
+    assert [difference.site for difference in opposites(dict(list(many.items())[:MOST_SITES]))] == ["s00"]
 
 
 def directions(data: Cohort, seed: int) -> list[Notice]:
     """Errors: that a site cannot be compared is another matter."""
     splits = split_sites(data, by_hospital(), Evaluation(), seed)
     return [
-        one for one in check_splits(data, splits, False) if (one.code, one.severity) == ("label-direction", "error")
+        notice
+        for notice in check_splits(data, splits, False)
+        if (notice.code, notice.severity) == ("label-direction", "error")
     ]
 
 
@@ -272,8 +280,8 @@ def test_the_four_heart_hospitals_raise_no_false_alarm_with_50_seeds() -> None:
     data = cohort_of(heart().load())
     assert [directions(data, seed) for seed in range(50)] == [[]] * 50
     # Switzerland has 8 healthy patients: nothing could be seen there, and that is said
-    found = check_splits(data, split_sites(data, by_hospital(), Evaluation(), 1), False)
-    assert [one for one in found if one.code.startswith("label")] == [
+    notices = check_splits(data, split_sites(data, by_hospital(), Evaluation(), 1), False)
+    assert [notice for notice in notices if notice.code.startswith("label")] == [
         Notice("label-not-compared", "warning", "switzerland")
     ]
 
@@ -284,8 +292,8 @@ def test_a_heart_hospital_with_an_inverted_label_is_named(inverted: str) -> None
     wrong = replace(records, target=np.where(records.hospital == inverted, 1 - records.target, records.target))
     data = cohort_of(wrong)
     for seed in range(10):
-        found = directions(data, seed)
-        assert [(one.severity, one.site) for one in found] == [("error", inverted)]
+        notices = directions(data, seed)
+        assert [(notice.severity, notice.site) for notice in notices] == [("error", inverted)]
 
 
 def test_eight_healthy_patients_are_too_few_to_tell() -> None:
@@ -314,11 +322,13 @@ def test_the_study_may_accept_and_seeds_are_one_finding() -> None:
     wrong = replace(records, target=np.where(records.hospital == "hungarian", 1 - records.target, records.target))
     data = cohort_of(wrong)
     splits = split_sites(data, by_hospital(), Evaluation(), 1)
-    accepted = [one for one in check_splits(data, splits, False, ["label-direction"]) if one.code == "label-direction"]
-    assert [(one.severity, one.site, one.other_sites, one.accepted) for one in accepted] == [
+    accepted = [
+        notice for notice in check_splits(data, splits, False, ["label-direction"]) if notice.code == "label-direction"
+    ]
+    assert [(notice.severity, notice.site, notice.other_sites, notice.accepted) for notice in accepted] == [
         ("warning", "cleveland", ("hungarian",), True)
     ]
-    assert {identity(one) for seed in range(5) for one in directions(data, seed)} == {identity(accepted[0])}
+    assert {identity(notice) for seed in range(5) for notice in directions(data, seed)} == {identity(accepted[0])}
     assert directions(cohort_of(replace(wrong, synthetic=True)), 1) == []
 
 
@@ -332,7 +342,7 @@ def test_test_rows_are_not_looked_at() -> None:
     other = Cohort(replace(data.records, target=target), data.row_numbers, data.prints, ())
     for split in splits:
         assert associations(data, split.train) == associations(other, split.train)
-    assert not [one for one in check_splits(other, splits, False) if one.code == "label-direction"]
+    assert not [notice for notice in check_splits(other, splits, False) if notice.code == "label-direction"]
 
 
 def two_hospitals(meaning: dict[str, str]) -> Cohort:
@@ -349,10 +359,10 @@ def test_the_two_hospitals_of_a_newcomer_are_refused_for_both_traps() -> None:
     data = two_hospitals({"1": "positive", "0": "negative"})
     for seed in (1, 2, 3):
         splits = split_sites(data, by_hospital(), Evaluation(), seed)
-        found = {one.code: one for one in check_splits(data, splits, False) if one.severity == "error"}
-        assert found.keys() == {"copies", "label-direction"}
-        assert (found["copies"].site, found["copies"].counts) == ("south", {"rows": 723, "of": 1025})
-        direction = found["label-direction"]
+        errors = {notice.code: notice for notice in check_splits(data, splits, False) if notice.severity == "error"}
+        assert errors.keys() == {"copies", "label-direction"}
+        assert (errors["copies"].site, errors["copies"].counts) == ("south", {"rows": 723, "of": 1025})
+        direction = errors["label-direction"]
         assert (direction.site, direction.other_sites, direction.per_column) == ("north", ("south",), {"age": 1})
 
 
@@ -363,6 +373,8 @@ def test_with_its_words_mapped_rightly_the_label_runs_as_elsewhere() -> None:
 
 def test_sites_without_a_column_in_common_are_named() -> None:
     """What cannot be compared must not look as if it had been."""
-    one = Association(0.1, 0.03, 50, 50)
-    assert uncompared({"a": {"age": one}, "b": {"age": one, "crp": one}, "c": {"ward": one}, "d": {}}) == ["c", "d"]
-    assert uncompared({"a": {"age": one}, "b": {"age": one}}) == []
+    association = Association(0.1, 0.03, 50, 50)
+    assert uncompared(
+        {"a": {"age": association}, "b": {"age": association, "crp": association}, "c": {"ward": association}, "d": {}}
+    ) == ["c", "d"]
+    assert uncompared({"a": {"age": association}, "b": {"age": association}}) == []

@@ -78,9 +78,9 @@ def test_both_parts_are_joined_in_order(folder: Path) -> None:
 
 
 def test_rows_can_be_taken(folder: Path) -> None:
-    taken = fashion_mnist(folder).load().take([32, 0])
-    assert taken.target.tolist() == [7, 0]
-    assert images(taken)[:, 0, 0, 0].tolist() == [102, 0]
+    subset = fashion_mnist(folder).load().take([32, 0])
+    assert subset.target.tolist() == [7, 0]
+    assert images(subset)[:, 0, 0, 0].tolist() == [102, 0]
 
 
 def test_files_may_be_uncompressed(folder: Path) -> None:

@@ -59,12 +59,12 @@ def boxes_by_hand(records: Records, rows: np.ndarray) -> list[tuple[Any, ...]]:
 def test_boxes_follow_their_rows_wherever_these_go_and_however_often(rows: list[int]) -> None:
     records = some_radiographs(20, most_images=2).take(np.arange(20))
     chosen = np.array(rows, dtype=np.int64) % 20
-    taken = records.take(chosen)
-    assert taken.boxes is not None
-    assert list(taken.boxes.columns) == list(BOX_COLUMNS)
-    assert taken.boxes["row"].dtype == np.int64
-    found = sorted(tuple(line) for line in taken.boxes.itertuples(index=False))
-    assert found == boxes_by_hand(records, chosen)
+    subset = records.take(chosen)
+    assert subset.boxes is not None
+    assert list(subset.boxes.columns) == list(BOX_COLUMNS)
+    assert subset.boxes["row"].dtype == np.int64
+    lines = sorted(tuple(line) for line in subset.boxes.itertuples(index=False))
+    assert lines == boxes_by_hand(records, chosen)
 
 
 def test_every_part_of_the_records_is_taken() -> None:
@@ -72,19 +72,19 @@ def test_every_part_of_the_records_is_taken() -> None:
     side = np.resize(np.array(["train", "test"], dtype=object), len(records))
     records = replace(records, split=side, prints=np.arange(len(records), dtype=np.uint64))
     chosen = np.array([7, 3, 3, 12])
-    taken = records.take(chosen)
+    subset = records.take(chosen)
     for name in ("features", "target", "hospital", "patient", "split", "prints"):
-        np.testing.assert_array_equal(getattr(taken, name), getattr(records, name)[chosen])
-    assert taken.groups.to_dict("list") == records.groups.iloc[chosen].to_dict("list")
-    assert taken.groups.index.tolist() == [0, 1, 2, 3]
-    assert taken.classes == records.classes
-    assert len(taken) == 4
+        np.testing.assert_array_equal(getattr(subset, name), getattr(records, name)[chosen])
+    assert subset.groups.to_dict("list") == records.groups.iloc[chosen].to_dict("list")
+    assert subset.groups.index.tolist() == [0, 1, 2, 3]
+    assert subset.classes == records.classes
+    assert len(subset) == 4
 
 
 @pytest.mark.parametrize("empty", [pd.DataFrame(columns=list(BOX_COLUMNS)), None])
 def test_records_without_a_box_can_be_taken(empty: pd.DataFrame | None) -> None:
-    taken = replace(some_radiographs(10), boxes=empty).take([2, 0])
-    assert taken.boxes is None if empty is None else taken.boxes is not None and len(taken.boxes) == 0
+    subset = replace(some_radiographs(10), boxes=empty).take([2, 0])
+    assert subset.boxes is None if empty is None else subset.boxes is not None and len(subset.boxes) == 0
 
 
 def test_counts_of_findings_say_how_many_rows_have_each_and_how_many_none() -> None:
@@ -132,11 +132,11 @@ def test_no_patient_is_on_two_sides_and_every_finding_is_tested_in_about_its_sha
         for side, share in (("test", 0.25), ("validation", 0.15)):
             assert records.patient is not None
             chosen = set(records.patient[np.concatenate([getattr(split, side) for split in splits])])
-            found = there[there.index.isin(chosen)].sum()
+            count = there[there.index.isin(chosen)].sum()
             # patients with the rarest finding are shared out to within one at each site; others by chance, of which
             # four standard deviations are allowed
             chance = 4 * np.sqrt(share * (1 - share) * there.sum())
-            assert found == pytest.approx(share * there.sum(), abs=3.01 if finding == rarest else chance)
+            assert count == pytest.approx(share * there.sum(), abs=3.01 if finding == rarest else chance)
 
 
 def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
@@ -329,14 +329,14 @@ def test_findings_that_are_rare_or_that_a_site_never_saw_are_named() -> None:
     records = replace(targeted(*rows), features=images)
     none = np.array([], dtype=np.int64)
     even, odd = np.arange(0, 80, 2), np.arange(1, 80, 2)
-    found = checked(records, Split("a", even[:30], none, even[30:]), Split("b", odd[:30], none, odd[30:]))
-    missing = found["missing-class", "a"]
+    notices = checked(records, Split("a", even[:30], none, even[30:]), Split("b", odd[:30], none, odd[30:]))
+    missing = notices["missing-class", "a"]
     assert (missing.severity, missing.classes, missing.counts) == ("warning", ("mass", "fluid", "air"), {"of": 3})
     assert missing.details == {"part": "test", "findings": True}
-    assert found["missing-class", "b"] == replace(missing, site="b")
-    rare = found["rare-class", ""]
+    assert notices["missing-class", "b"] == replace(missing, site="b")
+    rare = notices["rare-class", ""]
     assert (rare.severity, rare.classes, rare.counts) == ("warning", ("air",), {"rows": 0})
-    assert not [check for check, _ in found if check in ("one-class", "leak", "shared-rows")]
+    assert not [check for check, _ in notices if check in ("one-class", "leak", "shared-rows")]
 
 
 @pytest.mark.parametrize("labels", [(1, 1, 1), (0, 0, 0), (UNKNOWN, 1, 0)])
@@ -371,18 +371,18 @@ def test_divergences_of_findings_are_those_of_counts_by_hand() -> None:
     b = np.array([(0, 1, 0), (0, 1, 1), (0, 0, 1), (0, 0, UNKNOWN)])
     assert class_counts("a", a, 3).tolist() == [3, 1, 0, 2]
     assert class_counts("b", b, 3).tolist() == [0, 2, 2, 1]
-    found = measure({"a": a, "b": b}, None, 3, np.random.default_rng(0))
+    heterogeneity = measure({"a": a, "b": b}, None, 3, np.random.default_rng(0))
     p, q = np.array([3.5, 1.5, 0.5, 2.5]) / 8, np.array([0.5, 2.5, 2.5, 1.5]) / 7
-    assert found["kl"] == pytest.approx(((p - q) * np.log(p / q)).sum() / 2, rel=1e-12)
+    assert heterogeneity["kl"] == pytest.approx(((p - q) * np.log(p / q)).sum() / 2, rel=1e-12)
     p, q = np.array([3, 1, 0, 2]) / 6, np.array([0, 2, 2, 1]) / 5
 
     def bits(share: np.ndarray) -> float:
         known = share[share > 0]
         return float(-(known * np.log2(known)).sum())
 
-    assert found["js"] == pytest.approx(bits((p + q) / 2) - (bits(p) + bits(q)) / 2, rel=1e-12)
-    assert found["sizes"] == {"a": 5, "b": 4}
-    assert found["gini"] == pytest.approx((1 / 2) / (2 * 4.5), rel=1e-12)  # mean difference of two draws: 1/2
+    assert heterogeneity["js"] == pytest.approx(bits((p + q) / 2) - (bits(p) + bits(q)) / 2, rel=1e-12)
+    assert heterogeneity["sizes"] == {"a": 5, "b": 4}
+    assert heterogeneity["gini"] == pytest.approx((1 / 2) / (2 * 4.5), rel=1e-12)  # mean difference of two draws: 1/2
 
 
 def test_specialised_sites_differ_more_than_sites_at_random() -> None:

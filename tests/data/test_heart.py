@@ -105,11 +105,11 @@ def test_a_hospital_needs_no_value_of_what_it_does_not_record() -> None:
     absent: dict[str, tuple[str, ...]] = dict.fromkeys(("hungarian", "va"), ("slope", "ca", "thal"))
     absent["switzerland"] = ("chol", "fbs", "ca")
     cohort = load_cohort(heart(), Preparation(missing="drop", schema="own", not_recorded=absent))
-    kept = {hospital: int((cohort.records.hospital == hospital).sum()) for hospital in cohort.records.hospitals}
-    for hospital, count in kept.items():
+    counts = {hospital: int((cohort.records.hospital == hospital).sum()) for hospital in cohort.records.hospitals}
+    for hospital, count in counts.items():
         whole = read_hospital(hospital)
         there = whole.notna() & ~((whole == 0) & whole.columns.isin(["trestbps", "chol"]))
         assert count == there.drop(columns=list(absent.get(hospital, ()))).all(axis=1).sum() > 0
-    assert kept["cleveland"] == 297
+    assert counts["cleveland"] == 297
     with pytest.raises(DataError, match=r"hungarian: none of its 294 rows is complete \(slope, ca, thal: no value"):
         load_cohort(heart(), Preparation(missing="drop", not_recorded=absent))

@@ -32,9 +32,9 @@ def test_kl_adds_half_a_row_to_each_class_and_js_does_not() -> None:
 
 
 def test_equal_distributions_do_not_diverge() -> None:
-    found = measure({"a": labels(10, 30), "b": labels(10, 30)}, None, 2, rng())
-    assert found["js"] == 0
-    assert found["kl"] == 0
+    heterogeneity = measure({"a": labels(10, 30), "b": labels(10, 30)}, None, 2, rng())
+    assert heterogeneity["js"] == 0
+    assert heterogeneity["kl"] == 0
 
 
 def test_distributions_without_a_common_class_have_js_1() -> None:
@@ -110,16 +110,16 @@ def naive_mmd(x: np.ndarray, y: np.ndarray, pooled: np.ndarray) -> float:
 def test_mmd_equals_the_double_loop() -> None:
     samples = two_samples(shift=0.7, rows=25) | {"c": generator(3, "test features").normal(2, 1, (10, 3))}
     pooled = np.concatenate(list(samples.values()))
-    found = mmd_of_pairs(samples, rng())
-    assert set(found) == {("a", "b"), ("a", "c"), ("b", "c")}
-    for (a, b), value in found.items():
+    distances = mmd_of_pairs(samples, rng())
+    assert set(distances) == {("a", "b"), ("a", "c"), ("b", "c")}
+    for (a, b), value in distances.items():
         assert value == pytest.approx(naive_mmd(samples[a], samples[b], pooled), rel=1e-9)
 
 
 def test_mmd_by_hand() -> None:
     """Rows 0 and 1: the median distance is 1, the kernel exp(-1/2), and MMD² = 1 + 1 - 2 exp(-1/2)."""
-    found = mmd_of_pairs({"a": np.array([[0.0]]), "b": np.array([[1.0]])}, rng())
-    assert found["a", "b"] == pytest.approx(math.sqrt(2 - 2 * math.exp(-0.5)))
+    distances = mmd_of_pairs({"a": np.array([[0.0]]), "b": np.array([[1.0]])}, rng())
+    assert distances["a", "b"] == pytest.approx(math.sqrt(2 - 2 * math.exp(-0.5)))
 
 
 def test_mmd_grows_with_a_shift_of_the_mean() -> None:
@@ -139,40 +139,40 @@ def test_large_samples_are_thinned_by_the_given_generator(sizes: tuple[int, ...]
     """A site of more than 500 rows; and sites that are small, but have more than 1000 rows together."""
     features = generator(4, "test features")
     samples = {str(number): features.normal(number / 2, 1, (size, 3)) for number, size in enumerate(sizes)}
-    one, again, other = (mmd_of_pairs(samples, generator(seed, "mmd"))["0", "1"] for seed in (0, 0, 1))
-    assert one == again
-    assert one != other
-    assert one == pytest.approx(other, rel=0.1)
+    first, again, other = (mmd_of_pairs(samples, generator(seed, "mmd"))["0", "1"] for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert first == pytest.approx(other, rel=0.1)
 
 
 def test_the_table_has_each_pair_once_and_the_averages_count_pairs_alike() -> None:
     features = {"a": np.zeros((4, 1)), "b": np.zeros((8, 1)), "c": np.ones((8, 1))}
-    found = measure({"a": labels(4, 0), "b": labels(8, 0), "c": labels(0, 8)}, features, 2, rng())
-    assert [(pair["site_a"], pair["site_b"]) for pair in found["pairs"]] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [list(pair) for pair in found["pairs"]] == [["site_a", "site_b", "js", "kl", "mmd"]] * 3
-    assert [pair["js"] for pair in found["pairs"]] == pytest.approx([0, 1, 1])
-    assert found["js"] == pytest.approx(2 / 3)
-    assert found["mmd"] == pytest.approx(2 / 3 * math.sqrt(2 - 2 * math.exp(-0.5)))  # distances are 0 or 1
-    assert found["sizes"] == {"a": 4, "b": 8, "c": 8}
-    assert found["gini"] == pytest.approx(8 / 60)  # |4 - 8| twice, over 3 * 20
+    heterogeneity = measure({"a": labels(4, 0), "b": labels(8, 0), "c": labels(0, 8)}, features, 2, rng())
+    assert [(pair["site_a"], pair["site_b"]) for pair in heterogeneity["pairs"]] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [list(pair) for pair in heterogeneity["pairs"]] == [["site_a", "site_b", "js", "kl", "mmd"]] * 3
+    assert [pair["js"] for pair in heterogeneity["pairs"]] == pytest.approx([0, 1, 1])
+    assert heterogeneity["js"] == pytest.approx(2 / 3)
+    assert heterogeneity["mmd"] == pytest.approx(2 / 3 * math.sqrt(2 - 2 * math.exp(-0.5)))  # distances are 0 or 1
+    assert heterogeneity["sizes"] == {"a": 4, "b": 8, "c": 8}
+    assert heterogeneity["gini"] == pytest.approx(8 / 60)  # |4 - 8| twice, over 3 * 20
 
 
 def test_one_site_has_no_pairs() -> None:
-    found = measure({"a": labels(3, 2)}, {"a": np.zeros((5, 2))}, 2, rng())
-    assert found["pairs"] == []
-    assert found["js"] is None
-    assert found["kl"] is None
-    assert found["mmd"] is None
-    assert found["gini"] == 0
+    heterogeneity = measure({"a": labels(3, 2)}, {"a": np.zeros((5, 2))}, 2, rng())
+    assert heterogeneity["pairs"] == []
+    assert heterogeneity["js"] is None
+    assert heterogeneity["kl"] is None
+    assert heterogeneity["mmd"] is None
+    assert heterogeneity["gini"] == 0
 
 
 def test_plain_data_is_valid_json_without_nan() -> None:
-    found = measure({"a": labels(3, 2), "b": labels(1, 1)}, None, 2, rng())
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["mmd"] is None
-    assert found["pairs"][0]["mmd"] is None
-    assert found["pairs"][0]["site_a"] == "a"
-    assert found["sizes"] == {"a": 5, "b": 2}
+    content = measure({"a": labels(3, 2), "b": labels(1, 1)}, None, 2, rng())
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert content["mmd"] is None
+    assert content["pairs"][0]["mmd"] is None
+    assert content["pairs"][0]["site_a"] == "a"
+    assert content["sizes"] == {"a": 5, "b": 2}
     alone = measure({"a": labels(3, 2)}, None, 2, rng())
     assert alone["js"] is None
     assert alone["pairs"] == []

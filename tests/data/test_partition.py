@@ -64,10 +64,10 @@ def sites_of(partitioner: Partitioner, records: Records, seed: int = 0) -> dict[
     return partitioner.assign(records, generator(seed, "partition"))
 
 
-def assert_same_sites(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert list(one) == list(other)
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
+def assert_same_sites(first: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert list(first) == list(other)
+    for name in first:
+        np.testing.assert_array_equal(first[name], other[name])
 
 
 @EVERY_PARTITIONER
@@ -165,8 +165,8 @@ def test_iid_deals_patients_evenly() -> None:
 @pytest.mark.parametrize("partitioner", [iid(), dirichlet(), quantity(), specialty(), age_windows()])
 def test_another_seed_gives_other_sites(partitioner: Partitioner) -> None:
     records = a_table()
-    one, other = (sites_of(partitioner, records, seed)["site-01"] for seed in (0, 1))
-    assert one.tolist() != other.tolist()
+    first, other = (sites_of(partitioner, records, seed)["site-01"] for seed in (0, 1))
+    assert first.tolist() != other.tolist()
 
 
 def label_skew(partitioner: Partitioner, records: Records, seed: int) -> float:

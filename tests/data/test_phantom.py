@@ -73,8 +73,8 @@ def test_the_counts_are_those_of_the_label_file() -> None:
     entries = pd.read_csv(shared_data("nih-cxr14/NIH_Data_Entry_2017_v2020.csv.gz"))
     for view, group in entries.groupby("View Position"):
         assert IMAGES[str(view)] == len(group)
-        found = group["Finding Labels"].str.get_dummies("|")
-        assert tuple(found[list(FINDINGS)].sum()) == WITH_FINDING[str(view)]
+        indicators = group["Finding Labels"].str.get_dummies("|")
+        assert tuple(indicators[list(FINDINGS)].sum()) == WITH_FINDING[str(view)]
     assert sum(IMAGES.values()) == len(entries) == TOTAL
 
 
@@ -82,9 +82,9 @@ def test_marginals_and_pairs_repeat_the_published_counts() -> None:
     drawn = 400_000
     target, _, _ = labels(drawn)
     share = published() / TOTAL
-    found = target.T @ target / drawn
+    shares = target.T @ target / drawn
     # Both are exact in expectation. 105 binomial shares: beyond 4.5 standard errors in one of 1,400 such tests.
-    assert (np.abs(found - share) < 4.5 * np.sqrt(share * (1 - share) / drawn)).all()
+    assert (np.abs(shares - share) < 4.5 * np.sqrt(share * (1 - share) / drawn)).all()
 
 
 def test_the_fitted_correlations_expect_the_published_pairs() -> None:
@@ -405,17 +405,17 @@ def test_boxes_lie_in_the_image_and_belong_to_findings_that_are_there(records: R
     for finding in (*FOCAL, "Cardiomegaly"):
         number = FINDINGS.index(finding)
         assert set(boxes["row"][boxes["finding"] == number]) == set(np.flatnonzero(records.target[:, number]))
-    taken = records.take(boxes["row"].to_numpy()[-1:]).boxes
-    assert taken is not None
-    assert (taken["row"] == 0).all()
+    chosen_boxes = records.take(boxes["row"].to_numpy()[-1:]).boxes
+    assert chosen_boxes is not None
+    assert (chosen_boxes["row"] == 0).all()
 
 
 def test_a_nodule_stays_where_it_was() -> None:
-    found = phantom(rows=2500, size=32).load()
-    assert found.boxes is not None
-    assert found.patient is not None
-    nodules = found.boxes[found.boxes["finding"] == FINDINGS.index("Nodule")].drop_duplicates("row")
-    middle = nodules.assign(middle=nodules["x"] + nodules["width"] / 2, patient=found.patient[nodules["row"]])
+    phantoms = phantom(rows=2500, size=32).load()
+    assert phantoms.boxes is not None
+    assert phantoms.patient is not None
+    nodules = phantoms.boxes[phantoms.boxes["finding"] == FINDINGS.index("Nodule")].drop_duplicates("row")
+    middle = nodules.assign(middle=nodules["x"] + nodules["width"] / 2, patient=phantoms.patient[nodules["row"]])
     spread = middle.groupby("patient")["middle"].std().dropna()
     assert len(spread) > 20
     assert spread.median() < 0.05
@@ -465,8 +465,8 @@ def test_noise_is_as_strong_as_the_machine_says() -> None:
 
 @pytest.mark.slow
 def test_hospitals_see_slightly_different_patients() -> None:
-    found = phantom(rows=6000, size=32, images_per_patient=1.0).load()
-    shares = pd.Series(found.groups["view"] == "AP").groupby(found.hospital).mean()
+    phantoms = phantom(rows=6000, size=32, images_per_patient=1.0).load()
+    shares = pd.Series(phantoms.groups["view"] == "AP").groupby(phantoms.hospital).mean()
     # Between 34 % and 46 % by design; a share of 1,500 has a standard error of 1.3 %.
     assert shares["phantom-1"] == pytest.approx(SHARE_AP - 0.06, abs=0.045)
     assert shares["phantom-4"] == pytest.approx(SHARE_AP + 0.06, abs=0.045)
@@ -517,14 +517,14 @@ def train_and_score(pixels: np.ndarray, target: np.ndarray, train: np.ndarray, t
 
 @pytest.mark.slow
 def test_a_small_network_learns_every_finding_on_unseen_patients_and_nothing_from_noise() -> None:
-    found = phantom(rows=4000, size=32).load()
-    assert found.patient is not None
-    border = found.patient[3000]
-    train, test = np.flatnonzero(found.patient < border), np.flatnonzero(found.patient >= border)
-    learned = train_and_score(images(found), found.target, train, test)
+    phantoms = phantom(rows=4000, size=32).load()
+    assert phantoms.patient is not None
+    border = phantoms.patient[3000]
+    train, test = np.flatnonzero(phantoms.patient < border), np.flatnonzero(phantoms.patient >= border)
+    learned = train_and_score(images(phantoms), phantoms.target, train, test)
     assert learned.mean() > 0.8
     assert learned.min() > 0.6
     assert learned.mean() < 0.97  # it is no trivial task either
-    noise = generator(0, "test noise").integers(0, 256, images(found).shape, dtype=np.uint8)
-    guessed = train_and_score(noise, found.target, train, test)
+    noise = generator(0, "test noise").integers(0, 256, images(phantoms).shape, dtype=np.uint8)
+    guessed = train_and_score(noise, phantoms.target, train, test)
     assert 0.4 < guessed.mean() < 0.6

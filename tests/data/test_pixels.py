@@ -25,9 +25,9 @@ SPLITS = [Split(name, TRAIN[name], NONE, TEST[name]) for name in TRAIN]
 
 
 def images() -> np.ndarray:
-    made = np.random.default_rng(0).integers(0, 256, (24, 1, 5, 7), dtype=np.uint8)
-    made[20:] //= 8
-    return made
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 1, 5, 7), dtype=np.uint8)
+    pixels[20:] //= 8
+    return pixels
 
 
 def records(pixels: np.ndarray) -> Records:
@@ -52,10 +52,10 @@ def assert_scaled(rows: Rows, raw: np.ndarray, centre: Any, spread: Any) -> None
 
 def test_brightness_is_the_mean_and_the_mean_square_of_the_pixels() -> None:
     many = np.random.default_rng(1).integers(0, 256, (CHUNK + 3, 1, 3, 2), dtype=np.uint8)  # the last piece is short
-    found = brightness(many)
+    moments = brightness(many)
     parts = many.reshape(len(many), -1) / 255
-    np.testing.assert_allclose(found[:, 0], parts.mean(axis=1), rtol=0, atol=1e-7)
-    np.testing.assert_allclose(found[:, 1], (parts**2).mean(axis=1), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(moments[:, 0], parts.mean(axis=1), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(moments[:, 1], (parts**2).mean(axis=1), rtol=0, atol=1e-7)
 
 
 def test_brightness_of_images_that_are_numbers_already_is_theirs() -> None:
@@ -63,9 +63,9 @@ def test_brightness_of_images_that_are_numbers_already_is_theirs() -> None:
     numbers = np.random.default_rng(2).random((6, 1, 4, 4)).astype(np.float32)
     np.testing.assert_allclose(brightness(numbers)[:, 0], numbers.mean(axis=(1, 2, 3)), rtol=0, atol=1e-6)
     site = prepared("image", pixels=np.repeat(numbers, 4, axis=0))["south"]
-    made = everything(site.train).reshape(len(site.train), -1)
-    np.testing.assert_allclose(made.mean(axis=1), 0, atol=1e-5)
-    np.testing.assert_allclose(made.std(axis=1), 1, atol=1e-5)
+    pixels = everything(site.train).reshape(len(site.train), -1)
+    np.testing.assert_allclose(pixels.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(pixels.std(axis=1), 1, atol=1e-5)
 
 
 def test_each_site_is_scaled_by_its_own_training_pixels() -> None:
@@ -117,9 +117,9 @@ def test_images_of_one_colour_become_zeros_and_never_infinite(scale: str, value:
 def test_the_least_spread_is_one_grey_value() -> None:
     flat = np.full((4, 1, 2, 2), 100, dtype=np.uint8)
     flat[3, 0, 0, 0] = 104  # spread 4 x sqrt(3) / 4 / 255, which is more than one grey value
-    found = levels(brightness(flat), {"a": np.arange(4)}, ["a"], Preparation(scale="image"))
-    assert found is not None
-    assert found["a"][:, 1].tolist() == pytest.approx([LEAST_SPREAD] * 3 + [np.sqrt(3) / 255], rel=1e-4)
+    site_levels = levels(brightness(flat), {"a": np.arange(4)}, ["a"], Preparation(scale="image"))
+    assert site_levels is not None
+    assert site_levels["a"][:, 1].tolist() == pytest.approx([LEAST_SPREAD] * 3 + [np.sqrt(3) / 255], rel=1e-4)
 
 
 def test_a_newcomer_is_scaled_by_its_own_rows_or_by_what_the_members_have_in_common() -> None:
@@ -187,13 +187,13 @@ def test_images_may_be_mapped_from_a_file(tmp_path: Path, mode: Any) -> None:
     np.save(tmp_path / "images.npy", radiographs.features)
     mapped = np.load(tmp_path / "images.npy", mmap_mode=mode)
     assert isinstance(mapped, np.memmap)
-    made = []
+    contents = []
     for pixels in (radiographs.features, mapped):
         given = Records(pixels, radiographs.target, radiographs.classes, radiographs.hospital)
         cohort = load_cohort(Source(lambda given=given: given), Preparation())  # type: ignore[misc]
         rows = np.arange(len(given))
         sites = prepare_sites(cohort, [Split("a", rows[:40], NONE, rows[40:])], Preparation(), torch.float32)
-        made.append((cohort.fingerprint, everything(sites[0].train), everything(sites[0].test)))
-    assert made[0][0] == made[1][0]
-    np.testing.assert_array_equal(made[0][1], made[1][1])
-    np.testing.assert_array_equal(made[0][2], made[1][2])
+        contents.append((cohort.fingerprint, everything(sites[0].train), everything(sites[0].test)))
+    assert contents[0][0] == contents[1][0]
+    np.testing.assert_array_equal(contents[0][1], contents[1][1])
+    np.testing.assert_array_equal(contents[0][2], contents[1][2])

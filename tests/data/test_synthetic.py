@@ -54,8 +54,8 @@ def test_it_says_that_it_is_synthetic() -> None:
 
 def test_rows_can_be_taken() -> None:
     records = synthetic(count=3).load()
-    taken = records.take([60, 5])
-    assert table(taken).equals(table(records).iloc[[60, 5]].reset_index(drop=True))
+    subset = records.take([60, 5])
+    assert table(subset).equals(table(records).iloc[[60, 5]].reset_index(drop=True))
 
 
 def test_site_sizes_are_fifty_plus_a_lognormal() -> None:

@@ -25,8 +25,8 @@ def plain(rows: int, positives: int, hospitals: int = 1) -> tuple[pd.DataFrame, 
 
 
 def false_alarms(seeds: range) -> list[tuple[int, str]]:
-    found = [(seed, leak.column) for seed in seeds for leak in cohort_of(*honest_data(seed)).target_leaks]
-    return [one for one in found if one]
+    alarms = [(seed, leak.column) for seed in seeds for leak in cohort_of(*honest_data(seed)).target_leaks]
+    return [alarm for alarm in alarms if alarm]
 
 
 def missed(seeds: range) -> list[tuple[int, str]]:
@@ -58,7 +58,7 @@ def test_no_honest_data_of_200_are_refused_and_every_plant_is_found() -> None:
 def test_a_planted_column_is_refused_by_its_name(name: str) -> None:
     table, target, hospital = plain(600, 200)
     data = cohort_of(PLANTS[name](table, target, np.random.default_rng(0)), target, hospital)
-    (notice,) = [one for one in check_splits(data, by_hospital(data), False) if one.code == "target-leak"]
+    (notice,) = [entry for entry in check_splits(data, by_hospital(data), False) if entry.code == "target-leak"]
     assert (notice.severity, notice.site, notice.columns, notice.classes) == ("error", "h0", ("planted",), ("yes",))
     assert notice.details == ({"by_gap": True} if name == "gap" else {})
     assert (notice.counts["of"], notice.counts["rows"]) == (600, 200)
@@ -76,9 +76,9 @@ def test_accepting_a_leak_of_rows_waives_no_leak_of_the_target_nor_the_reverse()
     data = cohort_of(table, target, hospital)
     splits = by_hospital(data)
     for accepted, left in (("leak", "target-leak"), ("target-leak", "leak")):
-        found = check_splits(data, splits, False, [accepted])
-        assert left in {one.code for one in found if one.severity == "error"}
-        assert accepted not in {one.code for one in found if one.severity == "error"}
+        notices = check_splits(data, splits, False, [accepted])
+        assert left in {notice.code for notice in notices if notice.severity == "error"}
+        assert accepted not in {notice.code for notice in notices if notice.severity == "error"}
 
 
 def test_how_many_rows_are_enough() -> None:
@@ -88,8 +88,8 @@ def test_how_many_rows_are_enough() -> None:
     assert _chance(3.0, 80, MARKER) == pytest.approx(binom.cdf(3, 80, MARKER))
     for positives, level in ((20, None), (21, "warning"), (43, "warning"), (44, "error")):
         table, target, hospital = plain(400, positives)
-        found = cohort_of(table.assign(planted=target.astype(float)), target, hospital).target_leaks
-        assert [leak.severity for leak in found] == ([] if level is None else [level])
+        leaks = cohort_of(table.assign(planted=target.astype(float)), target, hospital).target_leaks
+        assert [leak.severity for leak in leaks] == ([] if level is None else [level])
 
 
 def test_small_hospitals_are_taken_together_and_one_hospital_is_looked_at_alone() -> None:

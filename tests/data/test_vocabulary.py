@@ -20,9 +20,9 @@ TURNED = {"0": "disease", "1": "no disease"}
 def hospitals(folder: Path, **words: str) -> dict[str, Path]:
     """A file per hospital, whose rows have the given words, separated by spaces, as target `y`."""
     files = {}
-    for site, said in words.items():
+    for site, text in words.items():
         files[site] = folder / f"{site}.csv"
-        files[site].write_text("x,y\n" + "".join(f"{i},{word}\n" for i, word in enumerate(said.split())))
+        files[site].write_text("x,y\n" + "".join(f"{i},{word}\n" for i, word in enumerate(text.split())))
     return files
 
 
@@ -87,13 +87,13 @@ def test_vocabularies_without_labels(tmp_path: Path) -> None:
 
 
 def test_words_that_labels_do_not_name(tmp_path: Path) -> None:
-    said = error(
+    refusal = error(
         tmp_path, {"a": "yes no Maybe yes no Maybe", "b": "disease"}, classes=TWO, labels={"a": {"yes": TWO[1]}}
     )
-    assert said.where == "hospital 'a'"
+    assert refusal.where == "hospital 'a'"
     hidden = "1 that the study does not declare (the first at 'a' in line 4)"
-    assert said.problem == f"words in its target column that `labels` does not name: 'no', {hidden}"
-    assert "The classes are: 'disease', 'no disease'" in said.remedy
+    assert refusal.problem == f"words in its target column that `labels` does not name: 'no', {hidden}"
+    assert "The classes are: 'disease', 'no disease'" in refusal.remedy
 
 
 def test_a_list_of_two_is_held_to_at_every_hospital(tmp_path: Path) -> None:
@@ -105,22 +105,22 @@ def test_a_list_of_two_is_held_to_at_every_hospital(tmp_path: Path) -> None:
 
 def test_a_known_pair_is_not_taken_for_the_listed_classes(tmp_path: Path) -> None:
     """1 may mean the disease or its absence: with a list of classes, only the hospital can say which."""
-    said = error(tmp_path, {"a": "negative positive", "b": "0 1 1"}, classes=("negative", "positive"))
-    assert said.where == "target 'y'"
-    assert said.problem == (
+    refusal = error(tmp_path, {"a": "negative positive", "b": "0 1 1"}, classes=("negative", "positive"))
+    assert refusal.where == "target 'y'"
+    assert refusal.problem == (
         "2 classes are not in the study's list: '0', '1'. "
         "The study has 'negative', 'positive'; 'a' has 'negative', 'positive'; 'b' has '0', '1'"
     )
-    assert "[data.labels.b]" in said.remedy
+    assert "[data.labels.b]" in refusal.remedy
     assert load(tmp_path, {"a": "0 1 1.0"}, classes=("0", "1")).target.tolist() == [0, 1, 1]
 
 
 def test_classes_that_differ_say_what_each_hospital_has(tmp_path: Path) -> None:
-    said = error(tmp_path, {"a": "ill well ill", "b": "0 1 0 1"}, labels={"b": {"0": "sick", "1": "fit"}})
-    assert "none has them all" in said.problem
-    assert "'a' has 2 that the study does not declare" in said.problem
-    assert "'b' has 'fit', 'sick'" in said.problem
-    assert "`labels`" in said.remedy
+    refusal = error(tmp_path, {"a": "ill well ill", "b": "0 1 0 1"}, labels={"b": {"0": "sick", "1": "fit"}})
+    assert "none has them all" in refusal.problem
+    assert "'a' has 2 that the study does not declare" in refusal.problem
+    assert "'b' has 'fit', 'sick'" in refusal.problem
+    assert "`labels`" in refusal.remedy
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_positive_may_repeat_the_second_of_two_classes(tmp_path: Path) -> None:
 
 
 def test_a_remark_does_not_pass_for_a_word_to_be_mapped(tmp_path: Path) -> None:
-    said = error(tmp_path, {"a": " ".join(f"SECRET{i}" for i in range(30))}, classes=TWO, labels={"a": TURNED})
-    assert "looks like free text" in said.problem
-    assert "SECRET" not in str(said)
+    refusal = error(tmp_path, {"a": " ".join(f"SECRET{i}" for i in range(30))}, classes=TWO, labels={"a": TURNED})
+    assert "looks like free text" in refusal.problem
+    assert "SECRET" not in str(refusal)
 
 
 def test_a_word_has_one_meaning() -> None:
@@ -245,7 +245,7 @@ def test_the_seed_files_load_when_mapped() -> None:
         columns="own",
     ).load()
     rows = {site: records.target[records.hospital == site] for site in "ab"}
-    assert {site: (len(found), int(found.sum())) for site, found in rows.items()} == {
+    assert {site: (len(target), int(target.sum())) for site, target in rows.items()} == {
         "a": (1319, 810),
         "b": (1025, 499),
     }
@@ -273,13 +273,13 @@ def test_a_word_of_one_slip_is_refused_with_its_place_and_what_to_write(tmp_path
     if word in ("n0", "o"):  # with a digit, or of one letter: a name of its own, as grades have
         assert load(tmp_path, words).classes == tuple(sorted(("no", "yes", word)))
         return
-    found = error(tmp_path, words)
-    assert found.where == "target 'y'"
+    refusal = error(tmp_path, words)
+    assert refusal.where == "target 'y'"
     how = "in accents, spaces or signs" if word in ("nö", "n.o") else "by one letter"
-    assert found.problem == f"a word of 2 of 152 rows differs from 'no' {how} alone (lines 102, 103 at 'north')"
-    assert '[data.labels.north] with a line `"word" = "class"`' in found.remedy
-    assert "`classes = [...]`" in found.remedy
-    assert word not in (str(found).replace("noo", "") if word == "on" else str(found)).split()
+    assert refusal.problem == f"a word of 2 of 152 rows differs from 'no' {how} alone (lines 102, 103 at 'north')"
+    assert '[data.labels.north] with a line `"word" = "class"`' in refusal.remedy
+    assert "`classes = [...]`" in refusal.remedy
+    assert word not in (str(refusal).replace("noo", "") if word == "on" else str(refusal)).split()
     # each of the two remedies works
     meant = {"north": {"no": "no", "yes": "yes", word: "no"}}
     assert load(tmp_path, words, labels=meant).target.sum() == 60
@@ -287,11 +287,11 @@ def test_a_word_of_one_slip_is_refused_with_its_place_and_what_to_write(tmp_path
 
 
 def test_a_word_that_is_not_public_is_not_shown_in_an_error(tmp_path: Path) -> None:
-    found = error(tmp_path, {"a": many(severe=50, mild=50, moderate=30, moderat=3)})
-    assert found.problem == (
+    refusal = error(tmp_path, {"a": many(severe=50, mild=50, moderate=30, moderat=3)})
+    assert refusal.problem == (
         "a word of 3 of 133 rows differs from another word of 30 rows by one letter alone (lines 132, 133, 134 at 'a')"
     )
-    assert "moderat" not in str(found)
+    assert "moderat" not in str(refusal)
     few = error(tmp_path, {"a": many(severe=90, mild=50, sevrre=9)})
     assert "(lines 142, 143, 144, 145, 146 and 4 more at 'a')" in few.problem
 
@@ -314,12 +314,12 @@ def test_words_that_are_near_each_other_by_nature_stay_classes(tmp_path: Path, w
 
 def test_a_count_is_no_set_of_classes(tmp_path: Path) -> None:
     counts = many(**{str(n): 60 // (n + 1) for n in range(6)})
-    found = error(tmp_path, {"a": counts})
-    assert found.problem == (
+    refusal = error(tmp_path, {"a": counts})
+    assert refusal.problem == (
         "6 different numbers would be 6 classes without an order: it looks like a count or a score"
     )
-    assert "threshold" in found.remedy
-    assert '`classes = ["1", "2", ...]`' in found.remedy
+    assert "threshold" in refusal.remedy
+    assert '`classes = ["1", "2", ...]`' in refusal.remedy
     assert len(load(tmp_path, {"a": counts}, classes=tuple(map(str, range(6)))).classes) == 6
     joined = {"a": {"0": "none", **{str(n): "some" for n in range(1, 6)}}}
     records = load(tmp_path, {"a": counts}, labels=joined, positive="some")
@@ -327,7 +327,7 @@ def test_a_count_is_no_set_of_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "near"),
+    ("word", "other", "near"),
     [
         ("no", "noo", True),
         ("no", "on", True),
@@ -340,6 +340,6 @@ def test_a_count_is_no_set_of_classes(tmp_path: Path) -> None:
         ("abcd", "dbca", False),
     ],
 )
-def test_one_slip_is_damerau_and_levenshteins_distance_of_1(one: str, other: str, near: bool) -> None:
-    assert differ_by_one_typo(one, other) is near
-    assert differ_by_one_typo(other, one) is near
+def test_one_slip_is_damerau_and_levenshteins_distance_of_1(word: str, other: str, near: bool) -> None:
+    assert differ_by_one_typo(word, other) is near
+    assert differ_by_one_typo(other, word) is near

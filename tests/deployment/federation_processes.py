@@ -58,10 +58,10 @@ class Process:
 
         def there() -> bool:
             ended = self.running.poll() is not None
-            found = self.said.count(words) >= times  # after looking whether it runs: its last words count
-            assert found or not ended, f"{self.name} ended without saying {words!r}:\n{self.said}"
-            assert found or also is None or also.running.poll() is None, f"{also.name} ended:\n{also.said}"
-            return found
+            seen = self.said.count(words) >= times  # after looking whether it runs: its last words count
+            assert seen or not ended, f"{self.name} ended without saying {words!r}:\n{self.said}"
+            assert seen or also is None or also.running.poll() is None, f"{also.name} ended:\n{also.said}"
+            return seen
 
         wait_until(there, f"{self.name} says {words!r}", lambda: self.said)
 
@@ -82,18 +82,18 @@ class Process:
 
     def superlink(self) -> int:
         """The process id of a coordinator's SuperLink."""
-        found: list[int] = []
+        process_ids: list[int] = []
 
         def there() -> bool:
-            found[:] = [
+            process_ids[:] = [
                 pid
                 for pid in children(self.running.pid)
                 if "wardround.deployment.flower.superlink_process" in command(pid)
             ]
-            return bool(found)
+            return bool(process_ids)
 
         wait_until(there, f"{self.name} has a SuperLink", lambda: self.said)
-        return found[0]
+        return process_ids[0]
 
 
 @dataclass
@@ -157,10 +157,11 @@ def hospitals(
     hosts: Sequence[str] = ("127.0.0.1",),
     others: Sequence[str] = (),
     unapproved: Sequence[str] = (),
+    own: Sequence[str] = HEART,
 ) -> Iterator[Hospitals]:
-    """Kits for the four heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
+    """Kits for the heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
     study, families = load_study(document)
-    sites = (*HEART, *others)
+    sites = (*own, *others)
     network = Hospitals(study, families, folder / "kits", hosts[0], free_port(hosts[0]), sites)
     provision(study, sites, network.folder, hosts, network.port)
     for name in sites:
@@ -195,15 +196,15 @@ def free_port(host: str) -> int:
 
 
 def children(parent: int) -> list[int]:
-    found = []
+    process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             after_name = stat.read_text().rpartition(")")[2].split()  # a name may hold anything, even blanks
         except OSError:
             continue  # it ended just now
         if int(after_name[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
+            process_ids.append(int(stat.parent.name))
+    return process_ids
 
 
 def command(pid: int) -> str:
@@ -219,10 +220,10 @@ def listening(pid: int) -> list[tuple[str, int]]:
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed just now
             sockets.add(os.readlink(link))
-    found = []
+    addresses = []
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
         if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
             address, port = words[1].split(":")
-            found.append((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
-    return found
+            addresses.append((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
+    return addresses

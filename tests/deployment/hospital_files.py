@@ -33,9 +33,9 @@ def own(hospital: str, classes: int = 2) -> Records:
     records = complete(hospital, classes)
     table = records.features
     assert isinstance(table, pd.DataFrame)
-    kept = tuple(column for column in COLUMNS if table[column.name].notna().any())
-    features = table[[column.name for column in kept]]
-    return Records(features, records.target, records.classes, records.hospital, kept)
+    columns = tuple(column for column in COLUMNS if table[column.name].notna().any())
+    features = table[[column.name for column in columns]]
+    return Records(features, records.target, records.classes, records.hospital, columns)
 
 
 def complete(hospital: str, classes: int = 2) -> Records:

@@ -16,6 +16,7 @@ from wardround.data.sources import Source
 from wardround.deployment import Refusal, Refused, Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.flat.site_session import Gate
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study
@@ -38,8 +39,8 @@ def kind_of(sealed: Sealed) -> str:
 
 
 def body_of(sealed: Sealed) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(sealed.head)["body"]
-    return found
+    body: dict[str, Any] = orjson.loads(sealed.head)["body"]
+    return body
 
 
 def reason_in(body: Mapping[str, Any]) -> str:
@@ -48,7 +49,7 @@ def reason_in(body: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class OpenGate:
+class OpenGate(Gate):
     """Approves of one study; refuses as long as `refusal` is set, or the approval is `withdrawn`."""
 
     approved: Study | None
@@ -68,9 +69,6 @@ class OpenGate:
         if self.withdrawn:
             raise Refused(Refusal("the approval was withdrawn"))
         self.study(study_hash, [])
-
-    def enough(self, training_rows: int) -> None:
-        pass
 
     def budget(self) -> float | None:
         return self.most_total_epsilon

@@ -39,9 +39,9 @@ def endpoints(interface: str) -> dict[str, type[Any]]:
     """All that Flower answers there, with the kind of message that each wants."""
     from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-    found = {path: kind for (_, path), kind in PROTOBUF_REQUEST_TYPES.items() if path.startswith(f"/v1/{interface}/")}
-    assert len(found) >= 10
-    return found
+    by_path = {path: kind for (_, path), kind in PROTOBUF_REQUEST_TYPES.items() if path.startswith(f"/v1/{interface}/")}
+    assert len(by_path) >= 10
+    return by_path
 
 
 class Caller:
@@ -156,13 +156,13 @@ def attempt_to_join(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, fol
     """The first thing that a site with this authority and key would say."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
-    said: list[str] = []
+    messages: list[str] = []
 
     def answer(sealed: Sealed) -> Sealed:
         raise AssertionError("a message came")
 
-    SiteLoop(address, ca, key, answer, folder / "no-connection", said.append, lambda: bool(said)).run()
-    return said[0]
+    SiteLoop(address, ca, key, answer, folder / "no-connection", messages.append, lambda: bool(messages)).run()
+    return messages[0]
 
 
 class OtherAuthority:
@@ -213,19 +213,18 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     node = connection_of(here, site)
     grid = ReconnectingGrid(lambda: connection)
 
-    class Known:
-        def look(self) -> Mapping[str, Standing]:
-            return {site: Standing(node, True, "now")}
+    def look() -> Mapping[str, Standing]:
+        return {site: Standing(node, True, "now")}
 
     run = next(
-        one["detail"]["run"] for one in entries(here.site(site).state / "audit.jsonl") if one["event"] == "joined"
+        entry["detail"]["run"] for entry in entries(here.site(site).state / "audit.jsonl") if entry["event"] == "joined"
     )
     train = {"run": run, "wave": 0, "round": 0, "counted": -1, "work": {"0": 1}, "score": [], "seconds": None}
     forged = [
         seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(certificates.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
-    answers = [_first(GridTransport(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
+    answers = [_first(GridTransport(grid, look).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
     [number] = grid.push_messages([FlowerMessage(RecordDict({}), node, "query", ttl=600.0)])  # is no message at all
     while not (replies := list(grid.pull_messages([number]))):
         pass

@@ -57,12 +57,12 @@ def deploy(
 
 def kept_memories(state: Path) -> Tree:
     """As files hold them; one a wave at most, because what did not count was removed."""
-    found: Tree = {}
+    leaves: Tree = {}
     for path in sorted(state.glob("*/wave-*/memory-*.safetensors")):
         wave = int(path.parent.name.removeprefix("wave-"))
-        assert not any(name.startswith(f"{wave}/") for name in found)
-        found |= {f"{wave}/{name}": leaf for name, leaf in read_leaves(path)[0].items()}
-    return found
+        assert not any(name.startswith(f"{wave}/") for name in leaves)
+        leaves |= {f"{wave}/{name}": leaf for name, leaf in read_leaves(path)[0].items()}
+    return leaves
 
 
 def simulated(trial: Trial) -> Run:
@@ -100,5 +100,5 @@ def assert_sites_agree(both: Both, trial: Trial, run: Run, place: tuple[int, int
         assert_same_tree(load_file(stored), {**params, **buffers}, part=f"{at}, model of {name}")
     for name in trainers:
         prefix = f"{place[0]}/{place[1]}/"
-        kept = {n.removeprefix(prefix): leaf for n, leaf in both.memories[name].items() if n.startswith(prefix)}
-        assert_same_tree(kept, run.memories[name].leaves(), part=f"{at}, memory of {name}")
+        memory = {n.removeprefix(prefix): leaf for n, leaf in both.memories[name].items() if n.startswith(prefix)}
+        assert_same_tree(memory, run.memories[name].leaves(), part=f"{at}, memory of {name}")

@@ -13,7 +13,8 @@ from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.regional.region_handler import OwnSites, RegionWork
+from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.region_session import RegionalCoordinator
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.runs.catalog import load_study
@@ -76,7 +77,11 @@ class Hierarchy:
         sites = self.regions[region]
         keys = {site: public(site) for site in sites}
         signer = key(f"{region} as coordinator")
-        own = OwnSites(sites, self.transports[region], signer, keys, lambda: self.revoked)
+
+        def own(folder: RunFolder) -> RegionalCoordinator:
+            ends = self.transports[region], signer, keys
+            return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+
         state = self.folder / "regions" / region
         return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
 
@@ -119,19 +124,19 @@ def hierarchy(
 def assert_same_regions(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """All but AUC to single precision, accuracy and rows to the last bit; AUC within what the deployment says."""
     assert list(theirs) == list(ours)
-    for region, told in theirs.items():
-        assert set(told) == set(ours[region])
-        assert told["sites"] == ours[region]["sites"]
-        assert told["test"] == ours[region]["test"]
+    for region, figures in theirs.items():
+        assert set(figures) == set(ours[region])
+        assert figures["sites"] == ours[region]["sites"]
+        assert figures["test"] == ours[region]["test"]
         for kind in ("regional", "global"):
-            here, there = told["metrics"][kind], ours[region]["metrics"][kind]
+            here, there = figures["metrics"][kind], ours[region]["metrics"][kind]
             assert here["accuracy"] == there["accuracy"], (region, kind)
             for metric in FROM_COUNTS:
                 assert here[metric]["mean"] == pytest.approx(there[metric]["mean"], rel=1e-6), (region, kind, metric)
                 assert here[metric]["seeds"] == there[metric]["seeds"]
             off = abs(here["auc"]["mean"] - there["auc"]["mean"])
-            assert off <= told["auc_error_bound"][kind] + 1e-12, (region, kind)
-        assert told["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
-        assert told["difference"]["brier"]["interval"] == pytest.approx(
+            assert off <= figures["auc_error_bound"][kind] + 1e-12, (region, kind)
+        assert figures["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
+        assert figures["difference"]["brier"]["interval"] == pytest.approx(
             ours[region]["difference"]["brier"]["interval"], abs=1e-6
         )

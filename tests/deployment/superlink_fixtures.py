@@ -20,8 +20,8 @@ def made_linked(folder: Path) -> Any:
     kit = CoordinatorKit.load(
         provision(federation_fixtures.study(), federation_fixtures.SITES, folder / "kits", port=free_port("127.0.0.1"))
     )
-    keys = {site: read_public_key(pem, site).public for site, pem in kit.public_keys.items()}
-    return SuperLink("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
+    keys = {site: read_public_key(pem, site) for site, pem in kit.public_keys.items()}
+    return SuperLink(kit, "127.0.0.1", keys)
 
 
 @contextmanager
@@ -29,10 +29,10 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
     """A site in a thread, as `wardround join` runs it."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
-    stopped, said = threading.Event(), list[str]()
+    stopped, messages = threading.Event(), list[str]()
     key = read_key(folder / "kits" / "sites" / site / "site.key").private
-    address = f"{linked.host}:{linked.port}"
-    loop = SiteLoop(address, linked.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
+    address = f"{linked.host}:{linked.kit.port}"
+    loop = SiteLoop(address, linked.kit.ca, key, answer, folder / f"{site}-connection", messages.append, stopped.is_set)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -40,7 +40,7 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
     finally:
         stopped.set()
         thread.join(60)
-    assert not thread.is_alive(), said
+    assert not thread.is_alive(), messages
 
 
 def echo(sealed: Sealed) -> Sealed:
@@ -49,8 +49,8 @@ def echo(sealed: Sealed) -> Sealed:
 
 def ask(transport: Transport, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
     until = time.monotonic() + 120
-    found: dict[str, Sealed] = {}
+    answers: dict[str, Sealed] = {}
     for got in transport.ask(dict(messages)):
-        found |= dict([got]) if got else {}
+        answers |= dict([got]) if got else {}
         assert time.monotonic() < until, "no answer came"
-    return found
+    return answers

@@ -46,13 +46,13 @@ def lies(network: Federation, kind: str, change: Change, site: str = "cedar", ro
 
 
 def results(network: Federation) -> dict[str, Any]:
-    found: dict[str, Any] = network.folder.read_json("results.json")
-    return found
+    content: dict[str, Any] = network.folder.read_json("results.json")
+    return content
 
 
 def summary_of(body: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = body["summaries"]["0"]["test"]
-    return found
+    summary: dict[str, Any] = body["summaries"]["0"]["test"]
+    return summary
 
 
 def put(**values: Any) -> Change:
@@ -68,9 +68,9 @@ def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_pa
     network.run()
     name = next(iter(values))
     assert any(line.startswith("cedar: sent an answer that cannot be used") and name in line for line in network.lines)
-    found, expected = results(network)["arms"]["fedavg"]["sites"], results(honest)["arms"]["fedavg"]["sites"]
-    assert set(found) == {"alder", "birch"}
-    assert all(found[site] == expected[site] for site in found)
+    figures, expected = results(network)["arms"]["fedavg"]["sites"], results(honest)["arms"]["fedavg"]["sites"]
+    assert set(figures) == {"alder", "birch"}
+    assert all(figures[site] == expected[site] for site in figures)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_impossible_counts_before_the_first_round_are_refused(change: Change, tm
     network.run()
     assert any(line.startswith("cedar: sent an answer that cannot be used") for line in network.lines)
     assert results(network)["participation"]["cedar"]["joined"] is False
-    assert all(list(one) == ["alder", "birch"] for one in network.folder.records()["sites"])
+    assert all(list(sites) == ["alder", "birch"] for sites in network.folder.records()["sites"])
 
 
 def test_where_everybody_is_needed_the_run_stops_says_who_and_why_and_goes_on_later(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_update_that_is_not_finite_is_refused_and_its_sender_named(value: flo
     assert any(line.startswith("cedar: sent an update with numbers that are not finite") for line in network.lines)
     assert results(network)["arms"]["fedavg"]["metrics"]["accuracy"]["mean"] > 0
     records = network.folder.records()
-    assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
+    assert all("cedar" not in sites for sites in records[records["round"] >= 2]["sites"])
 
 
 def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed
     for _, sealed, answer in network.transport.carried:
         if kind_of(sealed) == "train":
             assert all(torch.isfinite(leaf).all() for leaf in tensors_of(answer).values())
-    found = results(network)
-    assert noticed(found, "update-not-finite", site="cedar", arm="wild")
-    assert found["participation"]["cedar"]["rounds"] < found["participation"]["cedar"]["of"]
+    content = results(network)
+    assert noticed(content, "update-not-finite", site="cedar", arm="wild")
+    assert content["participation"]["cedar"]["rounds"] < content["participation"]["cedar"]["of"]
     alone = begin(tmp_path / "alone", quorum=None)
     alone.run()
-    assert found["arms"]["fedavg"]["metrics"] == results(alone)["arms"]["fedavg"]["metrics"]
+    assert content["arms"]["fedavg"]["metrics"] == results(alone)["arms"]["fedavg"]["metrics"]
 
 
 def tensors_of(answer: Sealed) -> Tree:
@@ -189,9 +189,9 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
     network = begin(tmp_path)
     network.transport.before = lambda site, sealed: not (site == "cedar" and kind_of(sealed) == "hello")
     network.run()
-    found = results(network)["participation"]
-    assert list(found) == list(SITES)
-    assert found["cedar"] == {
+    participation = results(network)["participation"]
+    assert list(participation) == list(SITES)
+    assert participation["cedar"] == {
         "joined": False,
         "rounds": 0,
         "of": 0,
@@ -199,7 +199,7 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
         "reason": "did not answer the greeting in time",
     }
     rounds = len(network.folder.records())
-    assert found["alder"] == {"joined": True, "rounds": rounds, "of": rounds, "scored": True, "reason": None}
+    assert participation["alder"] == {"joined": True, "rounds": rounds, "of": rounds, "scored": True, "reason": None}
     words = participation_sentence(results(network))
     assert words is not None
     assert words.startswith("Not everybody took part: 2 of 3 invited hospitals")
@@ -246,7 +246,7 @@ def test_who_differs_from_most_leaves_whoever_it_is(tmp_path: Path) -> None:
     lies(network, "hello", another_kind, site="alder")
     network.run()
     assert any(line.startswith("alder: ") and "is categorical here" in line for line in network.lines)
-    assert all(list(one) == ["birch", "cedar"] for one in network.folder.records()["sites"])
+    assert all(list(sites) == ["birch", "cedar"] for sites in network.folder.records()["sites"])
 
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nalder: left the run\u202e\x9b31m\x00"

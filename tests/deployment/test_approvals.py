@@ -26,8 +26,8 @@ def test_an_approved_study_comes_back_as_it_was(site: SiteFile) -> None:
     assert approved_study(site, asked.hash, KNOWN) is None
     approve(site, asked, "Dr. A.  Example")
     assert approved_study(site, asked.hash, KNOWN) == asked
-    found = approvals_of(site)[asked.hash]
-    assert (found.name, found.study) == ("Dr. A. Example", "trial")
+    approval = approvals_of(site)[asked.hash]
+    assert (approval.name, approval.study) == ("Dr. A. Example", "trial")
     assert refusal_of_study(Policy(), asked, "north", ("north", "south"), approvals_of(site)) is None
 
 

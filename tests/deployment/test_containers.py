@@ -140,8 +140,10 @@ def test_systemd_understands_the_units(path: Path, tmp_path: Path) -> None:
         text = "".join(line for line in text.splitlines(True) if not line.startswith(GROWING))
     copy = tmp_path / path.name
     copy.write_text(text, encoding="utf-8")
-    found = subprocess.run([analyse, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
-    complaints = [line for line in found.stderr.splitlines() if path.name in line]
+    verification = subprocess.run(
+        [analyse, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+    )
+    complaints = [line for line in verification.stderr.splitlines() if path.name in line]
     assert not complaints
 
 

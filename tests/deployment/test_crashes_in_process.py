@@ -55,12 +55,12 @@ def begin(folder: Path, content: dict[str, Any] | None = None) -> Federation:
 def digest(folder: Path) -> str:
     """Of all models, the shared ones and the sites' own."""
     files = [*(folder / "run" / "models").rglob("*.safetensors")]
-    found = {str(path.relative_to(folder)): path for path in files}
+    by_name = {str(path.relative_to(folder)): path for path in files}
     for path in (folder / "sites").rglob("models/*/*.safetensors"):
         parts = path.relative_to(folder).parts
-        found["/".join(parts[:2] + parts[3:])] = path  # without the name of the run, which is drawn
-    assert len(found) == 2 + 2 * len(SITES)
-    return sha256(b"".join(name.encode() + found[name].read_bytes() for name in sorted(found))).hexdigest()
+        by_name["/".join(parts[:2] + parts[3:])] = path  # without the name of the run, which is drawn
+    assert len(by_name) == 2 + 2 * len(SITES)
+    return sha256(b"".join(name.encode() + by_name[name].read_bytes() for name in sorted(by_name))).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -302,9 +302,9 @@ def steps_of(network: Federation) -> None:
 
 def assert_replayed(network: Federation, content: dict[str, Any]) -> None:
     """The deployed models are those of the recorded roster on one machine."""
-    found = replay(load_plan(*load_study(content, sources=KNOWN)), network.folder)
-    assert found.equal
-    assert found.models == 2
+    replayed = replay(load_plan(*load_study(content, sources=KNOWN)), network.folder)
+    assert replayed.equal
+    assert replayed.models == 2
 
 
 def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: Path, clock: Clock) -> None:
@@ -334,7 +334,7 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
     assert late[0] == late[1]
     assert any(line.startswith("cedar: did not answer in time (connected)") for line in network.lines)
     records = network.folder.records()
-    assert [list(one) for one in records[records["round"] == 2]["sites"]] == [["alder", "birch"]] * 2
+    assert [list(sites) for sites in records[records["round"] == 2]["sites"]] == [["alder", "birch"]] * 2
     entry = network.folder.read_json("results.json")["participation"]["cedar"]
     assert entry == {"joined": True, "rounds": 6, "of": 8, "scored": True, "reason": None}  # of two arms
     assert_replayed(network, content)
@@ -342,8 +342,8 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
     happened: list[Any] = records[records["arm"] == "scaffold"].to_dict("records")
     run = replay_trial(plan.trial(plan.study.arm("scaffold"), 3), happened)
     for site in SITES:
-        kept = {n.removeprefix("0/1/"): leaf for n, leaf in memories[site].items() if n.startswith("0/1/")}
-        assert_same_tree(kept, run.memories[site].leaves(), part=site)
+        memory = {n.removeprefix("0/1/"): leaf for n, leaf in memories[site].items() if n.startswith("0/1/")}
+        assert_same_tree(memory, run.memories[site].leaves(), part=site)
 
 
 def test_scaffolds_control_stays_the_mean_of_the_sites_controls(tmp_path: Path, clock: Clock) -> None:
@@ -414,5 +414,5 @@ def test_a_round_waits_for_its_quorum_whatever_the_deadline(tmp_path: Path, cloc
     steps_of(network)
     assert len(lost) == 8
     records = network.folder.records()
-    assert all(len(one) >= 2 for one in records["sites"])
+    assert all(len(sites) >= 2 for sites in records["sites"])
     assert_replayed(network, content)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals
 from wardround.cli.rendering import INTERRUPTED
 from wardround.deployment import CoordinatorKit, preflight
@@ -19,8 +21,28 @@ STUDY = heart_study(
     evaluation={"every": 3},
 )
 FIRST, LAST = HEART[0], HEART[-1]
+SMALL = heart_study(
+    ("fedavg", "scaffold", "local"), data={"hospitals": [FIRST, LAST]}, training={"rounds": 3}, evaluation={"every": 3}
+)
 
 
+def test_two_hospitals_in_processes_of_their_own_train_the_model_of_one_machine(tmp_path: Path) -> None:
+    with hospitals(SMALL, tmp_path, own=(FIRST, LAST)) as here:
+        check_sends_nothing(here)
+        coordinator = here.coordinate()
+        sites = here.join_all()
+        assert coordinator.ended() == 0, coordinator.said
+        for site in sites.values():
+            site.wait_for("is finished")
+            site.interrupt()
+        assert [site.ended() for site in sites.values()] == [0, 0]
+        the_model_is_that_of_one_machine(here, models=2, rounds=3)
+        rows_stayed_where_they_are(here)
+        logs_are_in_order(here, rounds=3)
+        nothing_is_left_behind(here, list(sites.values()))
+
+
+@pytest.mark.slow
 def test_a_study_across_hospitals_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
     with hospitals(STUDY, tmp_path) as here:
         check_sends_nothing(here)
@@ -50,25 +72,28 @@ def test_a_study_across_hospitals_that_is_stopped_and_goes_on(tmp_path: Path) ->
             site.wait_for("is finished")
             site.interrupt()
         assert [site.ended() for site in sites.values()] == [0, 0, 0, 0]
-        the_model_is_that_of_one_machine(here)
+        the_model_is_that_of_one_machine(here, models=4, rounds=12)
+        assert (here.run_folder().path / "report.html").is_file()
         rows_stayed_where_they_are(here)
-        logs_are_in_order(here)
+        logs_are_in_order(here, rounds=12)
         nothing_is_left_behind(here, list(sites.values()))
 
 
 def check_says_ok(here: Hospitals) -> None:
     check = here.join(FIRST, "--check", "--json")
     assert check.ended() == 0, check.said
-    found = json.loads(check.said)
-    assert found["ok"]
-    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["conditions"]}
+    report = json.loads(check.said)
+    assert report["ok"]
+    assert {"data", "approval", "policy", "rows", "connection"} <= {
+        condition["name"] for condition in report["conditions"]
+    }
     assert not (here.site(FIRST).state / "audit.jsonl").exists()
 
 
 def check_sends_nothing(here: Hospitals) -> None:
     """A listener with the coordinator's own certificate hears a handshake, and then not one byte."""
     with listener(CoordinatorKit.load(here.kit), here.host) as heard:
-        assert {one.name for one in preflight(here.site(FIRST)) if not one.ok} == set()
+        assert {condition.name for condition in preflight(here.site(FIRST)) if not condition.ok} == set()
     assert heard == [b""]
 
 
@@ -94,19 +119,18 @@ def listener(kit: CoordinatorKit, host: str) -> Iterator[list[bytes]]:
         thread.join(10)
 
 
-def the_model_is_that_of_one_machine(here: Hospitals) -> None:
+def the_model_is_that_of_one_machine(here: Hospitals, models: int, rounds: int) -> None:
     parity = here.parity()
     assert parity.equal
-    assert parity.models == 4  # `local` has no model of all
-    assert (here.run_folder().path / "report.html").is_file()
+    assert parity.models == models  # `local` has no model of all
     records = here.run_folder().records()
-    assert set(records.groupby("arm")["round"].max()) == {12}
-    assert all(set(sites) == set(HEART) for sites in records["sites"])
+    assert set(records.groupby("arm")["round"].max()) == {rounds}
+    assert all(set(sites) == set(here.sites) for sites in records["sites"])
 
 
 def rows_stayed_where_they_are(here: Hospitals) -> None:
     run = here.run_folder().path
-    for name in HEART:
+    for name in here.sites:
         [state] = [path for path in here.site(name).state.iterdir() if path.name.startswith(here.study.hash[:12])]
         assert list((state / "predictions").glob("*.parquet"))
         assert not list(state.glob("wave-*")), "what was only needed while training"
@@ -114,14 +138,14 @@ def rows_stayed_where_they_are(here: Hospitals) -> None:
     assert not [path for path in coordinators if path.suffix == ".parquet" or "prediction" in path.name]
 
 
-def logs_are_in_order(here: Hospitals) -> None:
+def logs_are_in_order(here: Hospitals, rounds: int) -> None:
     """Each by itself, and each with the heads that the other end has kept of it."""
     run = here.run_folder().path / "audit.jsonl"
     assert verify(run).broken is None
     assert changed_files(run) == []
-    for name in HEART:
+    for name in here.sites:
         site = here.site(name).state / "audit.jsonl"
-        assert len(heads_in(run, site)) >= 12
+        assert len(heads_in(run, site)) >= rounds
         assert verify(site, heads_in(run, site)).broken is None
         assert verify(run, heads_in(site, run)).broken is None
 

@@ -21,8 +21,8 @@ HOSPITALS = ("cleveland", "hungarian", "va")
 
 def heart(hospital: str, inverted: bool) -> Source:
     """Called by one name at all hospitals, as a site's rows are."""
-    found = SOURCES["heart"](hospitals=(hospital,)).load()
-    return Source(lambda: replace(found, target=1 - found.target if inverted else found.target))
+    records = SOURCES["heart"](hospitals=(hospital,)).load()
+    return Source(lambda: replace(records, target=1 - records.target if inverted else records.target))
 
 
 def hospitals(folder: Path, inverted: str = "", accept: tuple[str, ...] = (), **changes: Any) -> Federation:
@@ -75,16 +75,16 @@ def told_by(network: Federation) -> dict[str, dict[str, list[float]]]:
 def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tmp_path: Path) -> None:
     network = hospitals(tmp_path)
     network.run()
-    told = told_by(network)
-    assert set(told) == set(HOSPITALS)
-    for columns in told.values():
+    directions = told_by(network)
+    assert set(directions) == set(HOSPITALS)
+    for columns in directions.values():
         assert {"age", "highest heart rate"} <= set(columns) <= set(SAME)
         for effect, error in columns.values():
             assert effect == round(effect, 2)
             assert error == round(error, 3)
-    found = {"age": Association(0.123, 0.0341, 40, 40), "ward round": Association(0.2, 0.1, 40, 40)}
-    assert direction_payload(found, only_public=True) == {"age": [0.12, 0.034]}
-    assert direction_payload(found, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
+    associations = {"age": Association(0.123, 0.0341, 40, 40), "ward round": Association(0.2, 0.1, 40, 40)}
+    assert direction_payload(associations, only_public=True) == {"age": [0.12, 0.034]}
+    assert direction_payload(associations, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
 
 
 def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_pat
     answer_facts = site._answer_body
 
     def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
-        found = answer_facts(kind, body, tensors)
-        return {**found, "directions": {"x": [7, 7]}} if kind == "facts" else found
+        answer = answer_facts(kind, body, tensors)
+        return {**answer, "directions": {"x": [7, 7]}} if kind == "facts" else answer
 
     site._answer_body = lying  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):

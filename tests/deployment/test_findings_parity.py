@@ -49,8 +49,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 
 @pytest.fixture(scope="module")
 def results(both: Both) -> dict[str, Any]:
-    found: dict[str, Any] = both.deployed.folder.read_json("results.json")
-    return found
+    content: dict[str, Any] = both.deployed.folder.read_json("results.json")
+    return content
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_calls_are_at_each_hospitals_own_thresholds(both: Both, results: dict[st
                 cells = [(label == 1) & called, (label == 0) & called, (label == 1) & ~called, (label == 0) & ~called]
                 added[finding] = added.get(finding, 0) + np.array([cell.sum() for cell in cells]) / 2
     for finding in FINDINGS:
-        told = results["arms"]["fedavg"]["findings"][finding]["confusion"]
-        assert [told[cell] for cell in ("tp", "fp", "fn", "tn")] == added[finding].tolist()
+        confusion = results["arms"]["fedavg"]["findings"][finding]["confusion"]
+        assert [confusion[cell] for cell in ("tp", "fp", "fn", "tn")] == added[finding].tolist()
 
 
 def test_a_threshold_is_that_of_its_own_validation_rows_and_never_leaves(both: Both) -> None:
@@ -111,7 +111,7 @@ def test_a_threshold_is_that_of_its_own_validation_rows_and_never_leaves(both: B
     cuts = load_thresholds(both.site_folder(site))
     assert cuts is not None
     trial = both.plan.trial(both.plan.study.arm("fedavg"), 2)
-    (own,) = [one for one in trial.scored if one.name == site]
+    (own,) = [scored_site for scored_site in trial.scored if scored_site.name == site]
     state = both.deployed.folder.load_model("fedavg", 2)
     params = {name.removeprefix("server/params/"): leaf for name, leaf in state.items()}
     label, score, *_ = scores_of(trial, (params, {}), own.validation)
@@ -127,9 +127,9 @@ def test_curves_over_rounds_are_means_of_sites_aucs(both: Both, results: dict[st
     curve = results["curves"]["fedavg"]
     assert len(curve["test_auc"]) == len(curve["round"])
     assert results["arms"]["fedavg"]["convergence"]["measured_on"] == "validation"
-    told = [body_of(a) for _, sealed, a in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
+    bodies = [body_of(a) for _, sealed, a in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
     place = 0  # fedavg with the first seed
-    parts = [body["figures"][str(place)]["test"] for body in told]
+    parts = [body["figures"][str(place)]["test"] for body in bodies]
     records = both.deployed.folder.records()
     last = records[(records["arm"] == "fedavg") & (records["seed"] == 1)].sort_values("round").iloc[-1]
     weights = [part["rows"] for part in parts]
@@ -148,11 +148,11 @@ def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
     theirs = run_study(document, tmp_path / "runs", engine="serial", sources=KNOWN, workers=1).results
     assert ours["selection"][0]["chosen"] == theirs["selection"][0]["chosen"]
     assert ours["selection"][0]["scores"] == pytest.approx(theirs["selection"][0]["scores"], abs=1e-6)
-    arm, other = (found["arms"]["fedprox[selected]"] for found in (ours, theirs))
+    arm, other = (figures["arms"]["fedprox[selected]"] for figures in (ours, theirs))
     assert arm["metrics"]["loss"]["mean"] == pytest.approx(other["metrics"]["loss"]["mean"], abs=1e-6)
     for region in ("east", "west"):
-        found, expected = (one["topology"]["regions"][region] for one in (arm, other))
-        loss, known = (one["metrics"]["regional"]["loss"]["mean"] for one in (found, expected))
+        figures, expected = (entry["topology"]["regions"][region] for entry in (arm, other))
+        loss, known = (entry["metrics"]["regional"]["loss"]["mean"] for entry in (figures, expected))
         assert loss == pytest.approx(known, abs=1e-6)
     assert _models_of(network)
 
@@ -166,7 +166,7 @@ def test_updates_may_be_masked(tmp_path: Path) -> None:
     changes = {"evaluation": {**SEEDS, "seeds": {"first": 1, "count": 1}}}
     plain = deploy(study(**changes), tmp_path / "plain", radiology.at_sites())
     masked = deploy(study(privacy={"secure_sum": {}}, **changes), tmp_path / "masked", radiology.at_sites())
-    first, second = (one.deployed.folder.read_json("results.json")["arms"]["fedavg"] for one in (plain, masked))
+    first, second = (pair.deployed.folder.read_json("results.json")["arms"]["fedavg"] for pair in (plain, masked))
     assert second["metrics"]["loss"]["mean"] == pytest.approx(first["metrics"]["loss"]["mean"], abs=1e-4)
     assert second["findings"]["air"]["positives"] == first["findings"]["air"]["positives"]
 
@@ -179,9 +179,9 @@ def test_patients_may_be_protected(tmp_path: Path) -> None:
     results = both.deployed.folder.read_json("results.json")
     assert results["privacy"]["guarantee"]
     assert results["arms"]["fedavg"]["metrics"]["auc"]["mean"] is not None
-    told = results["sites"][0]["sites"].values()
-    assert {count for one in told for count in one["classes"].values()} == {None}
-    assert [list(one["classes"]) for one in told] == [[*FINDINGS, "no finding"]] * len(NAMES)
+    descriptions = results["sites"][0]["sites"].values()
+    assert {count for description in descriptions for count in description["classes"].values()} == {None}
+    assert [list(description["classes"]) for description in descriptions] == [[*FINDINGS, "no finding"]] * len(NAMES)
 
 
 def changed(name: str, change: Callable[[Records], Records]) -> Source:
@@ -195,10 +195,13 @@ def one_class(records: Records) -> Records:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda one: replace(one, classes=("mass", "fluid", "gas")), "its rows have other findings .mass, fluid, gas."),
-        (lambda one: replace(one, classes=("fluid", "mass", "air")), "or in another order"),
+        (
+            lambda records: replace(records, classes=("mass", "fluid", "gas")),
+            "its rows have other findings .mass, fluid, gas.",
+        ),
+        (lambda records: replace(records, classes=("fluid", "mass", "air")), "or in another order"),
         (one_class, "a row has one class here, and any number of findings at alder"),
-        (lambda one: replace(one, features=one.features[:, :, :5, :5]), "its images are of another size"),
+        (lambda records: replace(records, features=records.features[:, :, :5, :5]), "its images are of another size"),
     ],
     ids=["names", "order", "form", "size"],
 )
@@ -232,9 +235,9 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     )
     both = deploy(document, tmp_path, radiology.at_sites(patients=240))
     results = both.deployed.folder.read_json("results.json")
-    told = [body_of(answer) for _, sealed, answer in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
-    assert len(told) == len(NAMES)
-    for body in told:
+    bodies = [body_of(answer) for _, sealed, answer in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
+    assert len(bodies) == len(NAMES)
+    for body in bodies:
         assert not list(small_numbers(body["summaries"], smallest))
         assert not (body["summaries"]["0"]["test"]["findings"]["mass"].get("histogram") or [[], []])[1]
     withheld = [notice for notice in noticed(results, "figures-withheld") if notice["details"].get("findings")]
@@ -245,7 +248,7 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     counts = [
         body_of(a)["described"]["classes"] for _, s, a in both.deployed.transport.carried if kind_of(s) == "facts"
     ]
-    assert not [count for one in counts for count in one.values() if count is not None and 0 < count < smallest]
+    assert not [count for classes in counts for count in classes.values() if count is not None and 0 < count < smallest]
 
 
 def session_of(both: Both, site: str, records: Records) -> Session:

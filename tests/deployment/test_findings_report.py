@@ -30,7 +30,7 @@ def text_of(page: str) -> str:
 def test_the_page_says_whose_thresholds_and_what_is_withheld(both: Both) -> None:
     folder = both.deployed.folder.path
     build_report(folder)
-    said = text_of((folder / "report.html").read_text(encoding="utf-8"))
+    text = text_of((folder / "report.html").read_text(encoding="utf-8"))
     for words in (
         "Each hospital calls a finding from the score on that gives the best F1 on its own validation rows",
         f"Where fewer than {SMALLEST} of these patients have the finding, it is called from 0.5 on",
@@ -39,7 +39,7 @@ def test_the_page_says_whose_thresholds_and_what_is_withheld(both: Both) -> None
         f"no test row has it, or fewer than {SMALLEST} patients of each hospital, which then does not tell: mass.",
         *(f"{name}: fewer than {SMALLEST} patients tested have, or have not, mass" for name in NAMES),
     ):
-        assert words in said, words
+        assert words in text, words
     table = (folder / "tables" / "findings.csv").read_text(encoding="utf-8").splitlines()
     assert table[1].startswith("mass,withheld,")
     assert [line.split(",")[0] for line in table[1:]] == list(FINDINGS)

@@ -51,18 +51,21 @@ def content(path: Path, **changes: Any) -> dict[str, Any]:
 
 
 def apart(
-    folder: Path, told: Mapping[str, Any], sources: Mapping[str, Callable[[], Source]], known: Mapping[str, Any]
+    folder: Path,
+    study_document: Mapping[str, Any],
+    sources: Mapping[str, Callable[[], Source]],
+    known: Mapping[str, Any],
 ) -> Parties:
-    study, _ = load_study(told, sources=known)
+    study, _ = load_study(study_document, sources=known)
     network = federation(study, folder, dict.fromkeys(sources, folder), sources=sources)
     with torch_threads(1):
         network.run()
     return network
 
 
-def together(folder: Path, told: Mapping[str, Any], known: Mapping[str, Any]) -> StudyRun:
+def together(folder: Path, study_document: Mapping[str, Any], known: Mapping[str, Any]) -> StudyRun:
     with torch_threads(1):
-        return run_study(told, folder, sources=known, workers=1)
+        return run_study(study_document, folder, sources=known, workers=1)
 
 
 def assert_same_figures(ours: Any, theirs: Any, at: str = "") -> None:
@@ -80,13 +83,13 @@ def assert_same_figures(ours: Any, theirs: Any, at: str = "") -> None:
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, StudyRun]:
     folder = tmp_path_factory.mktemp("parties")
     path = people(folder)
-    told = content(path, evaluation={"seeds": {"first": 1, "count": 2}, "validation_share": 0.25})
+    study_document = content(path, evaluation={"seeds": {"first": 1, "count": 2}, "validation_share": 0.25})
     known: dict[str, Any] = {"images": lambda: Source(images)}
     sources: dict[str, Callable[[], Source]] = {
         "radiology": lambda: Source(images),
         "records": partial(parties.own_file, "lab", path, patient="pid"),
     }
-    return apart(folder, told, sources, known), together(folder / "runs", told, known)
+    return apart(folder, study_document, sources, known), together(folder / "runs", study_document, known)
 
 
 def test_scores_are_the_simulations_bit_for_bit(both: tuple[Parties, StudyRun]) -> None:
@@ -108,16 +111,16 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
     assert_same_figures(ours["metrics"], theirs["metrics"])
     assert ours["auc_error_bound"] == 0
     for name in FINDINGS:
-        one, other = ours["findings"][name], theirs["findings"][name]
-        assert one["threshold"] == {"mean": None, "chosen": other["threshold"]["chosen"]}
+        figures, other = ours["findings"][name], theirs["findings"][name]
+        assert figures["threshold"] == {"mean": None, "chosen": other["threshold"]["chosen"]}
         for part in ("rows", "positives", "confusion", "metrics"):
-            assert_same_figures(one[part], other[part], name)
+            assert_same_figures(figures[part], other[part], name)
     for name in ("metrics", "difference"):
-        found, expected = (arm["topology"]["missing_party"]["records"][name] for arm in (ours, theirs))
+        without_party, expected = (arm["topology"]["missing_party"]["records"][name] for arm in (ours, theirs))
         keys = ("accuracy", "auc", "brier")
         for key in keys:
             value = "mean" if name == "metrics" else "difference"
-            assert found[key][value] == pytest.approx(expected[key][value], abs=1e-9)
+            assert without_party[key][value] == pytest.approx(expected[key][value], abs=1e-9)
     assert set(ours["subgroups"]["sex"]) == {"female", "male"}  # in which every finding is known of ten rows or more
     assert_same_figures(ours["subgroups"]["sex"], theirs["subgroups"]["sex"])
     assert results["curves"]["split"]["test_auc"][-1] == pytest.approx(alone.results["curves"]["split"]["test_auc"][-1])
@@ -145,10 +148,10 @@ def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
 
     shuffled = other.take(np.arange(len(other))[::-1])
     path = people(tmp_path)
-    told = content(path, topology={"labels": "records"}, training={"class_weights": "balanced"})
+    study_document = content(path, topology={"labels": "records"}, training={"class_weights": "balanced"})
     known: dict[str, Any] = {"images": lambda: Source(lambda: whole)}
     sources = {"radiology": lambda: Source(lambda: shuffled), "records": lambda: Source(table)}
-    network, alone = apart(tmp_path, told, sources, known), together(tmp_path / "runs", told, known)
+    network, alone = apart(tmp_path, study_document, sources, known), together(tmp_path / "runs", study_document, known)
     ours, theirs = network.folder.read_json("results.json")["arms"]["split"], alone.results["arms"]["split"]
     assert list(ours["sites"]) == ["records"]
     for metric in ("auc", "f1", "brier", "loss"):
@@ -157,9 +160,9 @@ def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
 
 
 def test_kits_name_images_where_they_are_and_a_file_elsewhere(tmp_path: Path) -> None:
-    told = content(tmp_path)
-    told |= {"data": {"source": "chest-xray", "size": 32, "findings": ["Effusion", "Mass"]}}
-    kits = provision(load_study(told)[0], ("radiology", "records"), tmp_path / "kits", ["127.0.0.1"], 4000)
+    study_document = content(tmp_path)
+    study_document |= {"data": {"source": "chest-xray", "size": 32, "findings": ["Effusion", "Mass"]}}
+    kits = provision(load_study(study_document)[0], ("radiology", "records"), tmp_path / "kits", ["127.0.0.1"], 4000)
     images, other = (SiteFile.load(kits / "sites" / party).data for party in PARTIES)
     assert images["source"] == "chest-xray"
     assert images["path"].startswith("FILL IN")

@@ -53,12 +53,12 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
     linked, done = made_linked(tmp_path), []
 
     def coordinate(transport: Transport) -> None:
-        place = (linked.host, linked.port)
+        place = (linked.host, linked.kit.port)
         with joined(linked, tmp_path, "north", echo):
             message = Sealed(b"head", os.urandom(12 * MEGABYTE), b"signature")  # in three chunks
             assert ask(transport, {"north": message}) == {"north": message}
             with watched(linked.process.pid) as largest:
-                ended = flood(place, linked.ca, addresses(6), 60, 20 * MEGABYTE)
+                ended = flood(place, linked.kit.ca, addresses(6), 60, 20 * MEGABYTE)
                 assert ended.keys() <= {"401", "cut off"}
             assert largest[0] < 60
             assert ask(transport, {"north": message}) == {"north": message}
@@ -74,7 +74,7 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
 
 def first_words(linked: Any, folder: Path, site: str) -> str:
     key = read_key(folder / "kits" / "sites" / site / "site.key").private
-    return attempt_to_join(f"{linked.host}:{linked.port}", linked.ca, key, folder)
+    return attempt_to_join(f"{linked.host}:{linked.kit.port}", linked.kit.ca, key, folder)
 
 
 def nobody_repeats_a_request(linked: Any, folder: Path) -> None:
@@ -86,11 +86,11 @@ def nobody_repeats_a_request(linked: Any, folder: Path) -> None:
     from wardround.deployment.flower.adapter import SiteConnection
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    connection = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    connection = SiteConnection(f"{linked.host}:{linked.kit.port}", linked.kit.ca.read_bytes(), key, None)
     seen: list[httpx.Request] = []
     connection.client._client.event_hooks["request"].append(seen.append)
     assert connection.receive() is None
-    context = ssl.create_default_context(cafile=str(linked.ca))
+    context = ssl.create_default_context(cafile=str(linked.kit.ca))
     with httpx.Client(verify=context, trust_env=False) as other:
         repeated = other.post(seen[0].url, headers=seen[0].headers, content=seen[0].read())
     assert repeated.status_code == 401
@@ -140,7 +140,9 @@ def test_500_strangers_neither_fill_the_memory_nor_delay_a_study(sources: int, t
         assert here.parity().equal
         rounds = ends_of_rounds(log)
         lengths = [(end - begin).total_seconds() for begin, end in rounds]
-        meanwhile = [one for one, (begin, end) in zip(lengths, rounds, strict=True) if begin < over and end > began]
+        meanwhile = [
+            length for length, (begin, end) in zip(lengths, rounds, strict=True) if begin < over and end > began
+        ]
         calm = median(lengths)
         assert sum(meanwhile) - len(meanwhile) * calm < calm, (meanwhile, lengths)
 
@@ -148,7 +150,7 @@ def test_500_strangers_neither_fill_the_memory_nor_delay_a_study(sources: int, t
 def ends_of_rounds(log: Path) -> list[tuple[datetime, datetime]]:
     """Of each round but the first: the end of the one before, and its own."""
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    closed = [datetime.fromisoformat(one["time"]) for one in entries if one["event"] == "round closed"]
+    closed = [datetime.fromisoformat(entry["time"]) for entry in entries if entry["event"] == "round closed"]
     return list(pairwise(closed))
 
 
@@ -160,7 +162,7 @@ def test_a_model_of_25_million_parameters_passes_while_strangers_knock(tmp_path:
         message = Sealed(b"head", os.urandom(100 * MEGABYTE), b"signature")
 
         def knock() -> None:
-            flood((linked.host, linked.port), linked.ca, addresses(20), 200, 20 * MEGABYTE)
+            flood((linked.host, linked.kit.port), linked.kit.ca, addresses(20), 200, 20 * MEGABYTE)
 
         with joined(linked, tmp_path, "north", echo), joined(linked, tmp_path, "south", echo):
             strangers = threading.Thread(target=knock)

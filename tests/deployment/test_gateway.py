@@ -256,17 +256,17 @@ def test_whoever_stops_in_a_body_is_sent_away_and_who_is_only_slow_is_not(
 
 def open_ones(connections: list[ssl.SSLSocket] | list[socket.socket]) -> int:
     """How many have not been ended by the other end."""
-    found = 0
+    count = 0
     for connection in connections:
         connection.settimeout(0.05)
         try:
-            found += bool(connection.recv(1))
+            count += bool(connection.recv(1))
         except TimeoutError:
-            found += 1
+            count += 1
         except OSError:
             pass
         connection.settimeout(WITHIN)
-    return found
+    return count
 
 
 def test_one_address_has_only_some_connections_and_others_are_not_shut_out(kit: Path) -> None:
@@ -287,28 +287,28 @@ def test_many_addresses_have_only_some_connections_together(kit: Path) -> None:
     with served(kit, Limits(per_address=4, strangers=6)) as here, ExitStack() as stack:
         known = stack.enter_context(here.secured("127.0.7.100"))
         assert ask(known, b"hello", "north") == "200"
-        flood = [stack.enter_context(here.connect(f"127.0.7.{one + 1}")) for one in range(40)]
+        flood = [stack.enter_context(here.connect(f"127.0.7.{item + 1}")) for item in range(40)]
         here.wait(lambda: open_ones(flood) == 6)
         # where somebody is known, more may come: several chunks travel at once
         more = [stack.enter_context(here.secured("127.0.7.100")) for _ in range(4)]
         assert open_ones(more) == 4
-        assert [ask(one, b"hello", "north") for one in more] == ["200"] * 4
+        assert [ask(item, b"hello", "north") for item in more] == ["200"] * 4
 
 
 def test_the_gateway_is_full_when_those_who_are_known_fill_it(kit: Path) -> None:
     with served(kit, Limits(connections=3)) as here, ExitStack() as stack:
         known = [stack.enter_context(here.secured()) for _ in range(3)]
-        assert [ask(one, b"hello", "north") for one in known] == ["200"] * 3
+        assert [ask(connection, b"hello", "north") for connection in known] == ["200"] * 3
         with here.connect() as another:
             assert status(another) == "cut"
-        assert [ask(one, b"hello", "north") for one in known] == ["200"] * 3
+        assert [ask(connection, b"hello", "north") for connection in known] == ["200"] * 3
 
 
 def test_one_site_does_not_take_all(kit: Path) -> None:
     limits = Limits(per_caller=2, bytes_per_caller=2000)
     with served(kit, limits) as here, ExitStack() as stack:
         known = [stack.enter_context(here.secured()) for _ in range(4)]
-        assert [ask(one, b"hello", "north") for one in known[:3]] == ["200", "200", "503"]
+        assert [ask(connection, b"hello", "north") for connection in known[:3]] == ["200", "200", "503"]
         assert ask(known[3], b"hello", "south") == "200"
         known[0].sendall(head(1500, "north"))
         here.wait(lambda: here.gateway.reading["north"] == 1500)

@@ -104,7 +104,7 @@ def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
     network.run()
     assert any(line.startswith("cedar: sent ") for line in network.lines)
     records = network.folder.records()
-    assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
+    assert all("cedar" not in sites for sites in records[records["round"] >= 2]["sites"])
     assert noticed(network.folder.read_json("results.json"), "site-answer-unusable", site="cedar")
 
 
@@ -155,8 +155,8 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
     network.run()
     assert "cedar: its key was revoked" in network.lines
     records = network.folder.records()
-    assert all("cedar" in one for one in records[records["round"] == 1]["sites"])
-    assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
+    assert all("cedar" in sites for sites in records[records["round"] == 1]["sites"])
+    assert all("cedar" not in sites for sites in records[records["round"] >= 2]["sites"])
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_message(
     network.run()
     first = next(s for site, s, _ in network.transport.carried if site == "birch" and kind_of(s) == "train")
     assert "prepare" in body_of(first)
-    assert all("birch" in one for one in network.folder.records()["sites"])
+    assert all("birch" in sites for sites in network.folder.records()["sites"])
 
 
 def test_a_site_that_misses_an_evaluation_is_named(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "facts" and site == "birch":
             notice = failure(site, "on fire").to_json()
-            told = {"notice": notice, "site": site, "head": "", "run": body_of(sealed)["run"]}
-            return seal(Message("failed", told), key(site))
+            notification = {"notice": notice, "site": site, "head": "", "run": body_of(sealed)["run"]}
+            return seal(Message("failed", notification), key(site))
         return answer
 
     network.transport.after = after
     network.run()
     assert "birch: failed: on fire" in network.lines
-    assert all(list(one) == ["alder", "cedar"] for one in network.folder.records()["sites"])
+    assert all(list(sites) == ["alder", "cedar"] for sites in network.folder.records()["sites"])

@@ -35,9 +35,9 @@ def test_random_kills(victim: str, tmp_path: Path) -> None:
         for number in numbers:
             out = f"run-{number}"
             when = kill_once(here, sites, victim, out, number)
-            found = here.parity(out)
-            assert found.equal, when
-            assert found.deployed == expected.deployed, when
+            comparison = here.parity(out)
+            assert comparison.equal, when
+            assert comparison.deployed == expected.deployed, when
             assert verify(here.run_folder(out).path / "audit.jsonl").broken is None, when
             for name, site in sites.items():
                 assert site.running.poll() is None, f"{when}: {site.said}"

@@ -43,8 +43,8 @@ def of(path: Path, event: str) -> list[dict[str, Any]]:
 def test_the_coordinator_knows_each_sites_head_of_each_round(site: str, finished: Path) -> None:
     known = hashes(log_of(finished, site))
     closed = of(log_of(finished, "coordinator"), "round closed")
-    heads = [one["updates"][site]["head"] for one in closed]
-    heads += [one["heads"][site] for one in of(log_of(finished, "coordinator"), "wave finished")]
+    heads = [entry["updates"][site]["head"] for entry in closed]
+    heads += [entry["heads"][site] for entry in of(log_of(finished, "coordinator"), "wave finished")]
     assert len(heads) == ROUNDS + 1
     places = [known.index(head) for head in heads]
     assert places == sorted(set(places))  # each round a later line
@@ -54,19 +54,19 @@ def test_the_coordinator_knows_each_sites_head_of_each_round(site: str, finished
 def test_a_site_knows_the_coordinators_head_of_each_message(site: str, finished: Path) -> None:
     known = hashes(log_of(finished, "coordinator"))
     asked = of(log_of(finished, site), "asked")
-    places = [known.index(one["head"]) for one in asked]
+    places = [known.index(entry["head"]) for entry in asked]
     assert places == sorted(places)
-    rounds = [place for place, one in zip(places, asked, strict=True) if one["kind"] == "train"]
+    rounds = [place for place, entry in zip(places, asked, strict=True) if entry["kind"] == "train"]
     assert len(set(rounds)) == ROUNDS
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_messages_are_in_both_logs_by_their_hash(site: str, finished: Path) -> None:
-    answered = {one["message"]: one for one in of(log_of(finished, site), "answered")}
+    answered = {entry["message"]: entry for entry in of(log_of(finished, site), "answered")}
     for closed in of(log_of(finished, "coordinator"), "round closed"):
-        told = closed["updates"][site]
-        assert answered[told["message"]]["round"] == closed["round"]
-        assert answered[told["message"]]["bytes"] == told["bytes"]
+        update = closed["updates"][site]
+        assert answered[update["message"]]["round"] == closed["round"]
+        assert answered[update["message"]]["bytes"] == update["bytes"]
 
 
 PAIRS = [(site, "coordinator") for site in SITES] + [("coordinator", site) for site in SITES]
@@ -84,7 +84,7 @@ def test_a_tail_that_is_cut_shows_in_the_other_log(own: str, other: str, finishe
     """Up to the last head that the other end knows, which is never far from the end."""
     lines = log_of(finished, own).read_bytes().splitlines(keepends=True)
     heads = heads_in(log_of(finished, other), log_of(finished, own))
-    known = [number for number, found in enumerate(hashes(log_of(finished, own))) if found in heads]
+    known = [number for number, entry_hash in enumerate(hashes(log_of(finished, own))) if entry_hash in heads]
     assert len(lines) - known[-1] <= 8
     joined = next(number for number, entry in enumerate(entries(log_of(finished, own))) if entry["event"] != "asked")
     for cut in range(joined + 1, known[-1] + 1):
@@ -98,7 +98,9 @@ def test_a_tail_that_is_cut_shows_in_the_other_log(own: str, other: str, finishe
 def test_a_log_that_is_written_anew_shows_too(own: str, other: str, finished: Path, tmp_path: Path) -> None:
     """The same events with one left out, chained again as if nothing were missing."""
     network = entries(log_of(finished, own))
-    gone = next(number for number, one in enumerate(network) if one["event"] in ("round closed", "answered"))
+    gone = next(
+        number for number, log_entry in enumerate(network) if log_entry["event"] in ("round closed", "answered")
+    )
     log = AuditLog(tmp_path / "audit.jsonl")
     for number, entry in enumerate(network):
         if number != gone:

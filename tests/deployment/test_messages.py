@@ -41,8 +41,8 @@ def through(content: Any) -> Any:
     return json.loads(json.dumps(body["content"]))
 
 
-def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+def same_bits(first: np.ndarray, other: np.ndarray) -> bool:
+    return first.dtype == other.dtype and first.shape == other.shape and first.tobytes() == other.tobytes()
 
 
 @quick
@@ -63,10 +63,10 @@ def test_tensors_keep_every_bit(dtype: torch.dtype) -> None:
     sent = {"scalar": leaf[0].clone(), "leaf": leaf, "scattered": scattered, "none": leaf[:0].clone()}
     read = carried(Message("train", {}, sent))
     for name, expected in sent.items():
-        found = read.tensors[name]
-        assert found.dtype == dtype
-        assert found.shape == expected.shape
-        assert found.contiguous().numpy().tobytes() == expected.contiguous().numpy().tobytes()
+        tensor = read.tensors[name]
+        assert tensor.dtype == dtype
+        assert tensor.shape == expected.shape
+        assert tensor.contiguous().numpy().tobytes() == expected.contiguous().numpy().tobytes()
 
 
 @quick
@@ -83,18 +83,18 @@ ARRAYS = hnp.arrays(np.float64, 4, elements=FLOATS)
 @quick
 @given(ARRAYS, ARRAYS, st.dictionaries(NAMES, NAMES, max_size=3))
 @example(np.array(ODD[:4]), np.array(ODD[4:8]), {"ward": "burns"})
-def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, levels: dict[str, str]) -> None:
-    common = agreement.read_common(through(agreement.write_common(Common(one, levels, (other, one)))))
-    assert same_bits(common.fill, one)
+def test_what_is_agreed_on_keeps_every_bit(first: np.ndarray, other: np.ndarray, levels: dict[str, str]) -> None:
+    common = agreement.read_common(through(agreement.write_common(Common(first, levels, (other, first)))))
+    assert same_bits(common.fill, first)
     assert common.scale is not None
     assert same_bits(common.scale[0], other)
-    assert same_bits(common.scale[1], one)
+    assert same_bits(common.scale[1], first)
     assert common.level == levels
-    plain = agreement.read_common(through(agreement.write_common(Common(one))))
+    plain = agreement.read_common(through(agreement.write_common(Common(first))))
     assert plain.scale is None
-    moments = agreement.read_moments(through(agreement.write_moments(Moments(np.arange(len(one)), one, other))))
-    assert moments.count.tolist() == list(range(len(one)))
-    assert same_bits(moments.total, one)
+    moments = agreement.read_moments(through(agreement.write_moments(Moments(np.arange(len(first)), first, other))))
+    assert moments.count.tolist() == list(range(len(first)))
+    assert same_bits(moments.total, first)
     assert same_bits(moments.squares, other)
 
 
@@ -104,8 +104,8 @@ def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, l
 def test_only_what_is_asked_for_is_lent(fill: np.ndarray, numbers: set[int], categories: set[str]) -> None:
     counts = np.array([3, 5, 7, 9])
     levels = {"ward": {"burns": 6, "medical": 2}, "stage": {"1": 4}}
-    told = agreement.write_fill_values(FillValues(fill, counts, levels), sorted(numbers), sorted(categories))
-    read = agreement.read_fill_values(through(told))
+    written = agreement.write_fill_values(FillValues(fill, counts, levels), sorted(numbers), sorted(categories))
+    read = agreement.read_fill_values(through(written))
     for place in range(4):
         asked = place in numbers and counts[place] >= LEAST
         assert read.counts[place] == (counts[place] if asked else 0)

@@ -25,7 +25,7 @@ HEAD = ("patient", "name", "note", "age", "marker", "lab", "ward", "sick")
 def rows(site: str, count: int = 60) -> list[list[str]]:
     """The first row is the one that must not be found; it is one of many, as the rows of a patient are."""
     rng = generator(17, "planted", site=site)
-    found = []
+    lines = []
     for number in range(count):
         marker = NUMBER if number == 0 else rng.normal(10, 3)
         lab = "" if site == "west" else f"{rng.normal(5, 1):.4f}"  # so that it takes a fill value from the others
@@ -34,8 +34,8 @@ def rows(site: str, count: int = 60) -> list[list[str]]:
         name = NAME if number == 0 else f"Person {site} {number}"
         note = TEXT if number == 0 else f"note {number} of {site}"
         ward = str(rng.choice(["a", "b"]))
-        found.append([who, name, note, f"{rng.integers(20, 90)}", f"{marker:.3f}", lab, ward, sick])
-    return found
+        lines.append([who, name, note, f"{rng.integers(20, 90)}", f"{marker:.3f}", lab, ward, sick])
+    return lines
 
 
 def write(path: Path, lines: list[list[str]]) -> Path:
@@ -86,8 +86,8 @@ def assert_clean(content: bytes, where: str) -> None:
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     planted(tmp_path)
     content = (tmp_path / "data" / "north.csv").read_bytes()
-    found = [what for what, form in forms() if form in content]
-    assert found == [NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "9876543210"]
+    matches = [what for what, form in forms() if form in content]
+    assert matches == [NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "9876543210"]
     records = own_file(tmp_path / "data" / "north.csv").load()
     assert "marker" in [column.name for column in records.columns]
     assert NUMBER in records.features["marker"].to_numpy()  # type: ignore[union-attr]
@@ -127,8 +127,8 @@ def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> N
 
     sizes = {71, 71 - 14, 14, *range(40, 71)}
     for site, _, answer in network.transport.carried:
-        found = sizes & set(lengths(body_of(answer)))
-        assert not found, (site, kind_of(answer), found)
+        shared_sizes = sizes & set(lengths(body_of(answer)))
+        assert not shared_sizes, (site, kind_of(answer), shared_sizes)
 
 
 def test_what_sites_lend_is_asked_for_and_is_of_many_rows(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_what_sites_lend_is_asked_for_and_is_of_many_rows(tmp_path: Path) -> Non
         if kind_of(answer) == "fill_values"
     ]
     assert len(fill_values) == len(SITES)
-    for one in fill_values:
-        assert sum(count > 0 for count in one["counts"]) <= 1  # of `lab`, which west lacks; of nothing else
-        assert all(count == 0 or count >= 5 for count in one["counts"])
-        assert one["levels"] == {}
+    for lent_values in fill_values:
+        assert sum(count > 0 for count in lent_values["counts"]) <= 1  # of `lab`, which west lacks; of nothing else
+        assert all(count == 0 or count >= 5 for count in lent_values["counts"])
+        assert lent_values["levels"] == {}
 
 
 BROKEN: dict[str, Callable[[list[str]], list[str]]] = {
@@ -161,14 +161,14 @@ def test_a_broken_file_tells_no_value(what: str, tmp_path: Path) -> None:
     network = planted(tmp_path)
     good = rows("south")
     write(tmp_path / "data" / "south.csv", [BROKEN[what](good[0]), *good[1:]])
-    told = ""
+    error_text = ""
     try:
         network.run()
     except DeployError as error:
-        told = str(error)
+        error_text = str(error)
     # one word among numbers is a text to some rules; then the run goes on, or the sites do not fit
-    assert "south" in told or what in ("a word for a number", "not a number")
-    assert_clean(told.encode() + "\n".join(network.lines).encode(), what)
+    assert "south" in error_text or what in ("a word for a number", "not a number")
+    assert_clean(error_text.encode() + "\n".join(network.lines).encode(), what)
     for _, asked, answer in network.transport.carried:
         assert_clean(asked.head + answer.head, what)
     for log in (tmp_path / "run" / "audit.jsonl", tmp_path / "sites" / "south" / "audit.jsonl"):
@@ -193,8 +193,8 @@ def test_a_value_that_only_one_patient_has_is_not_lent(scale: str, tmp_path: Pat
 def test_a_level_that_only_one_patient_has_is_not_named(tmp_path: Path) -> None:
     """Where the study says so with `least_level`, on which a site's policy may insist."""
     network = planted(tmp_path, document(data={"source": "at-sites", "least_level": 5}))
-    one = [[*row[:6], "quxline" if number < 3 else row[6], row[7]] for number, row in enumerate(rows("north"))]
-    write(tmp_path / "data" / "north.csv", [[IDENTITY if n < 3 else row[0], *row[1:]] for n, row in enumerate(one)])
+    altered = [[*row[:6], "quxline" if number < 3 else row[6], row[7]] for number, row in enumerate(rows("north"))]
+    write(tmp_path / "data" / "north.csv", [[IDENTITY if n < 3 else row[0], *row[1:]] for n, row in enumerate(altered)])
     network.run()
     for site, _, answer in network.transport.carried:
         assert b"quxline" not in answer.head, (site, kind_of(answer))
@@ -216,15 +216,15 @@ def counts_in(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
 def test_small_cells_do_not_leave(smallest: int, tmp_path: Path) -> None:
     network = planted(tmp_path, document(smallest), count=40)
     network.run()
-    told = 0
+    cells_seen = 0
     for site, _, answer in network.transport.carried:
         for name, count in counts_in(body_of(answer)):
-            told += 1
+            cells_seen += 1
             assert count == 0 or count >= smallest, (site, kind_of(answer), name, count)
         if kind_of(answer) == "summary":
             for sides in body_of(answer)["summaries"].values():
                 assert set(sides) <= {"test"}  # nothing is selected, so that nobody needs validation rows
-    assert told
+    assert cells_seen
     lines = [json.loads(line) for line in (tmp_path / "run" / "summaries.jsonl").read_text().splitlines()]
     assert all(count == 0 or count >= smallest for line in lines for _, count in counts_in(line))
 
@@ -255,7 +255,7 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
     ready = {
         site: body_of(answer)["classes"] for site, _, answer in network.transport.carried if kind_of(answer) == "ready"
     }
-    assert [one["name"] for one in ready["alder"]] == ["well", "ill", "worse"]
-    assert [one["name"] for one in ready["cedar"]] == ["well", "ill", None]
+    assert [entry["name"] for entry in ready["alder"]] == ["well", "ill", "worse"]
+    assert [entry["name"] for entry in ready["cedar"]] == ["well", "ill", None]
     described = network.folder.read_json("results.json")["sites"][0]["sites"]
     assert list(described["cedar"]["classes"]) == ["well", "ill", "worse"]

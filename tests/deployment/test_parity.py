@@ -158,9 +158,9 @@ def test_values_are_selected_alike(on: str, tmp_path: Path) -> None:
     both = assert_parity(document, tmp_path)
     alone = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1)
     theirs, ours = both.deployed.folder.read_json("results.json")["selection"], alone.results["selection"]
-    for one, other in zip(theirs, ours, strict=True):
-        assert one["chosen"] == other["chosen"]
-        assert one["scores"] == pytest.approx(other["scores"], abs=1e-7)
+    for choice, other in zip(theirs, ours, strict=True):
+        assert choice["chosen"] == other["chosen"]
+        assert choice["scores"] == pytest.approx(other["scores"], abs=1e-7)
 
 
 @pytest.mark.slow
@@ -174,9 +174,9 @@ def test_images_need_no_agreement_on_columns(tmp_path: Path) -> None:
 def test_a_large_model_agrees_within_what_threads_may_change(tmp_path: Path) -> None:
     document = study(["scaffold"], model={"kind": "mlp", "hidden": [400, 300]}, training={"rounds": 2})
     both = deploy(document, tmp_path)
-    found = replay(both.plan, both.deployed.folder)
-    assert found.close
-    assert found.models == 1
+    replayed = replay(both.plan, both.deployed.folder)
+    assert replayed.close
+    assert replayed.models == 1
 
 
 def test_the_figures_are_the_simulations_where_nothing_is_withheld(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_records_of_rounds_are_the_simulations(tmp_path: Path) -> None:
     for name in ("loss", "update_norm", "divergence", "change", "bytes_down", "bytes_up", "test_accuracy"):
         np.testing.assert_allclose(theirs[name].astype(float), ours[name].astype(float), rtol=1e-6, err_msg=name)
     for name in ("sites", "dropped"):
-        assert [list(one) for one in theirs[name]] == [list(one) for one in ours[name]]
+        assert [list(entry) for entry in theirs[name]] == [list(entry) for entry in ours[name]]
 
 
 @pytest.mark.parametrize("algorithm", POOLING)

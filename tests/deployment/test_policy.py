@@ -24,18 +24,18 @@ SUMMED: dict[str, Any] = {"privacy": {"secure_sum": {}}}
 
 def reason(policy: Policy, sites: tuple[str, ...] = SITES, site: str = "north", **changes: Any) -> str | None:
     asked = study(**changes)
-    found = refusal_of_study(policy, asked, site, sites, {asked.hash})
-    if found is not None:
-        assert found.until is None
-    return None if found is None else found.reason
+    refusal = refusal_of_study(policy, asked, site, sites, {asked.hash})
+    if refusal is not None:
+        assert refusal.until is None
+    return None if refusal is None else refusal.reason
 
 
 def test_a_study_that_is_not_approved_is_refused_before_anything_else() -> None:
     asked = study()
-    found = refusal_of_study(Policy(most_rounds=1), asked, "north", SITES, {"f" * 64})
-    assert found is not None
-    assert "not approved at north" in found.reason
-    assert "rounds" not in found.reason
+    refusal = refusal_of_study(Policy(most_rounds=1), asked, "north", SITES, {"f" * 64})
+    assert refusal is not None
+    assert "not approved at north" in refusal.reason
+    assert "rounds" not in refusal.reason
 
 
 def test_a_site_that_is_not_asked_for_refuses() -> None:
@@ -96,9 +96,9 @@ def test_alone_is_not_too_few_because_nothing_leaves() -> None:
 
 def test_every_arm_and_variant_is_looked_at() -> None:
     deeper: dict[str, Any] = {"variants": [{"name": "deep", "model.kind": "mlp", "training.rounds": 2000}]}
-    found = str(reason(Policy(models=("logistic",)), **deeper))
-    assert "model mlp" in found
-    assert "2000 rounds" in found
+    text = str(reason(Policy(models=("logistic",)), **deeper))
+    assert "model mlp" in text
+    assert "2000 rounds" in text
 
 
 def test_pooled_rows_are_refused_whatever_the_policy() -> None:
@@ -116,10 +116,10 @@ def test_without_known_sites_their_number_is_not_judged() -> None:
 def test_rows_are_counted_and_the_count_is_not_told() -> None:
     policy = Policy(least_rows=30)
     assert refusal_of_rows(policy, 30) is None
-    found = refusal_of_rows(policy, 29)
-    assert found is not None
-    assert "29" not in found.reason
-    assert found.until is None
+    refusal = refusal_of_rows(policy, 29)
+    assert refusal is not None
+    assert "29" not in refusal.reason
+    assert refusal.until is None
 
 
 NIGHT = Policy(hours="18:00-06:00", days=("fri",))  # Friday 18:00 to Saturday 06:00
@@ -156,10 +156,10 @@ def test_hours_that_pass_midnight_belong_to_the_day_they_begin(day: int, clock: 
     ],
 )
 def test_a_closed_site_says_when_it_opens(policy: Policy, now: datetime, until: datetime) -> None:
-    found = closed(policy, now)
-    assert found is not None
-    assert found.until == until
-    assert f"{until:%Y-%m-%d %H:%M}" in found.reason
+    closure = closed(policy, now)
+    assert closure is not None
+    assert closure.until == until
+    assert f"{until:%Y-%m-%d %H:%M}" in closure.reason
     assert closed(policy, until) is None
 
 
@@ -179,14 +179,14 @@ policies = st.builds(
 @given(policies, st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)), st.integers(-12, 12))
 def test_until_is_the_first_open_moment_in_the_same_zone(policy: Policy, now: datetime, offset: int) -> None:
     now = now.replace(tzinfo=timezone(timedelta(hours=offset)))
-    found = closed(policy, now)
-    if found is None:
+    closure = closed(policy, now)
+    if closure is None:
         return
-    assert found.until is not None
-    assert now < found.until <= now + timedelta(days=8)
-    assert found.until.tzinfo is now.tzinfo
-    assert closed(policy, found.until) is None
-    assert closed(policy, found.until - timedelta(microseconds=1)) is not None
+    assert closure.until is not None
+    assert now < closure.until <= now + timedelta(days=8)
+    assert closure.until.tzinfo is now.tzinfo
+    assert closed(policy, closure.until) is None
+    assert closed(policy, closure.until - timedelta(microseconds=1)) is not None
 
 
 @given(policies, st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)))

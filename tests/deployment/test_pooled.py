@@ -17,13 +17,13 @@ def test_regions_change_no_mean() -> None:
     """A site without an AUC of its own has no weight in the mean, whoever makes it: (100 x 0.9 + 100 x 0.5) / 200."""
     sites = [body(100, 0.9), body(900, None), body(100, 0.5)]
     regions = [{"figures": merged_figures(part)} for part in (sites[:2], sites[2:])]
-    for told in (sites, regions):
-        assert curve(0, told) == pytest.approx({"test_loss": 0.5, "test_accuracy": 0.8, "test_auc": 0.7})
+    for bodies in (sites, regions):
+        assert curve(0, bodies) == pytest.approx({"test_loss": 0.5, "test_accuracy": 0.8, "test_auc": 0.7})
 
 
 def test_a_model_that_diverged_at_a_site_has_no_figure() -> None:
-    found = pooled_figures("0", "test", [body(100, None, None), body(100, 0.7)])
-    assert found is not None
-    assert math.isnan(found["loss"])
-    assert math.isnan(found["auc"])
+    figures = pooled_figures("0", "test", [body(100, None, None), body(100, 0.7)])
+    assert figures is not None
+    assert math.isnan(figures["loss"])
+    assert math.isnan(figures["auc"])
     assert pooled_figures("0", "validation", [body(100, 0.7)]) is None

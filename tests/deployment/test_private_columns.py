@@ -105,8 +105,8 @@ def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> No
             body = body_of(sealed)
             public = body.pop("directions", {})
             assert set(public) <= {"age"}  # the one column here that is on the public list
-            told = json.dumps(body)
-            assert not [word for word in words if word in told], f"{kind_of(sealed)}, {site}"
+            text = json.dumps(body)
+            assert not [word for word in words if word in text], f"{kind_of(sealed)}, {site}"
             assert body.get("columns") is None
             for told_of in body.get("sets", []):
                 assert set(told_of) == {"train", "validation", "test", "facts"}
@@ -168,8 +168,11 @@ def test_hospitals_whose_files_differ_in_names_kinds_and_order_give_the_same_bit
     names = [column.name for column in both.plan.cohort_of(both.plan.study.arms[0]).records.columns]
     assert {"crp at alder", "crp at birch"} <= set(names)
     trial = both.plan.trial(both.plan.study.arms[0], 3)
-    found = {site.name: site.recipe.names for site in trial.sites if site.recipe is not None}
-    assert found == {"alder": ("age", "crp", "weight"), "birch": ("age", "crp=low", "ward=a", "ward=b", "ward=c")}
+    inputs_by_site = {site.name: site.recipe.names for site in trial.sites if site.recipe is not None}
+    assert inputs_by_site == {
+        "alder": ("age", "crp", "weight"),
+        "birch": ("age", "crp=low", "ward=a", "ward=b", "ward=c"),
+    }
 
 
 def test_a_study_may_speak_of_columns_that_one_hospital_alone_has(tmp_path: Path) -> None:
@@ -178,16 +181,18 @@ def test_a_study_may_speak_of_columns_that_one_hospital_alone_has(tmp_path: Path
     content = study([{"algorithm": "fedavg"}], data={"schema": "own", "not_recorded": absent}, model=MODEL)
     both = assert_parity(content, tmp_path)
     trial = both.plan.trial(both.plan.study.arms[0], 3)
-    found = {site.name: {c.name for c in site.recipe.columns} for site in trial.sites if site.recipe is not None}
-    assert found["alder"] == {"age", "dose", "ward", "stage"}
-    assert found["birch"] == {"age", "ward", "stage"}
-    assert found["cedar"] == {"age", "dose", "lab", "stage"}
+    columns_by_site = {
+        site.name: {c.name for c in site.recipe.columns} for site in trial.sites if site.recipe is not None
+    }
+    assert columns_by_site["alder"] == {"age", "dose", "ward", "stage"}
+    assert columns_by_site["birch"] == {"age", "ward", "stage"}
+    assert columns_by_site["cedar"] == {"age", "dose", "lab", "stage"}
 
 
 def test_images_are_refused_where_a_study_is_about_columns(tmp_path: Path) -> None:
     def pictures() -> Source:
-        found = dots("birch")
-        return Source(lambda: replace(found, target=found.target % 2, classes=own("birch").classes))
+        records = dots("birch")
+        return Source(lambda: replace(records, target=records.target % 2, classes=own("birch").classes))
 
     network = federation(document(), tmp_path, {**at_sites(), "birch": pictures}, known_sources=KNOWN)
     with pytest.raises(DeployError, match="images"):

@@ -38,8 +38,8 @@ def looked_at(network: Federation, look: Look, kind: str = "train") -> None:
 
 
 def run_folder(folder: Path, site: str) -> Path:
-    (found,) = [path for path in (folder / "sites" / site).iterdir() if path.is_dir()]
-    return found
+    (own_folder,) = [path for path in (folder / "sites" / site).iterdir() if path.is_dir()]
+    return own_folder
 
 
 def forget_answer(folder: Path, site: str, number: int) -> None:
@@ -69,7 +69,7 @@ def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
         entries = ledger(tmp_path, site)
         noise = [entry.noise for entry in entries]
         assert noise == pytest.approx([noise[0], 0.75 * noise[0], 0.5 * noise[0]], rel=1e-5)
-        assert 1.9 < epsilon([Charge(one.rate, one.noise, one.steps) for one in entries], 1e-5) <= 2
+        assert 1.9 < epsilon([Charge(charge.rate, charge.noise, charge.steps) for charge in entries], 1e-5) <= 2
 
 
 def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -> None:
@@ -79,7 +79,8 @@ def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -
     for folder, most in ((tmp_path / "first", 1e3), (tmp_path / "second", 0.0)):
         if entries:
             two, three = (
-                epsilon([Charge(one.rate, one.noise, one.steps) for one in entries[:n]], 1e-5) for n in (2, 3)
+                epsilon([Charge(charge.rate, charge.noise, charge.steps) for charge in entries[:n]], 1e-5)
+                for n in (2, 3)
             )
             most = (two + three) / 2
         begin(folder, private(privacy={"example": {**falling, "epsilon": most}})).run()
@@ -125,15 +126,15 @@ def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path:
         before = ledger(tmp_path, site)
         if forgotten:
             forget_answer(tmp_path, site, body_of(sealed)["round"])
-        said = network.transport.sites[site].answer(changed(sealed, another_model))
-        assert kind_of(said) == "failed"
-        assert reason_in(body_of(said)) == "asks again for a round that was answered, with another model"
-        assert not said.tensors
+        reply = network.transport.sites[site].answer(changed(sealed, another_model))
+        assert kind_of(reply) == "failed"
+        assert reason_in(body_of(reply)) == "asks again for a round that was answered, with another model"
+        assert not reply.tensors
         assert ledger(tmp_path, site) == before
         assert (
             network.transport.sites[site].answer(sealed).tensors == answer.tensors
         )  # the first question still has its answer
-        refused.append(said)
+        refused.append(reply)
 
     looked_at(network, look)
     assert len(refused) == ROUNDS
@@ -186,8 +187,8 @@ def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: P
         sealed for site, sealed, _ in network.transport.carried if site == "alder" and kind_of(sealed) == "train"
     ]
     forget_answer(tmp_path, "alder", 0)
-    said = network.transport.sites["alder"].answer(messages[0])
-    assert "destroyed" in reason_in(body_of(said))
+    reply = network.transport.sites["alder"].answer(messages[0])
+    assert "destroyed" in reason_in(body_of(reply))
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 
 
@@ -251,7 +252,9 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
     first = begin(tmp_path, content)
     first.run()
     spent = ledger(tmp_path, "alder")
-    assert epsilon([Charge(one.rate, one.noise, one.steps) for one in spent], 1e-5) == pytest.approx(2.0, abs=0.001)
+    assert epsilon([Charge(charge.rate, charge.noise, charge.steps) for charge in spent], 1e-5) == pytest.approx(
+        2.0, abs=0.001
+    )
     assert epsilon([Charge(spent[0].rate, spent[0].noise, 16)], 1e-5) > 2.2
     second = begin(tmp_path, content, gates={"alder": gate(content, most_total_epsilon=2.2)})
     second.coordinator.again = True
@@ -270,15 +273,15 @@ def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> Non
     network.run()
     updates = [body_of(answer) for _, sealed, answer in network.transport.carried if kind_of(sealed) == "train"]
     assert updates
-    assert all(one["loss"] is None for body in updates for one in body["trials"].values())
+    assert all(entry["loss"] is None for body in updates for entry in body["trials"].values())
     facts = [body_of(answer) for _, sealed, answer in network.transport.carried if kind_of(sealed) == "facts"]
     assert [body["described"]["classes"] for body in facts] == [{"well": None, "ill": None}] * 4
     records = network.folder.records()
     assert records["loss"].isna().all()
     charged = records[records["arm"] == "fedavg"]["charges"].tolist()
-    assert [sorted(one) for one in charged] == [["alder", "birch", "cedar", "dogwood"]] * ROUNDS
-    own = [(one.rate, one.noise, one.steps) for one in ledger(tmp_path, "dogwood") if one.arm == "fedavg"]
-    assert [tuple(map(float, one["dogwood"])) for one in charged] == [pytest.approx(one) for one in own]
+    assert [sorted(entry) for entry in charged] == [["alder", "birch", "cedar", "dogwood"]] * ROUNDS
+    own = [(entry.rate, entry.noise, entry.steps) for entry in ledger(tmp_path, "dogwood") if entry.arm == "fedavg"]
+    assert [tuple(map(float, entry["dogwood"])) for entry in charged] == [pytest.approx(entry) for entry in own]
 
 
 def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +293,8 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> None:
         (entry,) = ledger(tmp_path, site)
-        (told,) = body_of(answer)["trials"].values()
-        assert told["epochs"] == 1
+        (trial_answer,) = body_of(answer)["trials"].values()
+        assert trial_answer["epochs"] == 1
         forget_answer(tmp_path, site, 0)
         network.restart_site(site)
         with monkeypatch.context() as calm:
@@ -301,7 +304,9 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
 
     looked_at(network, look)
     (charges,) = network.folder.records()["charges"]
-    assert [float(one[2]) for one in charges.values()] == [float(ledger(tmp_path, site)[0].steps) for site in charges]
+    assert [float(charge[2]) for charge in charges.values()] == [
+        float(ledger(tmp_path, site)[0].steps) for site in charges
+    ]
 
 
 @pytest.mark.parametrize(

@@ -27,30 +27,30 @@ def words(**changes: Any) -> str:
 
 
 def test_a_study_without_protection_says_so() -> None:
-    told = words()
-    assert "No differential privacy for patients" in told
-    assert "No secure aggregation in fedavg: the coordinator sees each hospital's part by itself." in told
-    assert "and the loss" in told
+    text = words()
+    assert "No differential privacy for patients" in text
+    assert "No secure aggregation in fedavg: the coordinator sees each hospital's part by itself." in text
+    assert "and the loss" in text
 
 
 def test_epsilon_adds_up_over_arms_and_seeds() -> None:
     """Two arms with three seeds: 2 x 3 x 2.0 and 2 x 3 x 1e-5."""
-    told = words(privacy={"example": EXAMPLE}, evaluation={"seeds": {"count": 3}})
-    assert "arm fedavg: epsilon 2, delta 1e-05 with each seed" in told
-    assert "limits each patient's part to 0.5" in told
-    assert "2 arms with 3 seeds cost a patient of yours at most epsilon 12 at delta 6e-05" in told
-    assert "may train in one and be tested in another" in told
-    assert "with noise; the number of training rows and of steps." in told
-    assert "No secure aggregation in fedavg" in told
-    assert "No differential privacy" not in told
+    text = words(privacy={"example": EXAMPLE}, evaluation={"seeds": {"count": 3}})
+    assert "arm fedavg: epsilon 2, delta 1e-05 with each seed" in text
+    assert "limits each patient's part to 0.5" in text
+    assert "2 arms with 3 seeds cost a patient of yours at most epsilon 12 at delta 6e-05" in text
+    assert "may train in one and be tested in another" in text
+    assert "with noise; the number of training rows and of steps." in text
+    assert "No secure aggregation in fedavg" in text
+    assert "No differential privacy" not in text
 
 
 def test_masks_and_noise_for_whole_hospitals_are_told() -> None:
-    told = words(privacy={"secure_sum": {}, "site": {**EXAMPLE, "epsilon": 8.0}}, data=PUBLIC_AT_SITES)
-    assert "Secure aggregation in fedavg: what leaves is under masks" in told
-    assert "Privacy of whole hospitals in arm fedavg: epsilon 8" in told
-    assert "nothing is read off rows" in told
-    assert "under masks; the number of training rows and of steps." in told
+    text = words(privacy={"secure_sum": {}, "site": {**EXAMPLE, "epsilon": 8.0}}, data=PUBLIC_AT_SITES)
+    assert "Secure aggregation in fedavg: what leaves is under masks" in text
+    assert "Privacy of whole hospitals in arm fedavg: epsilon 8" in text
+    assert "nothing is read off rows" in text
+    assert "under masks; the number of training rows and of steps." in text
 
 
 PUBLIC_AT_SITES = {"source": "at-sites", "public": True}
@@ -59,8 +59,8 @@ PUBLIC_AT_SITES = {"source": "at-sites", "public": True}
 def test_a_kit_holds_the_public_key_of_every_hospital(tmp_path: Path) -> None:
     out = kits(tmp_path / "kits")
     site = SiteFile.load(out / "sites" / "north")
-    found = peers_of(site)
-    assert list(found) == sorted(SITES)
+    peers = peers_of(site)
+    assert list(peers) == sorted(SITES)
     for name in SITES:
         assert (site.peers / f"{name}.pub").read_bytes() == (out / "sites" / name / "site.pub").read_bytes()
     (site.peers / "south.pub").unlink()  # how a hospital shuts another out of its sums
@@ -81,8 +81,10 @@ def test_what_a_study_would_cost_is_what_it_costs(tmp_path: Path) -> None:
         planned = own_plan(parsed, families, name, NAMES, own(name)).own_charges()
         spent = ledger(tmp_path, name)
         assert len(planned) == len({(entry.arm, entry.seed) for entry in spent}) == (4 if name == "alder" else 6)
-        assert sum(one.steps for one in planned) == sum(one.steps for one in charges_of(spent))
-        assert {(one.rate, one.noise) for one in planned} == {(one.rate, one.noise) for one in charges_of(spent)}
+        assert sum(charge.steps for charge in planned) == sum(charge.steps for charge in charges_of(spent))
+        assert {(charge.rate, charge.noise) for charge in planned} == {
+            (charge.rate, charge.noise) for charge in charges_of(spent)
+        }
 
 
 def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +105,13 @@ def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monk
     monkeypatch.setattr(
         "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
     )
-    found = {one.name: one for one in preflight(site)}
-    assert found["privacy"].state.startswith(
+    by_name = {condition.name: condition for condition in preflight(site)}
+    assert by_name["privacy"].state.startswith(
         "epsilon 0 spent so far, 2 after this study, at delta 1e-05: more than 1.5"
     )
-    assert not found["privacy"].ok
-    assert not found["privacy"].needed
-    assert found["keys"].ok  # this site file names no hospitals
+    assert not by_name["privacy"].ok
+    assert not by_name["privacy"].needed
+    assert by_name["keys"].ok  # this site file names no hospitals
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_declared_levels_travel_and_must_agree() -> None:
     assert read_column(write_column(column)) == column
     plain = write_column(Column("ward", "categorical"))
     other = write_column(Column("ward", "categorical", levels=("burns",)))
-    told = {"north": [plain], "south": [write_column(column)], "east": [other]}
+    columns = {"north": [plain], "south": [write_column(column)], "east": [other]}
     assert common_columns({"north": [plain], "south": [write_column(column)]})[0] == [column]
     with pytest.raises(DeployError, match="other declared levels"):
-        common_columns(told)
+        common_columns(columns)

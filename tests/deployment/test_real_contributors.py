@@ -51,8 +51,8 @@ def test_three_hospitals_go_on_where_a_fourth_has_spent_its_epsilon(tmp_path: Pa
     network = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
     network.run()
     records = network.folder.records()
-    assert [len(one) for one in records["stopped"]] == [0, 0, 1]
-    assert [len(one) for one in records["sites"]] == [4, 4, 3]
+    assert [len(sites) for sites in records["stopped"]] == [0, 0, 1]
+    assert [len(sites) for sites in records["sites"]] == [4, 4, 3]
     assert (records["failed"] == "").all()
 
 
@@ -71,7 +71,7 @@ def test_a_site_refuses_by_itself_what_a_coordinator_lets_pass(tmp_path: Path, m
 def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "shortfall", lambda *given: "")
     network = spending(tmp_path)
-    said: list[str] = []
+    reasons: list[str] = []
 
     def forge(body: dict[str, Any], tensors: Tree) -> None:
         for advert in body["sum"]["adverts"]:
@@ -80,13 +80,13 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
     def before(site: str, sealed: Sealed) -> bool:
         if (site, kind_of(sealed), _round(sealed)) == ("dogwood", "shares", 2):
-            said.append(reason_in(body_of(network.transport.sites[site].answer(changed(sealed, forge)))))
+            reasons.append(reason_in(body_of(network.transport.sites[site].answer(changed(sealed, forge)))))
         return True
 
     network.transport.before = before
     with pytest.raises(DeployError):
         network.run()
-    assert "are not signed by it for this sum" in said[0]
+    assert "are not signed by it for this sum" in reasons[0]
 
 
 def test_the_policy_of_a_site_counts_those_that_add_something(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_the_policy_of_a_site_counts_those_that_add_something(tmp_path: Path) ->
 
 
 def _round(sealed: Sealed) -> int | None:
-    found: int | None = body_of(sealed).get("round")
-    return found
+    number: int | None = body_of(sealed).get("round")
+    return number

@@ -19,6 +19,7 @@ from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal
+from wardround.deployment.common.schema_agreement import Disagreement, refuse_outlier
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
@@ -58,7 +59,7 @@ def assert_said(network: Federation, folder: Path, why: str) -> None:
     assert left["site"] == "cedar"
     assert why in left["why"]
     log = folder / "sites" / "cedar" / "audit.jsonl"
-    assert any(why in str(one) for kind in ("refused", "failed") for one in events(log, kind))
+    assert any(why in str(event) for kind in ("refused", "failed") for event in events(log, kind))
 
 
 def assert_stopped(network: Federation, folder: Path, why: str) -> None:
@@ -141,8 +142,8 @@ def test_a_site_that_left_is_asked_again_when_the_coordinator_is_started_again(t
     calm = begin(tmp_path / "calm")
     calm.run()
     for arm in ("fedavg", "scaffold"):
-        one, other = (folder.load_model(arm, 3) for folder in (network.folder, calm.folder))
-        assert all(one[name].equal(other[name]) for name in other)
+        model, other = (folder.load_model(arm, 3) for folder in (network.folder, calm.folder))
+        assert all(model[name].equal(other[name]) for name in other)
 
 
 def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +181,9 @@ def with_text() -> Source:
         records = own("cedar")
         assert isinstance(records.features, pd.DataFrame)
         table = records.features.assign(dose="much")
-        columns = [replace(one, kind="categorical") if one.name == "dose" else one for one in records.columns]
+        columns = [
+            replace(column, kind="categorical") if column.name == "dose" else column for column in records.columns
+        ]
         return replace(records, features=table.astype({"dose": object}), columns=tuple(columns))
 
     return Source(load)
@@ -212,6 +215,31 @@ def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) ->
     with pytest.raises(DeployError, match="has images where alder has a table") as stopped:
         federation(content, tmp_path, sources, known_sources=KNOWN).run()
     assert stopped.value.where == "cedar"
+
+
+def told(site: str, other: str) -> str:
+    return f"is not as {other}"
+
+
+@pytest.mark.parametrize(
+    ("values", "leaving"),
+    [
+        ([1, 1], {}),
+        ([1, 2, 1], {"b": "is not as a"}),
+        ([2, 1, 1], {"a": "is not as b"}),
+        ([1, 2], {"b": "is not as a", "a": "is not as b"}),
+        ([1, 2, 1, 2], {"b": "is not as a", "a": "is not as b", "c": "is not as b", "d": "is not as a"}),
+        ([1, 2, 3], {"b": "is not as a", "a": "is not as b", "c": "is not as b"}),
+    ],
+)
+def test_without_a_majority_nobody_is_believed(values: list[int], leaving: dict[str, str]) -> None:
+    """Else whoever comes first could put the others out of the run."""
+    reasons = {}
+    try:
+        refuse_outlier(dict(zip("abcd", values, strict=False)), told, "Settle it.")
+    except Disagreement as error:
+        reasons = {notice.site: notice.details["reason"] for notice in error.notices}
+    assert reasons == leaving
 
 
 def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:

@@ -50,12 +50,14 @@ def north(kits: Path, tmp_path: Path) -> Path:
 
 
 def found(folder: Path, listen: str = "127.0.0.1") -> dict[str, Condition]:
-    return {one.name: one for one in preflight_region(RegionFile.load(folder), listen)}
+    return {condition.name: condition for condition in preflight_region(RegionFile.load(folder), listen)}
 
 
 def wrong(folder: Path) -> dict[str, str]:
     """Without the connection: nobody is at the other end."""
-    return {name: one.state for name, one in found(folder).items() if not one.ok and name != "connection"}
+    return {
+        name: condition.state for name, condition in found(folder).items() if not condition.ok and name != "connection"
+    }
 
 
 @pytest.fixture
@@ -85,12 +87,12 @@ def top(kits: Path) -> Iterator[None]:
 
 
 def test_a_whole_kit_is_in_order(north: Path, top: None) -> None:
-    told = found(north)
-    assert [one.state for one in told.values() if not one.ok] == []
-    assert told["study"].state.startswith("wards (")
-    assert told["study"].state.endswith("north with alder, cedar")
-    assert "answers, TLSv1.3" in told["connection"].state
-    assert told["certificate"].state.endswith("for 127.0.0.1")
+    conditions = found(north)
+    assert [condition.state for condition in conditions.values() if not condition.ok] == []
+    assert conditions["study"].state.startswith("wards (")
+    assert conditions["study"].state.endswith("north with alder, cedar")
+    assert "answers, TLSv1.3" in conditions["connection"].state
+    assert conditions["certificate"].state.endswith("for 127.0.0.1")
     shown = CliRunner().invoke(app, ["region", str(north), "--check", "--json"])
     assert shown.exit_code == 0, shown.output
     told_json = json.loads(shown.stdout)
@@ -107,9 +109,9 @@ def test_nobody_at_the_other_end_is_said_in_one_line(north: Path) -> None:
 
 def test_what_is_wrong_with_a_kit_is_named(north: Path, kits: Path) -> None:
     region = RegionFile.load(north)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", region.kit.port))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", region.kit.port))
+        listener.listen()
         assert wrong(north) == {"port": f"127.0.0.1:{region.kit.port} cannot be used (Address already in use)"}
         with alone(north / "state"):  # it is the region itself that has the port
             assert wrong(north) == {}
@@ -135,9 +137,9 @@ def test_certificates_that_hospitals_would_refuse_are_named(north: Path) -> None
 def test_certificates_that_end_soon_are_a_note(north: Path) -> None:
     _, soon = new_authority("wards", 5)
     (north / "ca.pem").write_bytes(certificate_pem(soon))
-    told = found(north)["certificate of the top"]
-    assert (told.ok, told.needed) == (False, False)
-    assert "4 days are left" in told.state
+    condition = found(north)["certificate of the top"]
+    assert (condition.ok, condition.needed) == (False, False)
+    assert "4 days are left" in condition.state
 
 
 def test_a_study_that_is_not_the_kits_is_named(north: Path) -> None:
@@ -199,12 +201,12 @@ def test_systemd_understands_the_unit_of_a_kit(north: Path, tmp_path: Path) -> N
 
 def test_the_container_of_a_kit_opens_its_port_and_nothing_else(north: Path) -> None:
     compose: dict[str, Any] = yaml.safe_load((north / COMPOSE).read_text())
-    (one,) = compose["services"].values()
-    refuse_unknown(one["command"])
+    (container,) = compose["services"].values()
+    refuse_unknown(container["command"])
     port = RegionFile.load(north).kit.port
-    assert one["ports"] == [f"{port}:{port}"]
-    assert one["volumes"] == [".:/kit"]
-    assert (one["read_only"], one["cap_drop"], one["restart"]) == (True, ["ALL"], "unless-stopped")
+    assert container["ports"] == [f"{port}:{port}"]
+    assert container["volumes"] == [".:/kit"]
+    assert (container["read_only"], container["cap_drop"], container["restart"]) == (True, ["ALL"], "unless-stopped")
     # what is said of the check in its first lines exists too
     (line,) = [line for line in (north / COMPOSE).read_text().splitlines() if "--check" in line]
     refuse_unknown(shlex.split(line)[shlex.split(line).index("region") + 1 :])

@@ -41,7 +41,7 @@ def regional(regions: dict[str, list[str]], **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", EMPTY)
 def test_a_region_without_sites_is_refused_by_check_and_run(case: str, tmp_path: Path) -> None:
-    members, said = EMPTY[case]
+    members, pattern = EMPTY[case]
     document = regional({"all": ["site-*"], "none": members}) | {"data": {"source": "synthetic", "count": 3}}
     del document["deployment"]
     file = tmp_path / "study.toml"
@@ -49,7 +49,7 @@ def test_a_region_without_sites_is_refused_by_check_and_run(case: str, tmp_path:
     for verb in (["check"], ["run", "--out", str(tmp_path / "runs")]):
         refused = CliRunner().invoke(app, [verb[0], str(file), *verb[1:]])
         assert isinstance(refused.exception, StudyError), refused.output
-        with pytest.raises(StudyError, match=said):
+        with pytest.raises(StudyError, match=pattern):
             raise refused.exception
         assert "none" in refused.exception.where
     assert not (tmp_path / "runs").exists()
@@ -57,14 +57,14 @@ def test_a_region_without_sites_is_refused_by_check_and_run(case: str, tmp_path:
 
 @pytest.mark.parametrize("case", EMPTY)
 def test_a_region_without_sites_gets_no_kit(case: str, tmp_path: Path) -> None:
-    members, said = EMPTY[case]
+    members, pattern = EMPTY[case]
     document = {**regional({"north": list(NAMES), "south": members}), "data": {"source": "at-sites"}}
     file = tmp_path / "study.toml"
     file.write_bytes(tomli_w.dumps(document).encode())
     words = ["provision", "new", str(file), "--sites", ",".join(NAMES), "--out", str(tmp_path / "kits")]
     refused = CliRunner().invoke(app, [*words, "--region", "north=h:1", "--region", "south=h:2"])
     assert isinstance(refused.exception, StudyError), refused.output
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=pattern):
         raise refused.exception
     assert not (tmp_path / "kits").exists()
 
@@ -76,8 +76,8 @@ def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
     kits_dir = provision(
         document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"}
     )
-    kept = kits_dir / "regions" / "south" / "coordinator" / "coordinator.toml"
-    kept.write_bytes(tomli_w.dumps({**tomllib.loads(kept.read_text()), "sites": []}).encode())
+    path = kits_dir / "regions" / "south" / "coordinator" / "coordinator.toml"
+    path.write_bytes(tomli_w.dumps({**tomllib.loads(path.read_text()), "sites": []}).encode())
     with pytest.raises(DeployError, match="is empty, or has a duplicate"):
         RegionFile.load(kits_dir / "regions" / "south")
 
@@ -109,19 +109,19 @@ def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: P
     losing(network, gates, 3)
     folder = network.run()
     records = folder.records()
-    assert [sorted(one) for one in records["sites"]] == [sorted(NAMES)] * 2 + [["alder", "cedar"]] * 2
-    assert [tuple(one) for one in records["region_messages"]] == [(2, 0), (0, 2), (2, 0), (0, 1)]
-    found = replay(load_plan(*load_study(regional(REGIONS, deployment=CLOSING), sources=KNOWN)), folder)
-    assert found.largest < 1e-6
+    assert [sorted(entry) for entry in records["sites"]] == [sorted(NAMES)] * 2 + [["alder", "cedar"]] * 2
+    assert [tuple(entry) for entry in records["region_messages"]] == [(2, 0), (0, 2), (2, 0), (0, 1)]
+    replayed = replay(load_plan(*load_study(regional(REGIONS, deployment=CLOSING), sources=KNOWN)), folder)
+    assert replayed.largest < 1e-6
     results = folder.read_json("results.json")
     lost = "0 of 2 sites are left and 1 are needed"
     (failed,) = noticed(results, "site-failed", site="south")
     assert lost in failed["details"]["reason"]
     for site in REGIONS["south"]:
         assert noticed(results, "site-away", site=site)
-    told = results["arms"]["fedavg"]["topology"]["regions"]
-    assert (told["south"]["metrics"], told["south"]["test"]) == (None, None)
-    assert told["north"]["metrics"] is not None
+    figures = results["arms"]["fedavg"]["topology"]["regions"]
+    assert (figures["south"]["metrics"], figures["south"]["test"]) == (None, None)
+    assert figures["north"]["metrics"] is not None
     evidence = read_evidence(folder)
     assert "A region without figures has no hospital that told any." in region_table(evidence).note
     assert region_sentences(evidence)
@@ -132,11 +132,11 @@ def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_set
     losing(network, gates, 3)
     with pytest.raises(DeployError) as stopped:
         network.run()
-    said = stopped.value.problem
-    assert said.startswith(
+    problem = stopped.value.problem
+    assert problem.startswith(
         "1 of 2 sites are left and 2 are needed (south failed: 1 of 2 sites are left and 2 are needed"
     )
-    assert "refused: the approval was withdrawn" in said
+    assert "refused: the approval was withdrawn" in problem
     for gate in gates.values():
         gate.withdrawn = False
     network.transports["south"].before = lambda site, sealed: True

@@ -117,9 +117,9 @@ def test_one_region_is_the_flat_federation(tmp_path: Path) -> None:
     network = assert_regional_parity(document, tmp_path / "regions")
     flat = federation(study(["fedavg"], training={"rounds": 4}), tmp_path / "flat", at_sites(), known_sources=KNOWN)
     flat.run()
-    one, other = network.run_folder.load_model("fedavg", 3), flat.folder.load_model("fedavg", 3)
+    regional_model, other = network.run_folder.load_model("fedavg", 3), flat.folder.load_model("fedavg", 3)
     params = [name for name in other if name.startswith("server/params/")]
-    assert_same_tree({name: one[name] for name in params}, {name: other[name] for name in params})
+    assert_same_tree({name: regional_model[name] for name in params}, {name: other[name] for name in params})
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_values_are_selected_across_regions(tmp_path: Path) -> None:
     network = assert_regional_parity(document, tmp_path / "deployed")
     alone = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1)
     theirs, ours = network.run_folder.read_json("results.json")["selection"], alone.results["selection"]
-    assert [one["chosen"] for one in theirs] == [one["chosen"] for one in ours]
+    assert [choice["chosen"] for choice in theirs] == [choice["chosen"] for choice in ours]
 
 
 def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
@@ -146,17 +146,17 @@ def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
     for name in ("loss", "update_norm", "change", "bytes_down", "bytes_up"):
         np.testing.assert_allclose(theirs[name].astype(float), ours[name].astype(float), rtol=1e-6, err_msg=name)
     for name in ("sites", "dropped", "region_messages", "region_bytes"):
-        assert [list(one) for one in theirs[name]] == [list(one) for one in ours[name]], name
+        assert [list(content) for content in theirs[name]] == [list(content) for content in ours[name]], name
     averaged = (theirs["round"] % 2 == 0).to_numpy()  # only then there is a model of all that could be scored
     assert theirs["test_loss"].notna().tolist() == averaged.tolist()
     np.testing.assert_allclose(theirs["test_loss"][averaged], ours["test_loss"][averaged], rtol=1e-6)
-    one, other = folder.read_json("results.json")["arms"], alone.results["arms"]
-    assert one["fedavg"]["topology"]["cost"] == other["fedavg"]["topology"]["cost"]
+    content, other = folder.read_json("results.json")["arms"], alone.results["arms"]
+    assert content["fedavg"]["topology"]["cost"] == other["fedavg"]["topology"]["cost"]
     for arm in ("fedavg", "fedprox"):
-        assert_same_regions(one[arm]["topology"]["regions"], other[arm]["topology"]["regions"])
+        assert_same_regions(content[arm]["topology"]["regions"], other[arm]["topology"]["regions"])
     for arm in ("fedavg", "fedprox", "local"):
         for site in NAMES:
-            assert one[arm]["sites"][site]["accuracy"] == other[arm]["sites"][site]["accuracy"], (arm, site)
+            assert content[arm]["sites"][site]["accuracy"] == other[arm]["sites"][site]["accuracy"], (arm, site)
     evidence = read_evidence(folder)
     assert "north" in " ".join(region_sentences(evidence))
 
@@ -189,16 +189,16 @@ SIX: dict[str, Any] = {
 def test_each_region_has_a_secure_sum_of_its_own(tmp_path: Path) -> None:
     network = hierarchy(SIX, tmp_path, six_wards())
     folder = network.run()
-    found = replay(load_plan(*load_study(SIX)), folder)
-    assert (found.models, found.equal) == (1, True)
+    replayed = replay(load_plan(*load_study(SIX)), folder)
+    assert (replayed.models, replayed.equal) == (1, True)
     for region, sites in network.regions.items():
-        told = [
+        sums = [
             (site, body_of(sealed)["sum"])
             for site, sealed, _ in network.transports[region].carried
             if kind_of(sealed) == "unmask"
         ]
-        assert {site for site, _ in told} == set(sites)
-        assert all(set(one["survivors"]) == set(sites) for _, one in told)
+        assert {site for site, _ in sums} == set(sites)
+        assert all(set(content["survivors"]) == set(sites) for _, content in sums)
         # the coordinator of all gets models, and nobody's update
         answers = [
             answer for name, sealed, answer in network.transport.carried if (name, kind_of(sealed)) == (region, "train")

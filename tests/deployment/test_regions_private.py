@@ -36,8 +36,8 @@ def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
     for site in sources():
         own = ledger(tmp_path, site)
         assert [entry.round for entry in own] == [1, 2, 3, 4]
-        told = [tuple(charges[site]) for charges in records["charges"]]
-        assert told == [(entry.rate, entry.noise, entry.steps) for entry in own]
+        charged = [tuple(charges[site]) for charges in records["charges"]]
+        assert charged == [(entry.rate, entry.noise, entry.steps) for entry in own]
     results = folder.read_json("results.json")
     assert set(results["privacy"]["arms"]["fedprox"]["sites"]) == set(sources())
 
@@ -57,7 +57,7 @@ def test_both_protections_in_one_region(tmp_path: Path) -> None:
     )
     network = hierarchy(document, tmp_path, sources(), known_sources=KNOWN)
     records = network.run().records()
-    assert [len(one) for one in records["sites"]] == [4] * 4
+    assert [len(sites) for sites in records["sites"]] == [4] * 4
     assert not records["failed"].any()
     assert all(len(ledger(tmp_path, site)) == 4 for site in sources())
 
@@ -74,6 +74,6 @@ def test_a_sum_that_fails_in_one_region_leaves_the_others_as_they_are(tmp_path: 
 
     network.transports["odd"].before = before
     records = network.run().records().sort_values("round")
-    assert [one.startswith("odd: ") for one in records["failed"]] == [False, True, False, False]
+    assert [entry.startswith("odd: ") for entry in records["failed"]] == [False, True, False, False]
     assert sorted(records["sites"].iloc[1]) == sorted(network.regions["even"])
-    assert [len(one) for one in records["sites"]] == [6, 3, 6, 6]
+    assert [len(entry) for entry in records["sites"]] == [6, 3, 6, 6]

@@ -58,8 +58,8 @@ def test_two_regions_of_two_hospitals_give_the_simulated_model(tmp_path: Path) -
         sites, between, top = here.all_started()
         assert top.ended() == 0, top.said
         assert here.parity().equal
-        told = read_evidence(here.run_folder()).results["arms"]["fedprox"]["topology"]
-        assert {name: one["sites"] for name, one in told["regions"].items()} == {
+        topology = read_evidence(here.run_folder()).results["arms"]["fedprox"]["topology"]
+        assert {name: region["sites"] for name, region in topology["regions"].items()} == {
             "america": ["cleveland", "va"],
             "europe": ["hungarian", "switzerland"],
         }

@@ -41,12 +41,12 @@ def begin(folder: Path, **changes: Any) -> Hierarchy:
 
 def digest(folder: Path) -> str:
     """Of all models, the shared ones and the sites' own."""
-    found = {str(path.relative_to(folder)): path for path in (folder / "run" / "models").rglob("*.safetensors")}
+    by_name = {str(path.relative_to(folder)): path for path in (folder / "run" / "models").rglob("*.safetensors")}
     for path in (folder / "sites").rglob("models/*/*.safetensors"):
         parts = path.relative_to(folder).parts
-        found["/".join(parts[:2] + parts[3:])] = path  # without the name of the run, which is drawn
-    assert len(found) == 2 + 2 * len(NAMES)
-    return sha256(b"".join(name.encode() + found[name].read_bytes() for name in sorted(found))).hexdigest()
+        by_name["/".join(parts[:2] + parts[3:])] = path  # without the name of the run, which is drawn
+    assert len(by_name) == 2 + 2 * len(NAMES)
+    return sha256(b"".join(name.encode() + by_name[name].read_bytes() for name in sorted(by_name))).hexdigest()
 
 
 def place_of(who: str, sealed: Sealed) -> Place:
@@ -130,7 +130,9 @@ def test_regions_die_at_every_message_to_their_sites(when: str, quiet: str, tmp_
     for transport in network.transports.values():
         before_or_after(transport, when, dying(set()))
     network.run()
-    assert [one.deaths for one in reborn.values()] == [2 * (len(MESSAGES) + 3)] * 2  # two sites, four rounds
+    assert [reborn_region.deaths for reborn_region in reborn.values()] == [
+        2 * (len(MESSAGES) + 3)
+    ] * 2  # two sites, four rounds
     assert digest(tmp_path) == quiet
 
 
@@ -163,19 +165,19 @@ def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
 
 def test_a_question_that_comes_again_gets_the_same_bytes_and_no_site_is_asked(tmp_path: Path) -> None:
     network = begin(tmp_path)
-    told: list[bool] = []
+    repeats: list[bool] = []
 
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "train":
             carried = len(network.transports[region].carried)
             network.restart_region(region)
             again = network.transport.sites[region].answer(sealed)
-            told.append(again == answer and len(network.transports[region].carried) == carried)
+            repeats.append(again == answer and len(network.transports[region].carried) == carried)
         return answer
 
     network.transport.after = after
     network.run()
-    assert told == [True] * 4
+    assert repeats == [True] * 4
 
 
 def test_answers_of_regions_that_had_arrived_are_not_asked_for_again(quiet: str, tmp_path: Path) -> None:
@@ -232,11 +234,11 @@ def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_p
     folder = network.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"]
-    assert [sorted(one) for one in shared["sites"]] == [["alder", "cedar"]] * 2 + [sorted(NAMES)] * 2
-    assert [sorted(one) for one in shared["dropped"]] == [["birch", "dogwood"]] * 2 + [[]] * 2
-    assert [tuple(one) for one in shared["region_messages"]] == [(2, 0), (0, 1), (2, 0), (0, 2)]
-    found = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
-    assert found.largest < 1e-6
+    assert [sorted(entry) for entry in shared["sites"]] == [["alder", "cedar"]] * 2 + [sorted(NAMES)] * 2
+    assert [sorted(entry) for entry in shared["dropped"]] == [["birch", "dogwood"]] * 2 + [[]] * 2
+    assert [tuple(entry) for entry in shared["region_messages"]] == [(2, 0), (0, 1), (2, 0), (0, 2)]
+    replayed = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
+    assert replayed.largest < 1e-6
     assert any("south: did not answer in time" in line for line in network.lines)
 
 
@@ -253,9 +255,9 @@ def test_a_site_that_stays_away_is_left_out_by_its_region(tmp_path: Path, clock:
     folder = network.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"].sort_values("round")
-    assert [list(one) for one in shared["dropped"]] == [[], ["birch"], [], []]
-    found = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
-    assert found.largest < 1e-6
+    assert [list(sites) for sites in shared["dropped"]] == [[], ["birch"], [], []]
+    replayed = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
+    assert replayed.largest < 1e-6
 
 
 @pytest.mark.slow

@@ -48,15 +48,15 @@ def begin(folder: Path, gates: dict[str, OpenGate] | None = None, **changes: Any
 
 
 @pytest.mark.parametrize(
-    ("arms", "topology", "said"),
+    ("arms", "topology", "pattern"),
     [
         ([{"algorithm": "fedavg"}, {"name": "flat", "algorithm": "fedavg", "topology.kind": "flat"}], {}, "one coord"),
         (["fedavg"], {"regions": {"north": ["alder"], "south": ["birch", "cedar"]}}, "dogwood is in no region"),
         (["fedavg"], {"regions": {"alder": ["alder", "cedar"], "south": ["birch", "dogwood"]}}, "region and a site"),
     ],
 )
-def test_what_cannot_be_deployed_is_refused(arms: list[Any], topology: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=said):
+def test_what_cannot_be_deployed_is_refused(arms: list[Any], topology: Any, pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=pattern):
         hierarchy(regional(arms, topology=topology), tmp_path, at_sites(), known_sources=KNOWN)
 
 
@@ -78,8 +78,8 @@ def test_a_quorum_counts_those_who_answer_one_coordinator(tmp_path: Path) -> Non
 def test_least_sites_counts_those_of_the_region() -> None:
     document = load_study(regional(), sources=KNOWN)[0]
     assert not objections(Policy(least_sites=2, smallest_cell=1), document, "alder", NAMES)
-    (said,) = objections(Policy(least_sites=3, smallest_cell=1), document, "alder", NAMES)
-    assert said == "the number of sites that take part in its region is 2, fewer than the 3 that alder demands"
+    (objection,) = objections(Policy(least_sites=3, smallest_cell=1), document, "alder", NAMES)
+    assert objection == "the number of sites that take part in its region is 2, fewer than the 3 that alder demands"
     few = load_study(regional(topology={"regions": {"all": ["*"]}}, deployment={"quorum": 2}), sources=KNOWN)[0]
     assert "quorum of 2" in objections(Policy(least_sites=3), few, "alder", NAMES)[0]
 
@@ -87,8 +87,8 @@ def test_least_sites_counts_those_of_the_region() -> None:
 def test_of_a_region_only_those_count_who_are_drawn_for_certain() -> None:
     """Three of four work in a round: of a region of two it may be one."""
     document = study(["fedavg"], topology=TOPOLOGY, training={"rounds": 2, "share": 0.75})
-    (said,) = objections(Policy(smallest_cell=1), load_study(document, sources=KNOWN)[0], "alder", NAMES)
-    assert said.startswith("arm fedavg averages 1 in a round in which alder works")
+    (objection,) = objections(Policy(smallest_cell=1), load_study(document, sources=KNOWN)[0], "alder", NAMES)
+    assert objection.startswith("arm fedavg averages 1 in a round in which alder works")
 
 
 def test_plain_words_say_who_coordinates_and_what_goes_on() -> None:
@@ -113,8 +113,11 @@ def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Pat
     results = network.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
     assert noticed(results, "site-refused", site="birch", details={"reason": "not approved here"})
-    told = results["arms"]["fedavg"]["topology"]["regions"]
-    assert {region: one["sites"] for region, one in told.items()} == {"north": ["alder", "cedar"], "south": ["dogwood"]}
+    figures = results["arms"]["fedavg"]["topology"]["regions"]
+    assert {region: entry["sites"] for region, entry in figures.items()} == {
+        "north": ["alder", "cedar"],
+        "south": ["dogwood"],
+    }
 
 
 def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -> None:
@@ -189,9 +192,9 @@ def no_model(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [of_another_region, no_weight, negative_weight, another_round, no_model])
 def test_what_a_region_cannot_have_done_does_not_count(change: Any, tmp_path: Path) -> None:
-    said = forged(begin(tmp_path), change)
-    assert "south sent" in said
-    assert "1 of 2 sites are left and 2 are needed" in said
+    error_text = forged(begin(tmp_path), change)
+    assert "south sent" in error_text
+    assert "1 of 2 sites are left and 2 are needed" in error_text
 
 
 def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path) -> None:
@@ -200,11 +203,11 @@ def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path)
     network.run()
     answers = {(region, kind_of(sealed)): body_of(answer) for region, sealed, answer in network.transport.carried}
     by_site = {"sets", "described", "directions"}  # as in the report of any run
-    assert {name for name, one in answers["north", "facts"].items() if "cedar" in str(one)} <= by_site
+    assert {name for name, value in answers["north", "facts"].items() if "cedar" in str(value)} <= by_site
     assert "burns" in str(answers["north", "facts"]["kinds"])
     for kind in ("fill_values", "moments", "train"):
-        told = {name: one for name, one in answers["south", kind].items() if name != "rounds"}
-        assert "birch" not in str(told), kind
+        content = {name: value for name, value in answers["south", kind].items() if name != "rounds"}
+        assert "birch" not in str(content), kind
     tensors = [answer.tensors for region, sealed, answer in network.transport.carried if kind_of(sealed) == "train"]
     alone = [answer.tensors for _, sealed, answer in network.transports["north"].carried if kind_of(sealed) == "train"]
     assert not set(tensors) & set(alone)
@@ -241,7 +244,7 @@ def _filled_in(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("regions", "said"),
+    ("regions", "pattern"),
     [
         ({}, "no address is given for north, south"),
         ({"north": "h:1", "south": "h:2", "east": "h:3"}, "no region is called 'east'"),
@@ -249,9 +252,9 @@ def _filled_in(folder: Path) -> Path:
         ({"north": "h:1", "south": "h:99999"}, "99999 is out of range"),
     ],
 )
-def test_addresses_of_regions_are_checked_and_nothing_is_made(regions: Any, said: str, tmp_path: Path) -> None:
+def test_addresses_of_regions_are_checked_and_nothing_is_made(regions: Any, pattern: str, tmp_path: Path) -> None:
     document = load_study({**regional(), "data": {"source": "at-sites"}})[0]
-    with pytest.raises((DeployError, StudyError), match=said):
+    with pytest.raises((DeployError, StudyError), match=pattern):
         provision(document, NAMES, tmp_path / "kits", regions=regions)
     assert not list(tmp_path.iterdir())
 
@@ -300,8 +303,8 @@ def test_the_command_makes_kits_of_regions(tmp_path: Path) -> None:
     given = ["--region", "north=127.0.0.1:9091", "--region", "south=127.0.0.1:9092"]
     network = CliRunner().invoke(app, [*words, *given, "--json"])
     assert network.exit_code == 0, network.output
-    told = json.loads(network.stdout)
-    assert set(told["regions"]) == {"north", "south"}
-    assert set(told["sites"]) == set(NAMES)
-    kept = tomllib.loads((tmp_path / "kits" / "coordinator" / "coordinator.toml").read_text())
-    assert kept["hospitals"] == list(NAMES)
+    summary = json.loads(network.stdout)
+    assert set(summary["regions"]) == {"north", "south"}
+    assert set(summary["sites"]) == set(NAMES)
+    settings = tomllib.loads((tmp_path / "kits" / "coordinator" / "coordinator.toml").read_text())
+    assert settings["hospitals"] == list(NAMES)

@@ -29,8 +29,8 @@ def regional(arms: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
 
 
 def regions_in(results: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    found: dict[str, Any] = results["arms"][arm]["topology"]["regions"]
-    return found
+    regions: dict[str, Any] = results["arms"][arm]["topology"]["regions"]
+    return regions
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_figures_of_regions_are_the_simulations(tmp_path: Path) -> None:
     assert theirs["arms"]["local"]["topology"] is None
     page = build_report(network.run_folder.path).read_text(encoding="utf-8")
     assert "Each hospital scored both models and told counts" in page
-    with_it = {name for name, told in theirs["arms"].items() if told["topology"]}
+    with_it = {name for name, entry in theirs["arms"].items() if entry["topology"]}
     assert {arm for arm in with_it if regions_in(theirs, arm)["south"]["metrics"] is None} == set()
 
 
@@ -74,7 +74,7 @@ def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) 
 
     network.transport.before = before
     folder = network.run()
-    kept = folder.load_model("fedavg", 3)
+    model = folder.load_model("fedavg", 3)
     for region, transport in network.transports.items():
         messages = {site: sealed for site, sealed, _ in transport.carried if kind_of(sealed) == "evaluate"}
         assert set(messages) == set(network.regions[region])
@@ -82,7 +82,7 @@ def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) 
             tensors = open_sealed(sealed, public(f"{region} as coordinator"), region).tensors
             own = {name.removeprefix("0/own/"): leaf for name, leaf in tensors.items() if name.startswith("0/own/")}
             assert own
-            assert_same_tree(own, {name: kept[f"server/region {region}/{name}"] for name in own})
+            assert_same_tree(own, {name: model[f"server/region {region}/{name}"] for name in own})
     assert regions_in(folder.read_json("results.json"), "fedavg")["south"]["metrics"] is not None
 
 
@@ -92,16 +92,19 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     arms = [{"name": "some", "algorithm": "fedavg", "train_at": ["alder", "birch", "cedar"]}]
     network = hierarchy(regional(arms, deployment={"smallest_cell": 13}), tmp_path, at_sites(), known_sources=KNOWN)
     folder = network.run()
-    told = regions_in(folder.read_json("results.json"), "some")
+    by_region = regions_in(folder.read_json("results.json"), "some")
     lines = {line["site"]: line for line in folder.summaries() if line["subset"] == "regional"}
     assert set(lines) == {"alder", "birch", "cedar"}
     assert {site for site, line in lines.items() if line.get("suppressed")} == {"alder", "birch"}
-    assert {region: one["withheld"] for region, one in told.items()} == {"north": ["alder"], "south": ["birch"]}
+    assert {region: region_figures["withheld"] for region, region_figures in by_region.items()} == {
+        "north": ["alder"],
+        "south": ["birch"],
+    }
     assert "groups" not in lines["cedar"] or not lines["cedar"]["groups"]  # nobody shows them
-    assert (told["north"]["test"], told["south"]["test"]) == (lines["cedar"]["rows"], None)
-    assert told["south"]["metrics"] is None
+    assert (by_region["north"]["test"], by_region["south"]["test"]) == (lines["cedar"]["rows"], None)
+    assert by_region["south"]["metrics"] is None
     # one seed, and no patient is known here: there is a difference, and no interval
-    figures, entry = told["north"]["metrics"], told["north"]["difference"]["accuracy"]
+    figures, entry = by_region["north"]["metrics"], by_region["north"]["difference"]["accuracy"]
     assert entry["difference"] == figures["regional"]["accuracy"]["mean"] - figures["global"]["accuracy"]["mean"]
     assert (entry["interval"], entry["verdict"]) == (None, "cannot be told")
     evidence = read_evidence(folder)

@@ -29,20 +29,20 @@ class Enough(Exception):
 
 def refusals(network: Federation, kind: str, change: Change) -> list[str]:
     """What alder says to a message of the first round that was changed after it had answered the honest one."""
-    said: list[str] = []
+    reasons: list[str] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        if (site, kind_of(sealed), body_of(sealed).get("round")) == ("alder", kind, 0) and not said:
+        if (site, kind_of(sealed), body_of(sealed).get("round")) == ("alder", kind, 0) and not reasons:
             network.restart_site(site)
             no = body_of(network.transport.sites[site].answer(changed(sealed, change)))
-            said.append(str(no["reason"] if "reason" in no else reason_in(no)))
+            reasons.append(str(no["reason"] if "reason" in no else reason_in(no)))
             raise Enough
         return answer
 
     network.transport.after = after
     with pytest.raises(Enough):
         network.run()
-    return said
+    return reasons
 
 
 def _roster(*sites: str) -> Change:
@@ -88,7 +88,7 @@ def _less_work(body: dict[str, Any], tensors: Tree) -> None:
 
 
 def _other_keys(body: dict[str, Any], tensors: Tree) -> None:
-    body["sum"] = {**body["sum"], "adverts": [one for one in body["sum"]["adverts"] if one["site"] != "birch"]}
+    body["sum"] = {**body["sum"], "adverts": [advert for advert in body["sum"]["adverts"] if advert["site"] != "birch"]}
 
 
 def _no_confirmations(body: dict[str, Any], tensors: Tree) -> None:
@@ -120,8 +120,8 @@ def _no_confirmations(body: dict[str, Any], tensors: Tree) -> None:
     ],
 )
 def test_a_site_refuses_what_would_show_its_update(kind: str, change: Change, problem: str, tmp_path: Path) -> None:
-    (said,) = refusals(begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1})), kind, change)
-    assert problem in said
+    (reason,) = refusals(begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1})), kind, change)
+    assert problem in reason
 
 
 def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) -> None:
@@ -135,22 +135,22 @@ def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) 
 def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: Path) -> None:
     """alder alone is told of another model from the first message on: its keys are signed for other terms."""
     network = begin(tmp_path, summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1}))
-    said: list[Sealed] = []
+    answers: list[Sealed] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (site, kind_of(sealed)) == ("alder", "keys"):
             network.restart_site(site)
-            return said[0]
+            return answers[0]
         return answer
 
     def before(site: str, sealed: Sealed) -> bool:
-        if (site, kind_of(sealed)) == ("alder", "keys") and not said:
+        if (site, kind_of(sealed)) == ("alder", "keys") and not answers:
 
             def other(body: dict[str, Any], tensors: Tree) -> None:
                 body["sum"] = {**body["sum"], "models": {"0": "ff" * 32}}
 
-            said.append(network.transport.sites[site].answer(changed(sealed, other)))
-            assert kind_of(said[0]) == "advert"
+            answers.append(network.transport.sites[site].answer(changed(sealed, other)))
+            assert kind_of(answers[0]) == "advert"
         return True
 
     network.transport.before, network.transport.after = before, after
@@ -182,8 +182,8 @@ def test_after_the_run_no_other_sum_is_begun(quiet: Federation) -> None:
         for site, sealed, _ in quiet.transport.carried
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("birch", "keys", 1)
     ]
-    said = body_of(quiet.transport.sites["birch"].answer(sealed))
-    assert "destroyed" in reason_in(said)
+    body = body_of(quiet.transport.sites["birch"].answer(sealed))
+    assert "destroyed" in reason_in(body)
 
 
 def test_the_same_work_is_not_added_up_again_with_other_sites(tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_noise_from_a_secret_makes_every_run_another(tmp_path: Path) -> None:
 
 def test_commitments_outlive_the_process_and_a_line_cut_in_half(tmp_path: Path) -> None:
     path = tmp_path / "commitments.jsonl"
-    kept = Commitments(path)
-    assert kept.commit("roster", b"round 1", b"one") == b"one"
-    assert kept.commit("roster", b"round 2", b"two") == b"two"
+    commitments = Commitments(path)
+    assert commitments.commit("roster", b"round 1", b"one") == b"one"
+    assert commitments.commit("roster", b"round 2", b"two") == b"two"
     path.write_bytes(path.read_bytes()[:-5])  # the second was never on disk as a whole
     again = Commitments(path)
     assert again.commit("roster", b"round 1", b"other") == b"one"

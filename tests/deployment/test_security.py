@@ -91,7 +91,7 @@ def test_a_site_that_did_not_approve_and_sites_that_are_revoked(tmp_path: Path) 
         assert "1 of 4 sites are left and 2 are needed" in coordinator.said
         assert "Traceback" not in coordinator.said
         left = [entry["detail"] for entry in entries(log) if entry["event"] == "site left"]
-        assert [(one["site"], one["why"][:7]) for one in left] == [
+        assert [(departure["site"], departure["why"][:7]) for departure in left] == [
             ("va", "refused"),
             ("switzerland", "its key"),
             ("hungarian", "its key"),

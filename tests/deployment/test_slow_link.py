@@ -50,9 +50,9 @@ def slow_line(port: int) -> Iterator[int]:
     try:
         yield int(listening.getsockname()[1])
     finally:
-        for one in open_sockets:
+        for connection in open_sockets:
             with suppress(OSError):
-                one.close()
+                connection.close()
 
 
 @pytest.mark.slow

@@ -33,9 +33,9 @@ def test_entries_are_in_the_order_of_the_sites(order: list[str], count: int) -> 
         spool = Spool(Path(folder), 0, 3)
         for number, site in enumerate(order[:count]):
             spool.add(site, *arrived(float(number)))
-        found = Spool(Path(folder), 0, 3).entries(SITES)  # another process
-        assert list(found) == [site for site in SITES if site in order[:count]]
-        for site, entry in found.items():
+        by_site = Spool(Path(folder), 0, 3).entries(SITES)  # another process
+        assert list(by_site) == [site for site in SITES if site in order[:count]]
+        for site, entry in by_site.items():
             assert entry.body == {"trials": {"0": {"loss": float(order.index(site))}}}
 
 

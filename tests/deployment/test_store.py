@@ -26,7 +26,11 @@ def first() -> dict[int, Memory]:
 
 
 def bits(memories: dict[int, Memory]) -> dict[str, bytes]:
-    return {f"{n}/{name}": leaf.numpy().tobytes() for n, one in memories.items() for name, leaf in one.leaves().items()}
+    return {
+        f"{n}/{name}": leaf.numpy().tobytes()
+        for n, trial_memory in memories.items()
+        for name, leaf in trial_memory.leaves().items()
+    }
 
 
 def files(folder: Path) -> set[str]:
@@ -43,12 +47,14 @@ def test_the_first_memory_is_in_force_until_something_counted(tmp_path: Path) ->
 @pytest.mark.parametrize("again", [False, True], ids=["same process", "started again"])
 def test_memory_counts_when_the_next_message_says_so(again: bool, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    kept = {0: memory(7.0), 1: memory(8.0)}
-    store.keep(0, 0, kept, "asked", ANSWER)
+    stored = {0: memory(7.0), 1: memory(8.0)}
+    store.keep(0, 0, stored, "asked", ANSWER)
     store = Store(tmp_path) if again else store
-    found = store.memories(0, 0, first)
-    assert bits(found) == bits(kept)
-    assert [list(one.leaves()) for one in found.values()] == [list(one.leaves()) for one in kept.values()]
+    loaded = store.memories(0, 0, first)
+    assert bits(loaded) == bits(stored)
+    assert [list(trial_memory.leaves()) for trial_memory in loaded.values()] == [
+        list(trial_memory.leaves()) for trial_memory in stored.values()
+    ]
 
 
 def test_a_memory_that_is_gone_is_an_error_that_says_which(tmp_path: Path) -> None:
@@ -66,11 +72,11 @@ def test_without_anything_to_keep_nothing_is_missed(tmp_path: Path) -> None:
 def test_the_same_question_gets_the_same_bytes_and_another_none(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.keep(0, 2, first(), "asked", ANSWER)
-    for one in (store, Store(tmp_path)):
-        assert one.answer(0, 2, "asked") == ANSWER
-        assert one.answer(0, 2, "asked otherwise") is None
-        assert one.answer(0, 1, "asked") is None
-        assert one.answer(1, 2, "asked") is None
+    for instance in (store, Store(tmp_path)):
+        assert instance.answer(0, 2, "asked") == ANSWER
+        assert instance.answer(0, 2, "asked otherwise") is None
+        assert instance.answer(0, 1, "asked") is None
+        assert instance.answer(1, 2, "asked") is None
     store.keep(0, 3, first(), "asked", ANSWER)
     assert store.answer(0, 2, "asked") is None  # one answer is kept
 
@@ -128,9 +134,9 @@ def test_whatever_counts_and_whoever_dies_the_memory_is_that_of_the_last_that_co
 
 
 def test_the_trees_come_back_as_they_were(tmp_path: Path) -> None:
-    kept = {0: Memory({"params": {"1.weight": torch.ones(2, 2), "0.bias": torch.zeros(1)}}, {"b": torch.ones(1)})}
-    Store(tmp_path).keep(0, 0, kept, "asked", ANSWER)
-    found = Store(tmp_path).memories(0, 0, lambda: kept)[0]
-    assert_same_tree(found.algorithm["params"], kept[0].algorithm["params"])
-    assert_same_tree(found.private, kept[0].private)
-    assert list(found.algorithm["params"]) == ["1.weight", "0.bias"]
+    stored = {0: Memory({"params": {"1.weight": torch.ones(2, 2), "0.bias": torch.zeros(1)}}, {"b": torch.ones(1)})}
+    Store(tmp_path).keep(0, 0, stored, "asked", ANSWER)
+    loaded = Store(tmp_path).memories(0, 0, lambda: stored)[0]
+    assert_same_tree(loaded.algorithm["params"], stored[0].algorithm["params"])
+    assert_same_tree(loaded.private, stored[0].private)
+    assert list(loaded.algorithm["params"]) == ["1.weight", "0.bias"]

@@ -35,12 +35,12 @@ def test_a_look_before_joining_names_the_column(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
     )
-    found = {one.name: one for one in preflight(site)}
-    assert not found["target-leak"].ok
-    assert found["target-leak"].needed
-    assert found["target-leak"].state.startswith(MESSAGE)
-    assert "morgue" not in found["target-leak"].state + found["target-leak"].remedy
-    assert "one-site" not in found  # a hospital is always alone with its rows
+    by_name = {condition.name: condition for condition in preflight(site)}
+    assert not by_name["target-leak"].ok
+    assert by_name["target-leak"].needed
+    assert by_name["target-leak"].state.startswith(MESSAGE)
+    assert "morgue" not in by_name["target-leak"].state + by_name["target-leak"].remedy
+    assert "one-site" not in by_name  # a hospital is always alone with its rows
 
 
 def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_nothing(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_noth
     files["clinic"].write_text("\n".join([head, *planted, *again]) + "\n")
     study, families = load_study(document(files))
     plan = own_vertical_plan(study, families, "clinic", own_file("clinic", files["clinic"]).load())
-    (leak,) = [one for one in plan.own_notices() if one.code == "target-leak"]
+    (leak,) = [own_notice for own_notice in plan.own_notices() if own_notice.code == "target-leak"]
     assert (leak.columns, leak.classes, leak.counts["auc"]) == (("discharge",), ("yes",), 1.0)
     with pytest.raises(CheckError) as refused:
         refuse_errors([leak])

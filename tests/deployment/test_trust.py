@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,8 +68,8 @@ def test_a_certificate_of_another_authority_is_refused_before_anything_is_sent(t
     _, own = certificates.new_authority("study", 2)
     (tmp_path / "ca.pem").write_bytes(certificates.certificate_pem(own))
     with OtherAuthority(tmp_path).coordinates() as (address, heard):
-        said = attempt_to_join(address, tmp_path / "ca.pem", certificates.new_key(), tmp_path)
-    assert said == "the coordinator's certificate is not of this study's authority, or not for this address"
+        message = attempt_to_join(address, tmp_path / "ca.pem", certificates.new_key(), tmp_path)
+    assert message == "the coordinator's certificate is not of this study's authority, or not for this address"
     assert heard == []
     assert IMPOSTOR in address
 
@@ -128,8 +128,8 @@ def request(signed: datetime, by: ec.EllipticCurvePrivateKey = NORTH, path: str 
 
 
 def with_header(scope: Scope, name: str, value: bytes | None) -> Scope:
-    kept = [(one, old) for one, old in scope["headers"] if one != name.encode()]
-    return {**scope, "headers": kept + ([] if value is None else [(name.encode(), value)])}
+    headers = [(header, old) for header, old in scope["headers"] if header != name.encode()]
+    return {**scope, "headers": headers + ([] if value is None else [(name.encode(), value)])}
 
 
 def test_a_head_is_good_once(heads: SignedHeads, clock: Clock) -> None:
@@ -174,8 +174,8 @@ def test_a_coordinators_clock_that_is_set_back_makes_no_old_head_new(heads: Sign
     late = unused.pop()
     for minutes in range(-60, 1, 5):
         clock.now = NOON + timedelta(minutes=minutes)
-        assert {heads.judge(one).status for one in used} == {401}
-        assert {heads.judge(one).status for one in unused[:-1]} == {401}
+        assert {heads.judge(head).status for head in used} == {401}
+        assert {heads.judge(head).status for head in unused[:-1]} == {401}
     assert not heads.judge(late).status  # its time is good, and it was not used
 
 
@@ -296,28 +296,29 @@ def of_another_arm(tensors: Tree) -> Tree:
     return {**tensors, "9/params/weight": tensors["0/params/weight"].clone()}
 
 
+CHANGES = (wider, of_one_number, more_precise, with_another_leaf, without_a_leaf, without_any, of_another_arm)
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-@pytest.mark.parametrize(
-    "change", [wider, of_one_number, more_precise, with_another_leaf, without_a_leaf, without_any, of_another_arm]
-)
-def test_a_model_that_the_approved_study_does_not_have_is_refused(
-    change: Callable[[Tree], Tree], kind: str, tmp_path: Path
-) -> None:
+def test_a_model_that_the_approved_study_does_not_have_is_refused(kind: str, tmp_path: Path) -> None:
     network = begin(tmp_path)
-    answers: list[Sealed] = []
+    answers: dict[str, Sealed] = {}
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == kind and site == "birch" and not answers:
             message = open_sealed(sealed, public("coordinator"), "coordinator")
-            other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
-            answers.append(network.transport.sites["birch"].answer(other))
+            for change in CHANGES:
+                other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
+                answers[change.__name__] = network.transport.sites["birch"].answer(other)
         return True
 
     network.transport.before = before
     network.run()
-    assert kind_of(answers[0]) == "failed"
-    assert reason_in(body_of(answers[0])) == "sent another model than the study that was approved here has"
-    assert not answers[0].tensors
+    assert len(answers) == len(CHANGES)
+    for change, answer in answers.items():
+        assert kind_of(answer) == "failed", change
+        assert reason_in(body_of(answer)) == "sent another model than the study that was approved here has", change
+        assert not answer.tensors, change
     assert network.folder.complete  # and the right question was answered after it
 
 
@@ -346,11 +347,11 @@ def cuts(content: bytes) -> Iterator[bytes]:
 def is_noticed(kit: Path, damaged: Path) -> bool:
     """By `join --check` or by `join` itself, in words; anything but a WardroundError would be a defect."""
     try:
-        found = joining.preflight(SiteFile.load(kit))
+        conditions = joining.preflight(SiteFile.load(kit))
         joining.join_studies(SiteFile.load(kit), lambda line: None, stop=lambda: True)
     except WardroundError as error:
         return bool(error.remedy)
-    return any(not one.ok and str(damaged) in one.state for one in found)
+    return any(not condition.ok and str(damaged) in condition.state for condition in conditions)
 
 
 def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +361,7 @@ def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, mon
         kit = here.folder / "sites" / "va"
         harmless = {"site.pub"}  # for others
         needed = {"ca.pem", "coordinator.pub", "site.key", "site.toml", "va.pub"}
-        for path in sorted(one for one in kit.rglob("*") if one.is_file()):
+        for path in sorted(file for file in kit.rglob("*") if file.is_file()):
             whole, noticed = path.read_bytes(), []
             for content in cuts(whole):
                 path.write_bytes(content)

@@ -41,7 +41,7 @@ def deployed(folder: Path, content: Mapping[str, Any] | Study, files: Mapping[st
 def assert_same_weights(network: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]]) -> None:
     for (arm, seed), (_, run) in trained.items():
         apart = [network.part(party, arm, seed) for party in network.transport.sites]
-        assert all(not set(one) & set(other) for one in apart for other in apart if one is not other)
+        assert all(not set(tree) & set(other) for tree in apart for other in apart if tree is not other)
         whole = {name: leaf for part in apart for name, leaf in part.items()}
         assert_same_tree(whole, {**run.server["params"], **run.memories["pooled"].buffers}, part=f"{arm}, {seed}")
 
@@ -132,12 +132,12 @@ def test_patients_whom_only_some_parties_have_train_nothing(tmp_path: Path) -> N
     records = plan.cohort_of(plan.study.arms[0]).records
     (expected,) = predict(trial, run)
     both = np.logical_and(*(records.known_to[party][expected.rows] for party in ("lab", "heart")))
-    one = np.logical_xor(*(records.known_to[party][expected.rows] for party in ("lab", "heart")))
+    at_one_party = np.logical_xor(*(records.known_to[party][expected.rows] for party in ("lab", "heart")))
     assert both.any()
-    assert one.any()
-    found = predictions(network)["score"].to_numpy()
-    np.testing.assert_allclose(found[both], expected.score[both], atol=1e-6)
-    assert np.abs(found[one] - expected.score[one]).min() > 1e-6
+    assert at_one_party.any()
+    scores = predictions(network)["score"].to_numpy()
+    np.testing.assert_allclose(scores[both], expected.score[both], atol=1e-6)
+    assert np.abs(scores[at_one_party] - expected.score[at_one_party]).min() > 1e-6
 
 
 def visits(folder: Path) -> dict[str, Path]:
@@ -267,5 +267,5 @@ def test_noise_on_embeddings_is_a_secret_of_the_party(tmp_path: Path) -> None:
     cut = document(files, topology={**parts, "embeddings": {"clip": 0.5}})
     first, again = (deployed(tmp_path / name, noisy, files).part("clinic", "split", 1) for name in ("a", "b"))
     assert any(not np.array_equal(first[name], again[name]) for name in first)
-    one, two = (deployed(tmp_path / name, cut, files).part("clinic", "split", 1) for name in ("c", "d"))
-    assert_same_tree(one, two, part="clipped")
+    clipped, two = (deployed(tmp_path / name, cut, files).part("clinic", "split", 1) for name in ("c", "d"))
+    assert_same_tree(clipped, two, part="clipped")

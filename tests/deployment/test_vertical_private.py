@@ -118,8 +118,8 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     answers = [answer for _, _, answer in network.transport.carried]
     assert {kind_of(answer) for answer in answers} == set(allowed)
     for answer in answers:
-        told = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
-        assert told == allowed[kind_of(answer)]
+        fields = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
+        assert fields == allowed[kind_of(answer)]
     ready = {site: body_of(answer) for site, _, answer in network.transport.carried if kind_of(answer) == "ready"}
     assert ready["lab"]["classes"] == []
     assert ready["lab"]["columns"] is None
@@ -257,7 +257,7 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
 ) -> None:
     files = write(tmp_path / "data")
     network = federation(document(files), tmp_path, files)
-    changing(network, kind, lambda site, said, tensors: ({**said, **body}, {}))
+    changing(network, kind, lambda site, answer_body, tensors: ({**answer_body, **body}, {}))
     with pytest.raises(WardroundError):
         network.run()
 
@@ -270,7 +270,7 @@ def session_of(network: Parties, party: str) -> PartySession:
 
 def asked_again(network: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
     """Play `then` after the second message of this kind, and give the kinds of the laboratory's answers to it."""
-    said: list[str] = []
+    kinds: list[str] = []
     seen: list[Sealed] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -279,12 +279,12 @@ def asked_again(network: Parties, then: Callable[[str, Sealed], list[Sealed]], k
             if len(seen) == 2 or kind == "shape":
                 for message in then(site, sealed):
                     network.restart_site("lab")  # what stands is on disk
-                    said.append(kind_of(network.transport.sites["lab"].answer(message)))
+                    kinds.append(kind_of(network.transport.sites["lab"].answer(message)))
         return answer
 
     network.transport.after = after
     network.run()
-    return said
+    return kinds
 
 
 def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> None:
@@ -302,12 +302,12 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
         changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
-        kept = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
-        return [network.coordinator.sealed(Message("embed", kept, {"0": one}), site) for one in again]
+        place = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
+        return [network.coordinator.sealed(Message("embed", place, {"0": gradient}), site) for gradient in again]
 
     assert asked_again(network, others, "embed") == ["failed", "failed", "embedded"]
-    told = network.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
-    assert (told["releases"], told["covers"]) == (2, "all arms and seeds")
+    embeddings = network.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
+    assert (embeddings["releases"], embeddings["covers"]) == (2, "all arms and seeds")
 
 
 def test_rows_are_shared_out_once(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
         body = {"run": network.coordinator.run_name}
-        return [network.coordinator.sealed(Message("shape", body, {ROWS: one}), site) for one in again]
+        return [network.coordinator.sealed(Message("shape", body, {ROWS: row_tensor}), site) for row_tensor in again]
 
     assert asked_again(network, others, "shape") == ["failed", "shaped"]
     assert network.folder.complete
@@ -334,9 +334,9 @@ def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, sm
     network = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
     network.run()
     (dealt,) = [body_of(answer) for _, _, answer in network.transport.carried if kind_of(answer) == "assigned"]
-    told = network.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
-    assert dealt["unmatched"] == told
-    assert told is None if smallest == 20 else 0 < told < 20
+    unmatched = network.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
+    assert dealt["unmatched"] == unmatched
+    assert unmatched is None if smallest == 20 else 0 < unmatched < 20
 
 
 def test_whoever_has_not_the_secret_of_a_party_opens_nothing() -> None:
@@ -378,7 +378,7 @@ def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, mon
     )
     network.run()
     assert len(left) == 8 + 2
-    assert all(0 < float(one.abs().max()) < 1e-2 for one in left)
+    assert all(0 < float(tensor.abs().max()) < 1e-2 for tensor in left)
     assert len(set(streams)) == len(streams) == 8 + 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deployment.coordinator_restarts import Died, Place, place_of
-from tests.deployment.in_process_federation import body_of, kind_of, reason_in
+from tests.deployment.in_process_federation import body_of, key, kind_of, reason_in
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
@@ -16,7 +16,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.coordinate import finish_up
 from wardround.deployment.vertical import vertical_coordinator
-from wardround.protocol.messages import Message, Sealed, open_sealed
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.audit import verify
 
 PARTS = ("clinic", "lab")
@@ -88,6 +88,35 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
         "hello", "match", "assign", "shape", "agree", "embed", "learn", "embed_last", "assess", "goodbye"
     }  # fmt: skip
     assert_undisturbed(network, undisturbed)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_all_give_may_be_corrected_until_the_first_block(
+    tmp_path: Path, undisturbed: dict[str, Tree], begun: bool
+) -> None:
+    """A party that told it wrongly refuses what follows from it. The others, which have agreed, can still go on."""
+    network, _ = made_in(tmp_path)
+    reasons: list[str] = []
+
+    def before(site: str, sealed: Sealed) -> bool:
+        if site == "lab" and kind_of(sealed) == ("embed_last" if begun else "agree"):
+            body = next(body_of(one) for to, one, _ in agreed if to == "clinic") if begun else body_of(sealed)
+            shapes = {**body["shapes"], "clinic": [[shape[0] + 1] for shape in body["shapes"]["clinic"]]}
+            asked = Message("agree", {**body, "to": "lab", "shapes": shapes})
+            answer = network.transport.sites["lab"].answer(seal(asked, key("coordinator")))
+            reasons.append("" if kind_of(answer) == "agreed" else reason_in(body_of(answer)))
+        return True
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(sealed) == "agree":
+            agreed.append((site, sealed, answer))
+        return answer
+
+    agreed: list[tuple[str, Sealed, Sealed]] = []
+    network.transport.before, network.transport.after = before, after
+    network.run()
+    assert_undisturbed(network, undisturbed)
+    assert reasons == ["says otherwise what all parties give than it did before" if begun else ""]
 
 
 @pytest.mark.parametrize("party", [pytest.param("clinic", marks=pytest.mark.slow), "lab"])

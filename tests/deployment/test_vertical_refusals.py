@@ -34,10 +34,12 @@ def study_of(folder: Path, **changes: Any) -> Any:
 
 
 def test_the_outcome_in_another_partys_file_is_refused_there(tmp_path: Path) -> None:
-    network, said = both_ends(tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))})
+    network, notices = both_ends(
+        tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))}
+    )
     with pytest.raises(DeployError, match="lab failed: its file has 'sick', which is the outcome at clinic"):
         network.run()
-    assert "Delete it there" in said["lab"][-1]
+    assert "Delete it there" in notices["lab"][-1]
 
 
 @pytest.mark.parametrize("name", ["top", "absent", "lab.one"])
@@ -104,49 +106,49 @@ def test_a_kit_says_what_is_left_to_fill_in(tmp_path: Path) -> None:
 
 def filled_in(folder: Path, study: Any, **policy: Any) -> dict[str, SiteFile]:
     kits = provision(study, PARTS, folder / "kits")
-    found = {}
+    sites = {}
     for party in PARTS:
         path = kits / "sites" / party / "site.toml"
         text = path.read_text(encoding="utf-8")
         file = folder / "data" / f"{party}.csv"
         path.write_text(text.replace("FILL IN: the path of your CSV file", str(file)), encoding="utf-8")
-        found[party] = SiteFile.load(path)
-        approve(found[party], study, "Dr. Test")
-    return found
+        sites[party] = SiteFile.load(path)
+        approve(sites[party], study, "Dr. Test")
+    return sites
 
 
 def test_the_check_before_joining_speaks_of_patients_and_keys(tmp_path: Path) -> None:
     sites = filled_in(tmp_path, study_of(tmp_path, deployment={"smallest_cell": 5}))
     for party, site in sites.items():
-        found = {one.name: one for one in preflight(site)}
-        assert found["patients"].ok
-        assert found["patients"].state == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
-        assert found["keys"].ok
-        assert found["policy"].ok
-        assert found["approval"].ok
-        assert ("no labels" in found["data"].state) == (party == "lab")
-        assert "P0001" not in " ".join(one.state for one in found.values())
+        by_name = {condition.name: condition for condition in preflight(site)}
+        assert by_name["patients"].ok
+        assert by_name["patients"].state == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
+        assert by_name["keys"].ok
+        assert by_name["policy"].ok
+        assert by_name["approval"].ok
+        assert ("no labels" in by_name["data"].state) == (party == "lab")
+        assert "P0001" not in " ".join(condition.state for condition in by_name.values())
     (sites["lab"].peers / "clinic.pub").unlink()
-    found = {one.name: one for one in preflight(sites["lab"])}
-    assert not found["keys"].ok
+    by_name = {condition.name: condition for condition in preflight(sites["lab"])}
+    assert not by_name["keys"].ok
 
 
 def test_the_check_finds_a_file_of_the_wrong_kind(tmp_path: Path) -> None:
     sites = filled_in(tmp_path, study_of(tmp_path))
     path = sites["clinic"].path
     path.write_text(path.read_text(encoding="utf-8").replace('target = "sick"\n', ""), encoding="utf-8")
-    (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
+    (bad,) = [condition for condition in preflight(SiteFile.load(path)) if condition.name == "study"]
     assert "has the labels of this study, and its rows have none" in bad.state
     text = path.read_text(encoding="utf-8").replace('source = "csv-parties"', 'source = "csv"\ntarget = "sick"')
     path.write_text(text, encoding="utf-8")
-    (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
+    (bad,) = [condition for condition in preflight(SiteFile.load(path)) if condition.name == "study"]
     assert "its rows have no patient ids that others would know" in bad.state
 
 
 def test_plain_words_say_what_leaves_and_who_can_read_it(tmp_path: Path) -> None:
     noisy = {"embeddings": {"clip": 1.0, "noise": 0.5}}
     words = " ".join(in_plain_words(study_of(tmp_path, topology=noisy)))
-    for said in (
+    for sentence in (
         "Parties: clinic, lab hold different data about the same patients. clinic has the labels.",
         "Leaves lab, in each step of training",
         "sealed for clinic; the coordinator carries them and cannot read them",
@@ -155,7 +157,7 @@ def test_plain_words_say_what_leaves_and_who_can_read_it(tmp_path: Path) -> None
         "No differential privacy for patients and no secure aggregation",
         "Predictions stay at clinic",
     ):
-        assert said in words
+        assert sentence in words
     assert "averag" not in words.replace("nothing is averaged here", "")
 
 
@@ -175,21 +177,21 @@ def both_ends(folder: Path, texts: dict[str, str], **changes: Any) -> tuple[Part
     files = write(folder / "data")
     for party, text in texts.items():
         files[party].write_text(text, encoding="utf-8")
-    said: dict[str, list[str]] = {}
-    return federation(document(files, **changes), folder, files, notices=said), said
+    notices: dict[str, list[str]] = {}
+    return federation(document(files, **changes), folder, files, notices=notices), notices
 
 
 def test_nobody_in_common_is_said_at_both_ends_and_names_nobody(tmp_path: Path) -> None:
     texts = {"lab": "number,crp,lactate,kind\n" + "".join(f"{n},1.5,2.5,x\n" for n in range(40))}
-    network, said = both_ends(tmp_path, texts)
+    network, notices = both_ends(tmp_path, texts)
     with pytest.raises(DataError) as caught:
         network.run()
     assert "no patients are common to all of clinic, lab" in caught.value.problem
     assert "clinic has text, lab has digits" in caught.value.problem
     for party in PARTS:
-        assert said[party][-1].endswith(caught.value.problem)
-        assert "is given up" in said[party][-1]
-    assert "P00" not in str(caught.value) + "".join(line for lines in said.values() for line in lines)
+        assert notices[party][-1].endswith(caught.value.problem)
+        assert "is given up" in notices[party][-1]
+    assert "P00" not in str(caught.value) + "".join(line for lines in notices.values() for line in lines)
     assert not (network.folder.path / "state").exists()
 
 
@@ -208,14 +210,16 @@ def test_the_next_start_after_that_begins_anew(tmp_path: Path) -> None:
 
 def test_too_few_in_common_are_told_to_nobody(tmp_path: Path) -> None:
     lines = "".join(f"P{n:04},1.5,2.5,x\n" for n in range(6)) + "".join(f"R{n:04},1.5,2.5,x\n" for n in range(40))
-    network, said = both_ends(tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10})
+    network, notices = both_ends(
+        tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10}
+    )
     with pytest.raises(DataError) as caught:
         network.run()
     words = "fewer than 10 patients are common to all of clinic, lab"
     assert words in caught.value.problem
     log = (network.folder.path / "audit.jsonl").read_text(encoding="utf-8")
     assert words in log
-    assert all(said[party][-1].endswith(caught.value.problem) for party in PARTS)
+    assert all(notices[party][-1].endswith(caught.value.problem) for party in PARTS)
     assert not [text for text in (log, caught.value.problem) if "6 patients" in text]
 
 
@@ -263,8 +267,8 @@ def test_an_approval_withdrawn_in_the_middle_stops_the_run(tmp_path: Path) -> No
 def test_a_column_that_a_party_does_not_have_is_told_at_that_party(tmp_path: Path) -> None:
     files = write(tmp_path / "data")
     content = document(files, topology={"parties": {"clinic": ["age"], "lab": ["crb"]}})
-    said: dict[str, list[str]] = {}
-    network = federation(content, tmp_path, files, notices=said)
+    notices: dict[str, list[str]] = {}
+    network = federation(content, tmp_path, files, notices=notices)
     with pytest.raises(DeployError, match="lab failed: its file has no column 'crb'"):
         network.run()
-    assert "crp" in said["lab"][-1]
+    assert "crp" in notices["lab"][-1]

@@ -109,8 +109,8 @@ class Parties:
         return Parties(self.folder, transport, VerticalCoordinator(*arguments), self.open_site)
 
     def site_folder(self, site: str) -> Path:
-        (found,) = [path for path in (self.folder.path.parent / "sites" / site).iterdir() if path.is_dir()]
-        return found
+        (own_folder,) = [path for path in (self.folder.path.parent / "sites" / site).iterdir() if path.is_dir()]
+        return own_folder
 
     def part(self, site: str, arm: str, seed: int) -> Tree:
         return load_file(self.site_folder(site) / "models" / arm / f"seed-{seed}.safetensors")
@@ -127,13 +127,13 @@ def federation(
     study, families = load_study(content)
     opened = {party: partial(own_file, party, path) for party, path in files.items()} | dict(sources or {})
     keys = {party: public(party) for party in files}
-    said = {} if notices is None else notices
+    lines_by_site = {} if notices is None else notices
 
     def open_site(name: str) -> SiteWork:
         gate = (gates or {}).get(name) or OpenGate(study)
         state = folder / "sites" / name
-        said.setdefault(name, [])
-        arguments = (families, opened[name]().load, key(name), public("coordinator"), said[name].append, keys)
+        lines_by_site.setdefault(name, [])
+        arguments = (families, opened[name]().load, key(name), public("coordinator"), lines_by_site[name].append, keys)
         return SiteWork(name, state, gate, *arguments)
 
     transport = ByHand({name: open_site(name) for name in files})
@@ -145,15 +145,15 @@ def federation(
 def simulated(content: Mapping[str, Any]) -> tuple[Plan, dict[tuple[str, int], tuple[Trial, Run]]]:
     """All arms with all seeds on one machine, where all files are."""
     plan = load_plan(*load_study(content))
-    found = {}
+    runs = {}
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
             run = SERIAL.start([trial])
             for after, _ in split_rounds([trial], run):
                 run = after
-            found[arm.name, seed] = trial, run
-    return plan, found
+            runs[arm.name, seed] = trial, run
+    return plan, runs
 
 
 def scores_by_row(rows: np.ndarray, score: np.ndarray) -> dict[int, float]:

@@ -41,8 +41,8 @@ def planned(records: Records | None = None, **changes: Any) -> tuple[Plan, list[
 
 def assert_equal_engines(trials: list[Trial], tolerance: float = EXACT) -> None:
     runs, curves = finished(STACKED, trials)
-    for run, points, one in zip(runs, curves, trials, strict=True):
-        (slow,), (slow_points,) = finished(SERIAL, [one])
+    for run, points, arm in zip(runs, curves, trials, strict=True):
+        (slow,), (slow_points,) = finished(SERIAL, [arm])
         assert_same(run, slow, tolerance)
         assert points == pytest.approx(slow_points, abs=1e-10)
 
@@ -148,14 +148,14 @@ def test_weights_oversampling_and_augmentation_change_what_is_learned() -> None:
 def test_sites_of_a_large_model_side_by_side_give_the_same_bits_on_any_number_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, (one,) = planned(training={"augment": {"rotate": 10.0, "noise": 0.1}}, model={"kind": "mlp", "dropout": 0.3})
-    (alone,), _ = finished(SERIAL, [one])
+    _, (arm,) = planned(training={"augment": {"rotate": 10.0, "noise": 0.1}}, model={"kind": "mlp", "dropout": 0.3})
+    (alone,), _ = finished(SERIAL, [arm])
     monkeypatch.setattr("wardround.training.trial.SMALL_MODEL", 0)  # so that this one counts as large
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            (beside,), _ = finished(SERIAL, [one])
+            (beside,), _ = finished(SERIAL, [arm])
         finally:
             torch.set_num_threads(before)
         assert_same(beside, alone)

@@ -72,8 +72,8 @@ def both(model: Model, absent: float = 0.0, classes: int = 2, block: int = 1, **
 
 def trained(arm: Trial, run: Run | None = None) -> tuple[Run, list[Any]]:
     reached, records = SPLIT.start([arm]) if run is None else run, []
-    for reached, told in SPLIT.rounds([arm], reached):  # noqa: B007, B020
-        records += told
+    for reached, round_records in SPLIT.rounds([arm], reached):  # noqa: B007, B020
+        records += round_records
     return reached, records
 
 
@@ -117,7 +117,7 @@ def test_what_travels_is_an_embedding_a_row_and_epoch_and_its_gradient() -> None
     """40 rows x 2 epochs x 3 numbers x 8 bytes for each of two parties; 20 batches of 4 in blocks of 8: 3 exchanges."""
     _, parted = both(network(), block=8)
     _, records = trained(parted)
-    assert [(one.bytes_up, one.bytes_down, one.exchanges) for one in records] == [(3840, 3840, 3)] * 3
+    assert [(record.bytes_up, record.bytes_down, record.exchanges) for record in records] == [(3840, 3840, 3)] * 3
 
 
 def test_a_run_goes_on_to_the_same_bits() -> None:
@@ -155,20 +155,20 @@ def test_a_longer_block_steps_with_what_was_sent_before_it() -> None:
             params |= {name: params[name] - 0.1 * _gradient(leaves[name]) for name in held}
         for (x, _), gradient, mask in zip(batches, back, masks, strict=True):
             leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
-            made = _bottom(model, leaves, "laboratory", x[:, 2:5], mask)
-            (made * gradient).sum().backward()  # type: ignore[no-untyped-call]
+            embedding = _bottom(model, leaves, "laboratory", x[:, 2:5], mask)
+            (embedding * gradient).sum().backward()  # type: ignore[no-untyped-call]
             own_names = [name for name in leaves if name.startswith("laboratory.")]
             params |= {name: params[name] - 0.1 * _gradient(leaves[name]) for name in own_names}
-    found = trained(parted)[0].server["params"]
+    final_params = trained(parted)[0].server["params"]
     for name, leaf in params.items():
-        torch.testing.assert_close(found[name], leaf, rtol=0, atol=1e-12)
+        torch.testing.assert_close(final_params[name], leaf, rtol=0, atol=1e-12)
 
 
 def _masks(arm: Trial, number: int, rows: int) -> dict[str, Tensor]:
     """Of the batch with this number."""
     order = order_of(arm, arm.sites[0], 0, arm.training.local_epochs)
-    one = replace(arm, topology=Topology(block=len(order)))
-    own, labelled = next(iter(blocks(one, arm.sites[0].train, 0, order)))[number]
+    whole = replace(arm, topology=Topology(block=len(order)))
+    own, labelled = next(iter(blocks(whole, arm.sites[0].train, 0, order)))[number]
     held = {} if labelled.own is None else {f"clinic.{name}": mask for name, mask in labelled.own.masks.items()}
     return {**held, **{f"laboratory.{name}": mask for name, mask in own["laboratory"].masks.items()}}
 
@@ -299,8 +299,8 @@ def test_a_block_of_one_batch_is_computed_once() -> None:
     party = Party(replace(bottom, logits=counted), optimiser_for(Training()), *bottom.init(0), 0.1)
     own = Own(torch.randn(4, 3), {"3.mask": torch.ones(4, 4)})
     for block in ([own], [own, own]):
-        made = party.embed(block)
-        party.learn([torch.ones_like(one) for one in made])
+        embeddings = party.embed(block)
+        party.learn([torch.ones_like(embedding) for embedding in embeddings])
     assert len(calls) == 1 + 4
 
 

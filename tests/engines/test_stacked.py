@@ -26,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "hidden": [6], "dropout": 0.3},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
-LONG = ("some, late", "some, dropped", "momentum")  # with networks; the other model has them in every run
+LONG = ("some, late", "some, dropped", "momentum", "adam")  # with networks; the other model has them in every run
 
 
 def study(
@@ -51,9 +51,9 @@ def planned(raw: dict[str, Any]) -> tuple[Plan, list[Trial]]:
 
 def last_run(engine: Any, trials: list[Trial]) -> tuple[list[Run], list[list[RoundRecord]], list[dict[str, float]]]:
     state, records, curves = engine.start(trials), [], Curves(trials)
-    for after, made in engine.rounds(trials, state):
+    for after, round_records in engine.rounds(trials, state):
         state = after
-        records.append(made)
+        records.append(round_records)
     return engine.runs(trials, state), records, curves.after(state)
 
 
@@ -61,11 +61,11 @@ def assert_equal(fast: Run, slow: Run, tolerance: float) -> None:
     pairs = [(fast.server, slow.server)]
     assert set(fast.memories) == set(slow.memories)
     pairs += [(fast.memories[site].algorithm, slow.memories[site].algorithm) for site in slow.memories]
-    for one, other in pairs:
-        assert set(one) == set(other)
+    for tree, other in pairs:
+        assert set(tree) == set(other)
         for part in other:
             for name, leaf in other[part].items():
-                torch.testing.assert_close(one[part][name], leaf, rtol=0, atol=tolerance)
+                torch.testing.assert_close(tree[part][name], leaf, rtol=0, atol=tolerance)
 
 
 def allowed(algorithm: str, circumstance: str) -> bool:
@@ -76,9 +76,9 @@ def allowed(algorithm: str, circumstance: str) -> bool:
 @pytest.mark.parametrize(
     ("model", "circumstance"),
     [
-        pytest.param(model, one, marks=[pytest.mark.slow] if model == "mlp" and one in LONG else [])
+        pytest.param(model, situation, marks=[pytest.mark.slow] if model == "mlp" and situation in LONG else [])
         for model in MODELS
-        for one in CIRCUMSTANCES
+        for situation in CIRCUMSTANCES
     ],
 )
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split"])
@@ -118,8 +118,8 @@ def test_a_stack_resumes_to_the_same_bits(algorithm: str) -> None:
     resumed = STACKED.restore(trials, number, saved)
     for after, _ in STACKED.rounds(trials, resumed):
         resumed = after
-    for one, other in zip(STACKED.runs(trials, resumed), straight, strict=True):
-        assert_equal(one, other, 0.0)
+    for run, other in zip(STACKED.runs(trials, resumed), straight, strict=True):
+        assert_equal(run, other, 0.0)
 
 
 def test_stragglers_that_are_all_dropped_change_nothing() -> None:

@@ -36,10 +36,10 @@ def lines_of(
         score = part[columns].to_numpy()
         of_rows = known.reindex(part["row"])
         kinds = {kind: of_rows[kind].to_numpy(dtype=object) for kind in ("sex", "age") if kind in known}
-        told = class_summary(
+        summary = class_summary(
             prediction(part["label"].to_numpy(), score[:, 0] if columns == ["score"] else score), kinds, smallest
         )
-        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **told})
+        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **summary})
     return lines
 
 

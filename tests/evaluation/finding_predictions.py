@@ -75,7 +75,7 @@ def by_scikit_learn(label: np.ndarray, score: np.ndarray, threshold: float = 0.5
     called = (score >= threshold).astype(int)
     (tn, fp), (fn, tp) = sk.confusion_matrix(label, called, labels=[0, 1])
     both = len(set(label)) == 2
-    found = {
+    figures = {
         "accuracy": sk.accuracy_score(label, called),
         "auc": sk.roc_auc_score(label, score) if both else NAN,
         "pr_auc": sk.average_precision_score(label, score) if label.any() else NAN,
@@ -87,7 +87,7 @@ def by_scikit_learn(label: np.ndarray, score: np.ndarray, threshold: float = 0.5
         "brier": float(((score - label) ** 2).mean()),
         "loss": sk.log_loss(label, np.clip(score, 1e-7, 1 - 1e-7), labels=[0, 1]),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in figures.items()}
 
 
 def macro_by_scikit_learn(label: np.ndarray, score: np.ndarray, thresholds: Sequence[float]) -> dict[str, float]:

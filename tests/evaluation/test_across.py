@@ -28,14 +28,14 @@ def entries(*arms: dict[str, Any], reference: str | None = None) -> list[dict[st
     evaluation: dict[str, Any] = {"seeds": {"first": 1, "count": 4}}
     if reference:
         evaluation["reference"] = reference
-    made = study(*arms, evaluation=evaluation)
-    names = [arm.name for arm in made.arms]
+    parsed_study = study(*arms, evaluation=evaluation)
+    names = [arm.name for arm in parsed_study.arms]
     hits = {key: line for key, line in HITS.items() if key[0] in names}
-    return site_differences(made, scores(hits), names, BENEFIT)
+    return site_differences(parsed_study, scores(hits), names, BENEFIT)
 
 
-def one(found: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    (entry,) = [e for e in found if all(e[key] == value for key, value in wanted.items())]
+def one(candidates: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    (entry,) = [e for e in candidates if all(e[key] == value for key, value in wanted.items())]
     return entry
 
 
@@ -50,27 +50,27 @@ def test_the_mean_over_sites_is_of_paired_differences_with_their_corrected_inter
 
 
 def test_each_site_is_compared_with_the_reference() -> None:
-    found = entries(FEDAVG, LOCAL, COMMON, reference="common")
-    at_b = one(found, arm="fedavg", kind="reference", site="b", metric="accuracy")
+    differences = entries(FEDAVG, LOCAL, COMMON, reference="common")
+    at_b = one(differences, arm="fedavg", kind="reference", site="b", metric="accuracy")
     assert at_b["difference"] == pytest.approx((-2 - 2 - 1 - 2) / 4 / 40)
-    everywhere = one(found, arm="fedavg", kind="reference", site=None, metric="accuracy")
+    everywhere = one(differences, arm="fedavg", kind="reference", site=None, metric="accuracy")
     assert everywhere["difference"] == pytest.approx(((2 + 2 + 0 + 3) - (2 + 2 + 1 + 2)) / 8 / 40)
-    assert not [e for e in found if e["arm"] == "common" and e["kind"] == "reference"]
-    assert one(found, arm="local", kind="reference", site=None, metric="accuracy")["against"] == "common"
+    assert not [e for e in differences if e["arm"] == "common" and e["kind"] == "reference"]
+    assert one(differences, arm="local", kind="reference", site=None, metric="accuracy")["against"] == "common"
 
 
 def test_where_the_reference_is_training_alone_it_is_said_once() -> None:
-    found = entries(FEDAVG, LOCAL, reference="local")
-    assert {entry["kind"] for entry in found} == {"alone"}
+    differences = entries(FEDAVG, LOCAL, reference="local")
+    assert {entry["kind"] for entry in differences} == {"alone"}
 
 
-def evidence_of(found: list[dict[str, Any]], benefit: list[dict[str, Any]]) -> Evidence:
+def evidence_of(differences: list[dict[str, Any]], benefit: list[dict[str, Any]]) -> Evidence:
     arm = {"variant": "", "train_at": None, "algorithm": {"name": "fedavg"}, "sites": {}}
     local = {**arm, "algorithm": {"name": "local"}}
     counts = {"a": {"train": 100, "validation": 0, "test": 20}, "b": {"train": 60, "validation": 0, "test": 20}}
     results = {
         "arms": {"fedavg": arm, "local": local},
-        "site_differences": found,
+        "site_differences": differences,
         "benefit": benefit,
         "sites": [{"sites": counts}],
         "primary_metric": "accuracy",
@@ -89,8 +89,8 @@ def entry(site: str | None, difference: float, interval: list[float] | None, ver
 def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
     mean = entry(None, -0.01, [-0.03, 0.01], "no evidence")
     sites = [entry("a", 0.02, [0, 0.04], "no evidence"), entry("b", -0.04, [-0.07, -0.01], "loses")]
-    (said,) = site_difference_sentences(evidence_of([mean], sites))
-    assert said == (
+    (sentence,) = site_difference_sentences(evidence_of([mean], sites))
+    assert sentence == (
         "On average over sites, fedavg is behind training alone (-1.0 points, 95 % CI -3.0 to +1.0, corrected for 3 "
         "comparisons): no more than chance explains. Its mean is below at b (-4.0 points, 60 training rows), above at "
         "a."
@@ -98,21 +98,21 @@ def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
 
 
 def test_an_arm_that_is_ahead_needs_no_reason() -> None:
-    (said,) = site_difference_sentences(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
-    assert said == (
+    (sentence,) = site_difference_sentences(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
+    assert sentence == (
         "On average over sites, each counting the same, the difference from training alone: fedavg (+2.0 points, 95 % "
         "CI +1.0 to +3.0, corrected for 3 comparisons)."
     )
 
 
 def test_a_difference_is_not_told_as_none() -> None:
-    (said,) = site_difference_sentences(evidence_of([entry(None, -0.0003, [-0.02, 0.02], "no evidence")], []))
-    assert "is behind training alone (less than 0.1 points, 95 % CI -2.0 to +2.0, corrected" in said
+    (sentence,) = site_difference_sentences(evidence_of([entry(None, -0.0003, [-0.02, 0.02], "no evidence")], []))
+    assert "is behind training alone (less than 0.1 points, 95 % CI -2.0 to +2.0, corrected" in sentence
 
 
 def test_one_seed_says_nothing_of_chance() -> None:
-    (said,) = site_difference_sentences(evidence_of([entry(None, -0.02, None, "cannot be told")], []))
-    assert said == (
+    (sentence,) = site_difference_sentences(evidence_of([entry(None, -0.02, None, "cannot be told")], []))
+    assert sentence == (
         "On average over sites, fedavg is behind training alone (-2.0 points; one seed gives no interval, so that this "
         "may be chance)."
     )
@@ -139,7 +139,7 @@ def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protected", "asked", "told"),
+    ("protected", "asked", "compared"),
     [
         (None, {}, True),
         (None, {"deployment": {"compare_labels": False}}, False),
@@ -148,7 +148,7 @@ def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
     ],
 )
 def test_that_columns_were_compared_with_the_label_is_told_where_they_were(
-    protected: dict[str, Any] | None, asked: dict[str, Any], told: bool
+    protected: dict[str, Any] | None, asked: dict[str, Any], compared: bool
 ) -> None:
     evidence = Evidence({"privacy": protected}, asked, {})
-    assert compares_labels(evidence) is told
+    assert compares_labels(evidence) is compared

@@ -27,7 +27,7 @@ def said(results: Mapping[str, Any], about: str) -> list[str]:
 
 def test_numbers_of_a_sentence_are_those_of_the_results() -> None:
     content = content_of(World(4, 5), np.random.default_rng(0))
-    (sentence,) = [one for one in content["answer"] if one["about"] == "alone"]
+    (sentence,) = [statement for statement in content["answer"] if statement["about"] == "alone"]
     entries = {
         (e["arm"], e["site"]): e for e in (*content["benefit"], *content["site_differences"]) if e["metric"] == "auc"
     }
@@ -38,9 +38,11 @@ def test_numbers_of_a_sentence_are_those_of_the_results() -> None:
 
 
 def test_training_that_went_wrong_with_every_seed_is_said_before_any_comparison(tmp_path: Any) -> None:
-    made = wardround.run_study(HEART, tmp_path, changes={"training.lr": 1e-9})
-    assert made.results["answer"][0]["about"] == "training"
-    assert made.results["answer"][0]["text"].startswith("Training went wrong in fedavg and local, with every seed: ")
+    finished = wardround.run_study(HEART, tmp_path, changes={"training.lr": 1e-9})
+    assert finished.results["answer"][0]["about"] == "training"
+    assert finished.results["answer"][0]["text"].startswith(
+        "Training went wrong in fedavg and local, with every seed: "
+    )
     right = wardround.run_study(HEART, tmp_path)
     assert said(right.results, "training") == []
 
@@ -59,7 +61,7 @@ def test_a_hospital_without_the_metric_is_named() -> None:
     for entry in content["benefit"]:
         if entry["site"] == "h02":
             entry |= {"difference": None, "standard_error": None, "interval": None, "verdict": "cannot be told"}
-    (text,) = [one["text"] for one in answer(content) if one["about"] == "alone"]
+    (text,) = [statement["text"] for statement in answer(content) if statement["about"] == "alone"]
     assert "on average over 2 hospitals" in text
     assert text.endswith("h02: no result, because AUC is not defined on the test rows there.")
 
@@ -71,10 +73,10 @@ def entry(site: str | None, difference: float, error: float) -> dict[str, Any]:
 def test_equal_differences_are_one_comparison_at_one_site_and_two_at_two() -> None:
     same = [entry("a", 0.1, 0.05), entry("a", -0.1, 0.05)]  # turned round, or another arm that does the same
     correct(same)
-    assert [one["comparisons"] for one in same] == [1, 1]
+    assert [statement["comparisons"] for statement in same] == [1, 1]
     apart = [entry("a", 0.1, 0.05), entry("b", -0.1, 0.05), entry(None, 0.0, 0.0)]
     correct(apart)
-    assert [one["comparisons"] for one in apart] == [2, 2, 2]  # what is always 0 is none
+    assert [statement["comparisons"] for statement in apart] == [2, 2, 2]  # what is always 0 is none
 
 
 @pytest.mark.parametrize(

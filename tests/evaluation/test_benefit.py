@@ -56,10 +56,10 @@ def test_a_hospital_gains_loses_or_neither_can_be_said() -> None:
         ("fedavg", "unsure"): [20, 30, 20, 30],
         ("local", "unsure"): [28, 21, 27, 22],
     }
-    found = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"], BENEFIT)
-    by_place = {(entry["site"], entry["metric"]): entry for entry in found}
-    assert {entry["arm"] for entry in found} == {"fedavg"}
-    assert {entry["against"] for entry in found} == {"local"}
+    entries = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"], BENEFIT)
+    by_place = {(entry["site"], entry["metric"]): entry for entry in entries}
+    assert {entry["arm"] for entry in entries} == {"fedavg"}
+    assert {entry["against"] for entry in entries} == {"local"}
     for site, verdict in (("gainer", "gains"), ("loser", "loses"), ("unsure", "no evidence")):
         difference = (np.array(table["fedavg", site]) - np.array(table["local", site])) / ROWS
         for metric, factor in (("accuracy", 1.0), ("brier", -0.8)):
@@ -102,57 +102,61 @@ def test_without_hospitals_that_train_alone_there_is_nothing_to_compare_with() -
 
 def test_the_spread_over_sites_is_that_of_their_mean_accuracies() -> None:
     table = scores({("a", "north"): [30, 32], ("a", "south"): [20, 22], ("a", "east"): [28, 28]})
-    found = spread(table.by_site["a"])
-    assert found["sd"] == pytest.approx(np.std([31 / 40, 21 / 40, 28 / 40], ddof=1))
-    assert found["lowest"] == {"site": "south", "accuracy": pytest.approx(21 / 40)}
-    assert found["highest"] == {"site": "north", "accuracy": pytest.approx(31 / 40)}
-    one = spread({"north": table.by_site["a"]["north"]})
-    assert one["sd"] is None
-    assert one["lowest"] == one["highest"]
+    figures = spread(table.by_site["a"])
+    assert figures["sd"] == pytest.approx(np.std([31 / 40, 21 / 40, 28 / 40], ddof=1))
+    assert figures["lowest"] == {"site": "south", "accuracy": pytest.approx(21 / 40)}
+    assert figures["highest"] == {"site": "north", "accuracy": pytest.approx(31 / 40)}
+    single_site = spread({"north": table.by_site["a"]["north"]})
+    assert single_site["sd"] is None
+    assert single_site["lowest"] == single_site["highest"]
     assert spread({"north": np.full((2, len(METRICS)), np.nan)}) == {"sd": None, "lowest": None, "highest": None}
 
 
 def test_the_best_single_model_is_picked_for_each_site_among_all_hospitals_and_its_own() -> None:
     arms = (FEDAVG, LOCAL, {"algorithm": "pooled"}, {**SOME, "train_at": [["cleveland"], ["va"], ["cleveland", "va"]]})
-    made = study(*arms)
-    names = [arm.name for arm in made.arms]
+    parsed_study = study(*arms)
+    names = [arm.name for arm in parsed_study.arms]
     table: dict[tuple[str, str], list[int]] = {(name, site): [20, 22] for name in names for site in ("cleveland", "va")}
     table["some[train_at=va]", "cleveland"] = [30, 32]  # at Cleveland, a model from VA is the best single one
     table["local", "va"] = [33, 35]  # at VA, its own
     table["some[train_at=cleveland+va]", "va"] = [40, 40]  # of two hospitals: no single model, however good
     table["fedavg", "cleveland"] = [32, 34]
     table["fedavg", "va"] = [32, 36]
-    found = {(entry["arm"], entry["site"]): entry for entry in best_single(made, scores(table), names, "accuracy")}
-    assert set(found) == {("fedavg", "cleveland"), ("fedavg", "va")}  # not pooled, not the partial arms, not local
-    here, there = found["fedavg", "cleveland"], found["fedavg", "va"]
+    by_place = {
+        (entry["arm"], entry["site"]): entry for entry in best_single(parsed_study, scores(table), names, "accuracy")
+    }
+    assert set(by_place) == {("fedavg", "cleveland"), ("fedavg", "va")}  # not pooled, not the partial arms, not local
+    here, there = by_place["fedavg", "cleveland"], by_place["fedavg", "va"]
     assert (here["best"], here["best_accuracy"]) == ("va", pytest.approx(31 / 40))
     assert (here["difference"], here["as_good"]) == (pytest.approx(2 / 40), True)
     assert (there["best"], there["best_accuracy"]) == ("va (local)", pytest.approx(34 / 40))
     assert (there["difference"], there["as_good"]) == (pytest.approx(0.0), True)
     table["fedavg", "va"] = [32, 35]
-    worse = best_single(made, scores(table), names, "accuracy")
+    worse = best_single(parsed_study, scores(table), names, "accuracy")
     assert [entry["as_good"] for entry in worse if entry["site"] == "va"] == [False]
 
 
 def test_two_algorithms_at_one_hospital_are_two_rivals() -> None:
-    made = study(FEDAVG, {**SOME, "train_at": [["va"]]}, {"name": "prox", "algorithm": "fedprox", "train_at": [["va"]]})
-    names = [arm.name for arm in made.arms]
+    parsed_study = study(
+        FEDAVG, {**SOME, "train_at": [["va"]]}, {"name": "prox", "algorithm": "fedprox", "train_at": [["va"]]}
+    )
+    names = [arm.name for arm in parsed_study.arms]
     table = {("fedavg", "va"): [30, 31], (names[1], "va"): [35, 36], (names[2], "va"): [20, 21]}
-    (entry,) = best_single(made, scores(table), names, "accuracy")
+    (entry,) = best_single(parsed_study, scores(table), names, "accuracy")
     assert entry["best_accuracy"] == pytest.approx(35.5 / ROWS)
 
 
 def test_without_arms_that_train_at_one_hospital_there_is_no_best_single_model() -> None:
-    made = study(FEDAVG, LOCAL, {**SOME, "train_at": [["cleveland", "va"]]})
-    names = [arm.name for arm in made.arms]
-    assert best_single(made, scores({(name, "va"): [20, 21] for name in names}), names, "accuracy") == []
+    parsed_study = study(FEDAVG, LOCAL, {**SOME, "train_at": [["cleveland", "va"]]})
+    names = [arm.name for arm in parsed_study.arms]
+    assert best_single(parsed_study, scores({(name, "va"): [20, 21] for name in names}), names, "accuracy") == []
 
 
 def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
     slow = {"name": "slow", "algorithm": "fedavg", "training.lr": 0.01}
     some = {**SOME, "train_at": [["cleveland"], ["va"], ["cleveland", "va"]]}
-    made = study(FEDAVG, some, {"algorithm": "fedprox"}, slow)
-    names = [arm.name for arm in made.arms]
+    parsed_study = study(FEDAVG, some, {"algorithm": "fedprox"}, slow)
+    names = [arm.name for arm in parsed_study.arms]
     sites = ("cleveland", "va", "hungarian")
     table: dict[tuple[str, str], list[int]] = {
         (name, site): [8 * (number + 1) + place, 8 * (number + 1) + place]
@@ -161,23 +165,25 @@ def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
     }
     # another algorithm, and another way of training: no part of this
     table |= {(name, site): [1, 1] for name in ("fedprox", "slow") for site in sites}
-    one, two, three = by_number_of_sites(made, scores(table), names)
+    single_site, two, three = by_number_of_sites(parsed_study, scores(table), names)
     # rows right at Cleveland, VA and in Hungary: fedavg 8, 9, 10; from Cleveland 16, 17, 18; from VA 24, 25, 26;
     # from both 32, 33, 34
-    assert [(entry["sites"], entry["combinations"]) for entry in (one, two, three)] == [(1, 2), (2, 1), (3, 1)]
-    assert one["inside"]["mean"] == pytest.approx(np.mean([16, 25]) / ROWS)
-    assert one["outside"]["mean"] == pytest.approx(np.mean([17, 18, 24, 26]) / ROWS)
+    assert [(entry["sites"], entry["combinations"]) for entry in (single_site, two, three)] == [(1, 2), (2, 1), (3, 1)]
+    assert single_site["inside"]["mean"] == pytest.approx(np.mean([16, 25]) / ROWS)
+    assert single_site["outside"]["mean"] == pytest.approx(np.mean([17, 18, 24, 26]) / ROWS)
     assert two["inside"]["mean"] == pytest.approx(np.mean([32, 33]) / ROWS)
     assert two["outside"]["mean"] == pytest.approx(34 / ROWS)
     assert three["inside"]["mean"] == pytest.approx(np.mean([8, 9, 10]) / ROWS)
     assert three["outside"] is None
-    assert {entry["algorithm"] for entry in (one, two, three)} == {"fedavg"}
+    assert {entry["algorithm"] for entry in (single_site, two, three)} == {"fedavg"}
 
 
 def test_an_arm_on_other_data_is_not_set_against_hospitals_that_train_alone() -> None:
-    made = study(FEDAVG, LOCAL, {"name": "other", "algorithm": "fedavg", "data.hospitals": ["cleveland"]})
+    parsed_study = study(FEDAVG, LOCAL, {"name": "other", "algorithm": "fedavg", "data.hospitals": ["cleveland"]})
     table = {(arm, "cleveland"): [20, 21] for arm in ("fedavg", "local", "other")}
-    assert {entry["arm"] for entry in benefit(made, scores(table), ["fedavg", "local", "other"], BENEFIT)} == {"fedavg"}
+    assert {entry["arm"] for entry in benefit(parsed_study, scores(table), ["fedavg", "local", "other"], BENEFIT)} == {
+        "fedavg"
+    }
 
 
 # The four hospitals

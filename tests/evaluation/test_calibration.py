@@ -22,9 +22,9 @@ def patients(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def calibrated(label: np.ndarray, score: np.ndarray, row: np.ndarray | None = None) -> dict[str, Any]:
-    found = calibration(label, score, np.arange(len(label)) if row is None else row)
-    assert found is not None
-    return found
+    figures = calibration(label, score, np.arange(len(label)) if row is None else row)
+    assert figures is not None
+    return figures
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_what_is_wrong_with_the_scores_is_found(
     stretch: float, shift: float, slope: float, intercept: float | None
 ) -> None:
     true, label = patients(MANY)
-    found = calibrated(label, expit(stretch * true + shift))
+    figures = calibrated(label, expit(stretch * true + shift))
     parts = {"slope": slope} if intercept is None else {"slope": slope, "intercept": intercept}
     for name, expected in parts.items():
-        low, high = found[name]["interval"]
+        low, high = figures[name]["interval"]
         assert low < expected < high  # a 95 % interval; the draw is fixed
-        assert found[name]["value"] == pytest.approx(expected, abs=0.05)
+        assert figures[name]["value"] == pytest.approx(expected, abs=0.05)
         assert high - low < 0.15 * max(1.0, expected)
 
 
@@ -56,9 +56,9 @@ def test_the_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     hits = {"slope": 0, "intercept": 0}
     for seed in range(300):
         true, label = patients(150, seed)
-        found = calibrated(np.tile(label, 2), np.tile(expit(true), 2), np.tile(np.arange(150), 2))
+        figures = calibrated(np.tile(label, 2), np.tile(expit(true), 2), np.tile(np.arange(150), 2))
         for name, expected in (("slope", 1.0), ("intercept", 0.0)):
-            low, high = found[name]["interval"]
+            low, high = figures[name]["interval"]
             hits[name] += low <= expected <= high
     assert 0.91 < hits["slope"] / 300 < 0.99
     assert 0.91 < hits["intercept"] / 300 < 0.99
@@ -72,7 +72,7 @@ def test_patients_tested_several_times_do_not_make_the_intervals_narrower() -> N
     strangers = calibrated(np.tile(label, 10), np.tile(score, 10))
     for name in ("slope", "intercept"):
         assert ten[name]["value"] == pytest.approx(once[name]["value"], abs=1e-6)
-        width, width_of_ten, if_strangers = (np.ptp(one[name]["interval"]) for one in (once, ten, strangers))
+        width, width_of_ten, if_strangers = (np.ptp(figures[name]["interval"]) for figures in (once, ten, strangers))
         assert width_of_ten == pytest.approx(width, rel=0.02)  # but for the small-sample factor
         assert if_strangers == pytest.approx(width / np.sqrt(10), rel=0.02)
 
@@ -87,18 +87,18 @@ def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
     rng = np.random.default_rng(seed)
     row = rng.integers(0, 120, 300)
     x = 1.4 * true + rng.normal(size=300)
-    found = calibrated(label, expit(x), row)
+    figures = calibrated(label, expit(x), row)
     # another program of statsmodels for the slope: Newton's method on the likelihood instead of reweighted squares
     sloped = Logit(label, np.column_stack([np.ones(300), x])).fit(
         disp=0, cov_type="cluster", cov_kwds={"groups": row}, tol=1e-10
     )
-    assert found["slope"]["value"] == pytest.approx(sloped.params[1], abs=1e-6)
-    assert found["slope"]["interval"] == pytest.approx(sloped.conf_int()[1].tolist(), abs=1e-4)
+    assert figures["slope"]["value"] == pytest.approx(sloped.params[1], abs=1e-6)
+    assert figures["slope"]["interval"] == pytest.approx(sloped.conf_int()[1].tolist(), abs=1e-4)
     fixed = GLM(label, np.ones(300), Binomial(), offset=x).fit(cov_type="cluster", cov_kwds={"groups": row})
-    assert found["intercept"]["value"] == pytest.approx(fixed.params[0])
-    assert found["intercept"]["interval"] == pytest.approx(fixed.conf_int()[0].tolist())
+    assert figures["intercept"]["value"] == pytest.approx(fixed.params[0])
+    assert figures["intercept"]["interval"] == pytest.approx(fixed.conf_int()[0].tolist())
     # and what the intercept means: moved by it, the scores predict as many positives as there are
-    assert expit(x + found["intercept"]["value"]).sum() == pytest.approx(label.sum())
+    assert expit(x + figures["intercept"]["value"]).sum() == pytest.approx(label.sum())
 
 
 def test_scores_of_exactly_zero_and_one_are_taken_as_nearly_so() -> None:
@@ -106,8 +106,8 @@ def test_scores_of_exactly_zero_and_one_are_taken_as_nearly_so() -> None:
     score = expit(3 * true)
     score[[0, 1]] = [0.0, 1.0]
     label[[0, 1]] = [0, 1]
-    found = calibrated(label, score)
-    assert np.isfinite([*found["slope"]["interval"], *found["intercept"]["interval"]]).all()
+    figures = calibrated(label, score)
+    assert np.isfinite([*figures["slope"]["interval"], *figures["intercept"]["interval"]]).all()
 
 
 TRUE, LABEL = patients(60)
@@ -155,8 +155,8 @@ def test_a_model_that_is_always_certain_has_a_finite_intercept() -> None:
     expected = brentq(lambda moved: expit(x + moved).sum() - label.sum(), -50, 50)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = calibration(label, score, np.arange(50))
-    assert found is None or found["intercept"]["value"] == pytest.approx(expected, abs=1e-3)
+        figures = calibration(label, score, np.arange(50))
+    assert figures is None or figures["intercept"]["value"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_bins_hold_every_row_once_in_order_of_the_score() -> None:
@@ -164,11 +164,11 @@ def test_the_bins_hold_every_row_once_in_order_of_the_score() -> None:
     score = expit(true)
     bins = reliability(label, score)
     assert len(bins) == BINS
-    assert sum(one["rows"] for one in bins) == 1234
-    assert max(one["rows"] for one in bins) - min(one["rows"] for one in bins) <= 1
-    assert [one["score"] for one in bins] == sorted(one["score"] for one in bins)
-    assert sum(one["rows"] * one["score"] for one in bins) == pytest.approx(score.sum())
-    assert sum(one["rows"] * one["positive"] for one in bins) == pytest.approx(label.sum())
+    assert sum(score_bin["rows"] for score_bin in bins) == 1234
+    assert max(score_bin["rows"] for score_bin in bins) - min(score_bin["rows"] for score_bin in bins) <= 1
+    assert [score_bin["score"] for score_bin in bins] == sorted(score_bin["score"] for score_bin in bins)
+    assert sum(score_bin["rows"] * score_bin["score"] for score_bin in bins) == pytest.approx(score.sum())
+    assert sum(score_bin["rows"] * score_bin["positive"] for score_bin in bins) == pytest.approx(label.sum())
     assert calibrated(label, score)["bins"] == bins
 
 
@@ -179,8 +179,8 @@ def test_the_bins_are_scikit_learns_quantiles() -> None:
     score = expit(true)
     positive, mean = calibration_curve(label, score, n_bins=BINS, strategy="quantile")
     bins = reliability(label, score)
-    assert [one["score"] for one in bins] == pytest.approx(mean.tolist())
-    assert [one["positive"] for one in bins] == pytest.approx(positive.tolist())
+    assert [score_bin["score"] for score_bin in bins] == pytest.approx(mean.tolist())
+    assert [score_bin["positive"] for score_bin in bins] == pytest.approx(positive.tolist())
 
 
 def test_fewer_rows_than_bins_give_a_bin_each() -> None:

@@ -80,7 +80,7 @@ def _convergence(arm: str) -> dict[str, Any]:
 def judged(
     claim: dict[str, Any], hits: Mapping[str, list[int]] = HITS, table: pd.DataFrame | None = None, **changes: Any
 ) -> dict[str, Any]:
-    made = study([claim], **changes)
+    parsed_study = study([claim], **changes)
     scores = Scores.of(predictions(hits) if table is None else table)
     arms = {
         arm: {
@@ -92,18 +92,18 @@ def judged(
         }
         for arm in scores.arms
     }
-    return judge(made.claims[0], made, scores, arms, [{"arms": list(scores.arms), **SITES}])
+    return judge(parsed_study.claims[0], parsed_study, scores, arms, [{"arms": list(scores.arms), **SITES}])
 
 
 def test_a_figure_is_the_mean_over_seeds_with_its_corrected_interval() -> None:
-    found = judged({"published": 0.81, "tolerance": 0.02, "arms": ["fedavg"]})
+    judgement = judged({"published": 0.81, "tolerance": 0.02, "arms": ["fedavg"]})
     values = np.array(HITS["fedavg"]) / ROWS
-    assert found["ours"] == pytest.approx(0.8)
+    assert judgement["ours"] == pytest.approx(0.8)
     half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * values.var(ddof=1))
-    assert found["interval"] == pytest.approx([0.8 - half, 0.8 + half])
-    assert found["each"] == {"fedavg": pytest.approx(0.8)}
-    assert found["verdict"] == "reproduced: 80.00 %, published 81.00 %"
-    assert {key: found[key] for key in ("text", "source", "metric", "arms")} == {
+    assert judgement["interval"] == pytest.approx([0.8 - half, 0.8 + half])
+    assert judgement["each"] == {"fedavg": pytest.approx(0.8)}
+    assert judgement["verdict"] == "reproduced: 80.00 %, published 81.00 %"
+    assert {key: judgement[key] for key in ("text", "source", "metric", "arms")} == {
         "text": "It is so",
         "source": "A paper",
         "metric": "accuracy",
@@ -113,15 +113,15 @@ def test_a_figure_is_the_mean_over_seeds_with_its_corrected_interval() -> None:
 
 def test_a_difference_is_taken_seed_by_seed_and_averaged_over_pairs() -> None:
     claim = {"published": 0.05, "tolerance": 0.01, "arms": ["fedprox", "fedavg"], "against": ["fedavg", "local"]}
-    found = judged(claim)
+    judgement = judged(claim)
     first = (np.array(HITS["fedprox"]) - np.array(HITS["fedavg"])) / ROWS  # 0.05, 0.10, 0.00
     second = (np.array(HITS["fedavg"]) - np.array(HITS["local"])) / ROWS  # 0.15 with every seed
-    assert found["ours"] == pytest.approx((first.mean() + second.mean()) / 2)
-    assert found["each"] == {"fedprox": pytest.approx(0.05), "fedavg": pytest.approx(0.15)}
+    assert judgement["ours"] == pytest.approx((first.mean() + second.mean()) / 2)
+    assert judgement["each"] == {"fedprox": pytest.approx(0.05), "fedavg": pytest.approx(0.15)}
     mean = (first + second) / 2
     half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * mean.var(ddof=1))
-    assert found["interval"] == pytest.approx([mean.mean() - half, mean.mean() + half])
-    assert found["verdict"] == "not reproduced: +10.00 points, published +5.00 points (off by +5.00 points)"
+    assert judgement["interval"] == pytest.approx([mean.mean() - half, mean.mean() + half])
+    assert judgement["verdict"] == "not reproduced: +10.00 points, published +5.00 points (off by +5.00 points)"
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,15 @@ def test_a_difference_is_taken_seed_by_seed_and_averaged_over_pairs() -> None:
 )
 def test_the_tolerance_is_a_limit_that_still_counts(published: float, tolerance: float, verdict: str) -> None:
     table = with_accuracy({("fedavg", seed, "va"): (16, 32) for seed in (1, 2, 3)})
-    found = judged({"published": published, "tolerance": tolerance, "arms": ["fedavg"]}, table=table)
-    assert found["ours"] == 0.5
-    assert found["verdict"].startswith(f"{verdict}: ")
+    judgement = judged({"published": published, "tolerance": tolerance, "arms": ["fedavg"]}, table=table)
+    assert judgement["ours"] == 0.5
+    assert judgement["verdict"].startswith(f"{verdict}: ")
 
 
 def test_a_figure_that_is_off_by_exactly_the_tolerance_is_reproduced_in_decimals_too() -> None:
     table = with_accuracy({("fedavg", seed, "va"): (86, 100) for seed in (1, 2, 3)})
-    found = judged({"published": 0.85, "tolerance": 0.01, "arms": ["fedavg"]}, table=table)
-    assert found["verdict"].startswith("reproduced: ")
+    judgement = judged({"published": 0.85, "tolerance": 0.01, "arms": ["fedavg"]}, table=table)
+    assert judgement["verdict"].startswith("reproduced: ")
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ def test_a_figure_that_is_off_by_exactly_the_tolerance_is_reproduced_in_decimals
 def test_what_is_said_of_the_sites_is_their_description(
     metric: str, published: float, tolerance: float, ours: float | None, verdict: str
 ) -> None:
-    found = judged({"metric": metric, "published": published, "tolerance": tolerance})
-    assert (found["ours"], found["interval"], found["verdict"]) == (ours, None, verdict)
-    assert found["variants"] == {}
+    judgement = judged({"metric": metric, "published": published, "tolerance": tolerance})
+    assert (judgement["ours"], judgement["interval"], judgement["verdict"]) == (ours, None, verdict)
+    assert judgement["variants"] == {}
 
 
 def test_bytes_are_the_mean_cost_of_the_arms() -> None:
-    found = judged({"metric": "bytes", "published": 12_500_000, "tolerance": 1, "arms": ["fedavg", "fedprox"]})
-    assert found["ours"] == (5600 + 5760) / 2
-    assert found["verdict"] == "not reproduced: 5.7 KB, published 12,500.0 KB (off by -12,494.3 KB)"
+    judgement = judged({"metric": "bytes", "published": 12_500_000, "tolerance": 1, "arms": ["fedavg", "fedprox"]})
+    assert judgement["ours"] == (5600 + 5760) / 2
+    assert judgement["verdict"] == "not reproduced: 5.7 KB, published 12,500.0 KB (off by -12,494.3 KB)"
 
 
 def test_bytes_are_compared_where_a_claim_says_so() -> None:
-    found = judged({"metric": "bytes", "published": 160, "arms": ["fedprox"], "against": ["fedavg"]})
-    assert found["ours"] == 160
+    judgement = judged({"metric": "bytes", "published": 160, "arms": ["fedprox"], "against": ["fedavg"]})
+    assert judgement["ours"] == 160
 
 
 @pytest.mark.parametrize(
@@ -207,17 +207,17 @@ def test_bytes_are_compared_where_a_claim_says_so() -> None:
 def test_figures_after_the_last_round_are_on_rows_that_are_not_test_rows(
     claim: dict[str, Any], ours: float | None, each: dict[str, float | None], verdict: str
 ) -> None:
-    found = judged(claim)
-    assert found["ours"] == (None if ours is None else pytest.approx(ours))
-    assert found["each"] == each
-    assert found["interval"] is None
-    assert found["verdict"].startswith(verdict)
-    assert found["variants"] == {"": found["ours"]}
+    judgement = judged(claim)
+    assert judgement["ours"] == (None if ours is None else pytest.approx(ours))
+    assert judgement["each"] == each
+    assert judgement["interval"] is None
+    assert judgement["verdict"].startswith(verdict)
+    assert judgement["variants"] == {"": judgement["ours"]}
 
 
 def test_a_claim_without_a_verdict_sets_both_side_by_side_and_says_why() -> None:
-    found = judged({"published": 0.95, "tolerance": 0.01, "arms": ["fedavg"], "no_verdict": "other data"})
-    assert found["verdict"] == "no verdict: 80.00 %, published 95.00 %; other data"
+    judgement = judged({"published": 0.95, "tolerance": 0.01, "arms": ["fedavg"], "no_verdict": "other data"})
+    assert judgement["verdict"] == "no verdict: 80.00 %, published 95.00 %; other data"
     near = judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "no_verdict": "other data"})
     assert near["verdict"] == "no verdict: 80.00 %, published 80.00 %; other data"  # nor is agreement a reproduction
     nothing = judged({"published": 0.8, "metric": "validation_loss", "arms": ["fedavg"], "no_verdict": "other data"})
@@ -228,26 +228,26 @@ def test_a_claim_without_a_verdict_sets_both_side_by_side_and_says_why() -> None
 
 def test_t_is_that_of_two_independent_samples() -> None:
     claim = {"metric": "t", "published": 2.84, "tolerance": 0.5, "arms": ["fedprox"], "against": ["local"]}
-    found = judged(claim)
+    judgement = judged(claim)
     a, b = np.array(HITS["fedprox"]) / ROWS, np.array(HITS["local"]) / ROWS
-    assert found["ours"] == pytest.approx(stats.ttest_ind(a, b).statistic)
-    assert found["verdict"].startswith("not reproduced: 4.899")  # 4 rows apart, SD of 1 row each: 4 / sqrt(2/3)
+    assert judgement["ours"] == pytest.approx(stats.ttest_ind(a, b).statistic)
+    assert judgement["verdict"].startswith("not reproduced: 4.899")  # 4 rows apart, SD of 1 row each: 4 / sqrt(2/3)
     same = judged(claim, {"fedavg": [1, 1, 1], "fedprox": [15, 15, 15], "local": [15, 15, 15]})
     assert (same["ours"], same["verdict"]) == (None, "cannot be computed")  # no spread, no t
 
 
 def test_figures_of_one_thing_that_differ_contradict_one_another() -> None:
     stated = {"abstract": 0.7845, "its table": 0.9165}
-    found = judged({"published": 0.7845, "tolerance": 1.0, "arms": ["fedavg"], "stated": stated})
-    assert found["verdict"] == "contradicted by its source: 78.45 % (abstract), 91.65 % (its table); ours 80.00 %"
+    judgement = judged({"published": 0.7845, "tolerance": 1.0, "arms": ["fedavg"], "stated": stated})
+    assert judgement["verdict"] == "contradicted by its source: 78.45 % (abstract), 91.65 % (its table); ours 80.00 %"
     agreeing = {"abstract": 0.8, "its table": 0.8000000001}
-    found = judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "stated": agreeing})
-    assert found["verdict"] == "reproduced: 80.00 %, published 80.00 %"
+    judgement = judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "stated": agreeing})
+    assert judgement["verdict"] == "reproduced: 80.00 %, published 80.00 %"
 
 
 def test_a_contradiction_needs_no_figure_of_ours() -> None:
-    found = judged({"metric": "accuracy", "stated": {"here": 0.5, "there": 0.6}})
-    assert found["verdict"] == "contradicted by its source: 50.00 % (here), 60.00 % (there)"
+    judgement = judged({"metric": "accuracy", "stated": {"here": 0.5, "there": 0.6}})
+    assert judgement["verdict"] == "contradicted by its source: 50.00 % (here), 60.00 % (there)"
     assert judged({"metric": "accuracy", "stated": {"here": 0.5}})["verdict"] == "cannot be computed"
 
 
@@ -268,10 +268,10 @@ def test_a_figure_must_follow_from_those_that_it_is_made_of(
     formula: str, given: list[list[float]], published: float, recomputed: list[float], contradicted: bool
 ) -> None:
     claim = {"metric": "rows", "published": published, "tolerance": 1000, "formula": formula, "given": given}
-    found = judged(claim)
-    assert found["recomputed"] == pytest.approx(recomputed)
-    assert found["verdict"].startswith("contradicted by its source: it prints " if contradicted else "reproduced: ")
-    assert not contradicted or found["verdict"].endswith("; ours 293")
+    judgement = judged(claim)
+    assert judgement["recomputed"] == pytest.approx(recomputed)
+    assert judgement["verdict"].startswith("contradicted by its source: it prints " if contradicted else "reproduced: ")
+    assert not contradicted or judgement["verdict"].endswith("; ours 293")
 
 
 def test_the_gini_coefficient_of_a_paper_is_recomputed_from_its_sizes() -> None:
@@ -279,17 +279,17 @@ def test_the_gini_coefficient_of_a_paper_is_recomputed_from_its_sizes() -> None:
     sizes = [95, 83, 44, 71]
     by_hand = sum(abs(a - b) for a in sizes for b in sizes) / 16 / 2 / (sum(sizes) / 4)
     claim = {"metric": "gini", "published": 0.235, "formula": "gini", "given": [sizes]}
-    found = judged(claim)
-    assert found["recomputed"] == [pytest.approx(by_hand)]
-    assert found["verdict"] == (
+    judgement = judged(claim)
+    assert judgement["recomputed"] == [pytest.approx(by_hand)]
+    assert judgement["verdict"] == (
         f"contradicted by its source: it prints 0.235, its own figures give {by_hand:.3f}; ours 0.137"
     )
 
 
 def test_both_kinds_of_contradiction_are_named() -> None:
     claim = {"metric": "rows", "published": 303, "stated": {"text": 303, "table": 705}, "formula": "sum"}
-    found = judged({**claim, "given": [[95, 83, 44, 71]]})
-    assert found["verdict"] == (
+    judgement = judged({**claim, "given": [[95, 83, 44, 71]]})
+    assert judgement["verdict"] == (
         "contradicted by its source: 303 (text), 705 (table); it prints 303, its own figures give 293; ours 293"
     )
 
@@ -297,16 +297,18 @@ def test_both_kinds_of_contradiction_are_named() -> None:
 def test_an_arm_that_diverged_has_no_verdict_and_one_seed_less_is_told_by_the_rest() -> None:
     table = predictions(HITS)
     lost = table.assign(score=table["score"].mask(table["arm"] == "fedavg"))
-    found = judged({"published": 0.8, "arms": ["fedavg"]}, table=lost)
-    assert (found["ours"], found["interval"], found["verdict"]) == (None, None, "cannot be computed")
-    assert found["each"] == {"fedavg": None}
-    one = table.assign(score=table["score"].mask((table["arm"] == "fedavg") & (table["seed"] == 3)))
-    assert judged({"published": 0.8, "arms": ["fedavg"]}, table=one)["ours"] == pytest.approx((15 + 16) / 2 / ROWS)
+    judgement = judged({"published": 0.8, "arms": ["fedavg"]}, table=lost)
+    assert (judgement["ours"], judgement["interval"], judgement["verdict"]) == (None, None, "cannot be computed")
+    assert judgement["each"] == {"fedavg": None}
+    fewer_seeds = table.assign(score=table["score"].mask((table["arm"] == "fedavg") & (table["seed"] == 3)))
+    assert judged({"published": 0.8, "arms": ["fedavg"]}, table=fewer_seeds)["ours"] == pytest.approx(
+        (15 + 16) / 2 / ROWS
+    )
 
 
 def test_an_arm_without_predictions_cannot_be_judged() -> None:
-    found = judged({"published": 0.8, "arms": ["local"]}, {"fedavg": [15, 16, 17]})
-    assert (found["ours"], found["verdict"]) == (None, "cannot be computed")
+    judgement = judged({"published": 0.8, "arms": ["local"]}, {"fedavg": [15, 16, 17]})
+    assert (judgement["ours"], judgement["verdict"]) == (None, "cannot be computed")
 
 
 VARIANTS = [{"name": "fixed", "evaluation.vary": ["batches"]}, {"name": "few", "arms": ["fedavg"]}]
@@ -328,9 +330,9 @@ def test_the_interval_is_that_of_the_claims_own_variant() -> None:
     hits = {**HITS, **{f"{arm}@fixed": line for arm, line in HITS.items()}, "fedavg@few": [1, 2, 3]}
     values = np.array(HITS["fedavg"]) / ROWS
     for arm, extra in (("fedavg", 0.25), ("fedavg@fixed", 0.0)):
-        found = judged({"published": 0.8, "arms": [arm]}, hits, variants=VARIANTS)
+        judgement = judged({"published": 0.8, "arms": [arm]}, hits, variants=VARIANTS)
         half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + extra) * values.var(ddof=1))
-        assert found["interval"] == pytest.approx([0.8 - half, 0.8 + half])
+        assert judgement["interval"] == pytest.approx([0.8 - half, 0.8 + half])
 
 
 SWEPT: dict[str, Any] = {
@@ -342,17 +344,17 @@ SWEPT: dict[str, Any] = {
 
 def test_a_claim_may_be_about_the_selected_value() -> None:
     hits = {"fedavg": [15, 16, 17], "fedprox[selected]": [17, 18, 19]}
-    found = judged({"published": 0.9, "arms": ["fedprox[selected]"], "against": ["fedavg"]}, hits, **SWEPT)
-    assert found["ours"] == pytest.approx(0.1)
+    judgement = judged({"published": 0.9, "arms": ["fedprox[selected]"], "against": ["fedavg"]}, hits, **SWEPT)
+    assert judgement["ours"] == pytest.approx(0.1)
 
 
 def test_the_interval_of_a_selected_arm_is_that_of_its_variant() -> None:
     hits = {"fedavg": [15, 16, 17], "fedprox[selected]@fixed": [17, 18, 19]}
     claim = {"published": 0.9, "arms": ["fedprox[selected]@fixed"]}
-    found = judged(claim, hits, variants=[{"name": "fixed", "evaluation.vary": ["batches"]}], **SWEPT)
+    judgement = judged(claim, hits, variants=[{"name": "fixed", "evaluation.vary": ["batches"]}], **SWEPT)
     values = np.array([17, 18, 19]) / ROWS
     half = stats.t.ppf(0.975, 2) * np.sqrt(values.var(ddof=1) / 3)
-    assert found["interval"] == pytest.approx([0.9 - half, 0.9 + half])
+    assert judgement["interval"] == pytest.approx([0.9 - half, 0.9 + half])
 
 
 def test_a_run_judges_its_claims_by_its_own_results(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -396,12 +398,12 @@ def at_two_sites(claim: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_claim_can_be_about_one_site() -> None:
-    found = at_two_sites({"published": 0.6, "tolerance": 0.01, "arms": ["fedavg"], "site": "va"})
-    assert found["ours"] == pytest.approx(0.6)
+    judgement = at_two_sites({"published": 0.6, "tolerance": 0.01, "arms": ["fedavg"], "site": "va"})
+    assert judgement["ours"] == pytest.approx(0.6)
     values = np.array([10, 12, 14]) / ROWS
     half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * values.var(ddof=1))
-    assert found["interval"] == pytest.approx([0.6 - half, 0.6 + half])
-    assert (found["site"], found["verdict"]) == ("va", "reproduced: 60.00 %, published 60.00 %")
+    assert judgement["interval"] == pytest.approx([0.6 - half, 0.6 + half])
+    assert (judgement["site"], judgement["verdict"]) == ("va", "reproduced: 60.00 %, published 60.00 %")
     gain = at_two_sites({"published": 0.15, "arms": ["fedprox"], "against": ["fedavg"], "site": "va"})
     assert gain["ours"] == pytest.approx(0.15)
     unknown = at_two_sites({"published": 0.6, "arms": ["fedavg"], "site": "vaa"})
@@ -409,14 +411,14 @@ def test_a_claim_can_be_about_one_site() -> None:
 
 
 def test_a_claim_can_be_about_the_sd_over_seeds() -> None:
-    found = judged({"published": 0.05, "tolerance": 0.001, "arms": ["fedavg"], "statistic": "sd"})
-    assert found["ours"] == pytest.approx(np.std([0.75, 0.8, 0.85], ddof=1))
-    assert found["interval"] is None
-    assert found["verdict"] == "reproduced: 5.00 points, published 5.00 points"
+    judgement = judged({"published": 0.05, "tolerance": 0.001, "arms": ["fedavg"], "statistic": "sd"})
+    assert judgement["ours"] == pytest.approx(np.std([0.75, 0.8, 0.85], ddof=1))
+    assert judgement["interval"] is None
+    assert judgement["verdict"] == "reproduced: 5.00 points, published 5.00 points"
     two = judged({"published": 0.0, "arms": ["fedprox"], "against": ["fedavg"], "statistic": "sd"})
     assert two["ours"] == pytest.approx(np.std([0.8, 0.9, 0.85], ddof=1) - 0.05)
-    one = judged({"published": 0.05, "arms": ["fedavg"], "statistic": "sd"}, {"fedavg": [15]})
-    assert (one["ours"], one["outcome"]) == (None, "cannot be computed")
+    single_seed = judged({"published": 0.05, "arms": ["fedavg"], "statistic": "sd"}, {"fedavg": [15]})
+    assert (single_seed["ours"], single_seed["outcome"]) == (None, "cannot be computed")
 
 
 @pytest.mark.parametrize(
@@ -424,8 +426,8 @@ def test_a_claim_can_be_about_the_sd_over_seeds() -> None:
     [("spread", np.std([0.6, 0.8], ddof=1)), ("lowest", 0.6), ("highest", 0.8), ("range", 0.2)],
 )
 def test_a_claim_can_be_about_the_sites_of_an_arm(statistic: str, ours: float) -> None:
-    found = at_two_sites({"published": 0.1, "arms": ["fedavg"], "statistic": statistic})
-    assert found["ours"] == pytest.approx(ours)
+    judgement = at_two_sites({"published": 0.1, "arms": ["fedavg"], "statistic": statistic})
+    assert judgement["ours"] == pytest.approx(ours)
 
 
 def test_a_claim_can_compare_by_ratio_and_by_relative_change() -> None:
@@ -444,18 +446,18 @@ def test_rounds_and_weight_change_are_those_of_the_arms() -> None:
     rounds = judged({"metric": "rounds", "arms": ["fedavg"], "published": 22, "tolerance": 2})
     assert rounds["verdict"] == "not reproduced: 4.0 rounds, published 22.0 rounds (off by -18)"
     less = {"metric": "weight_change", "arms": ["fedprox"], "against": ["fedavg"], "compare": "change"}
-    found = judged({**less, "published": -0.35, "tolerance": 0.05})
-    assert found["ours"] == pytest.approx(-0.25)
-    assert found["verdict"] == "not reproduced: -25.0 %, published -35.0 % (off by +10.00 points)"
+    judgement = judged({**less, "published": -0.35, "tolerance": 0.05})
+    assert judgement["ours"] == pytest.approx(-0.25)
+    assert judgement["verdict"] == "not reproduced: -25.0 %, published -35.0 % (off by +10.00 points)"
     none = judged({"metric": "weight_change", "arms": ["local"], "published": 1})
     assert none["verdict"] == "cannot be computed"  # its sites have models of their own
 
 
 def test_seconds_count_only_where_an_arm_was_timed_by_itself() -> None:
     claim = {"metric": "seconds", "arms": ["fedprox"], "against": ["fedavg"], "compare": "ratio", "published": 1.071}
-    found = judged({**claim, "tolerance": 0.05, "formula": "ratio", "given": [[45, 42]]})
-    assert found["ours"] == pytest.approx(45 / 42)
-    assert found["verdict"] == "reproduced: 1.071, published 1.071"
+    judgement = judged({**claim, "tolerance": 0.05, "formula": "ratio", "given": [[45, 42]]})
+    assert judgement["ours"] == pytest.approx(45 / 42)
+    assert judgement["verdict"] == "reproduced: 1.071, published 1.071"
     shared = judged({**claim, "against": ["local"]})
     assert shared["ours"] is None
     assert shared["verdict"].startswith("cannot be computed: the time of one arm is not known")
@@ -464,8 +466,8 @@ def test_seconds_count_only_where_an_arm_was_timed_by_itself() -> None:
 
 def test_seconds_of_a_busy_machine_are_no_figure() -> None:
     claim = {"metric": "seconds", "arms": ["scaffold"], "published": 9.0, "tolerance": 1.0}
-    found = judged(claim, {"scaffold": [15, 16, 17]}, arms=[{"algorithm": "scaffold"}])
-    assert found["verdict"] == (
+    judgement = judged(claim, {"scaffold": [15, 16, 17]}, arms=[{"algorithm": "scaffold"}])
+    assert judgement["verdict"] == (
         "cannot be computed: the machine was busy with other work: half of the seeds took 30 % longer than the "
         "fastest, or more"
     )
@@ -489,8 +491,8 @@ def test_seconds_of_a_busy_machine_are_no_figure() -> None:
     ],
 )
 def test_a_claim_can_be_about_sites_and_pairs_of_them(claim: dict[str, Any], ours: float | None) -> None:
-    found = judged({"published": 1, **claim})
-    assert found["ours"] == (None if ours is None else pytest.approx(ours))
+    judgement = judged({"published": 1, **claim})
+    assert judgement["ours"] == (None if ours is None else pytest.approx(ours))
 
 
 def test_p_value_and_limits_are_those_of_two_independent_samples() -> None:
@@ -498,8 +500,8 @@ def test_p_value_and_limits_are_those_of_two_independent_samples() -> None:
     test = stats.ttest_ind(a, b)
     limits = test.confidence_interval(0.95)
     for metric, ours in (("p_value", test.pvalue), ("interval_low", limits.low), ("interval_high", limits.high)):
-        found = judged({"metric": metric, "published": 0.5, "arms": ["fedprox"], "against": ["local"]})
-        assert found["ours"] == pytest.approx(ours), metric
+        judgement = judged({"metric": metric, "published": 0.5, "arms": ["fedprox"], "against": ["local"]})
+        assert judgement["ours"] == pytest.approx(ours), metric
     low = judged({"metric": "interval_low", "published": 0.01, "arms": ["fedprox"], "against": ["local"]})
     assert low["verdict"] == "not reproduced: +8.67 points, published +1.00 points (off by +7.67 points)"
 
@@ -539,13 +541,13 @@ def test_each_list_can_have_a_formula_of_its_own_and_the_verdict_says_which() ->
         "formula": ["t", "t_from_interval"],
         "given": [[85.00, 1.1, 50, 83.33, 1.2, 50], [0.89, 2.45, 50, 50]],
     }
-    found = judged(claim)
-    assert found["recomputed"] == pytest.approx([7.254, 4.249], abs=5e-4)
-    assert found["formula"] == ["t", "t_from_interval"]
-    assert found["reason"] == (
+    judgement = judged(claim)
+    assert judgement["recomputed"] == pytest.approx([7.254, 4.249], abs=5e-4)
+    assert judgement["formula"] == ["t", "t_from_interval"]
+    assert judgement["reason"] == (
         "it prints 2.840, its own figures give 7.254 (from its means and SDs) or 4.249 (from its interval)"
     )
-    assert found["verdict"] == f"contradicted by its source: {found['reason']}; ours 4.899"
+    assert judgement["verdict"] == f"contradicted by its source: {judgement['reason']}; ours 4.899"
 
 
 def test_a_figure_that_rounding_of_the_others_explains_is_not_contradicted() -> None:
@@ -575,5 +577,5 @@ def test_claims_are_counted_by_outcome_and_put_together_by_group() -> None:
     ]
     assert list(count_outcomes(claims)) == list(OUTCOMES)
     assert [count for count in count_outcomes(claims).values() if count] == [1, 2]
-    assert {name: len(found) for name, found in by_group(claims).items()} == {"one": 2, "two": 1}
+    assert {name: len(members) for name, members in by_group(claims).items()} == {"one": 2, "two": 1}
     assert all(claim["verdict"].startswith(claim["outcome"]) for claim in claims)

@@ -40,8 +40,8 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
     lines = []
     for (arm, seed, site), part in table.groupby(["arm", "seed", "site"], sort=False):
         label, score = part[label_names()].to_numpy(), part[score_names()].to_numpy()
-        told = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
-        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **told})
+        summary = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
+        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **summary})
     return lines
 
 
@@ -51,24 +51,24 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
 def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     table, groups = predictions({"fedavg": 1.5, "local": 0.7}, seeds=(1, 2), rows=300)
     exact = Scores.of(table, groups)
-    told = gather_summaries(lines_of(table), exact.arms, exact.seeds, NAMES)
+    summaries = gather_summaries(lines_of(table), exact.arms, exact.seeds, NAMES)
     places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     area = METRICS.index("auc")
     for arm in exact.arms:
-        np.testing.assert_allclose(told.overall[arm][:, places], exact.overall[arm][:, places], rtol=0, atol=1e-12)
-        bound = told.auc_error_bound(arm)
+        np.testing.assert_allclose(summaries.overall[arm][:, places], exact.overall[arm][:, places], rtol=0, atol=1e-12)
+        bound = summaries.auc_error_bound(arm)
         assert bound is not None
         assert 0 < bound < 0.1
-        assert np.abs(told.overall[arm][:, area] - exact.overall[arm][:, area]).max() <= bound
-        for site, figures in told.by_site[arm].items():
+        assert np.abs(summaries.overall[arm][:, area] - exact.overall[arm][:, area]).max() <= bound
+        for site, figures in summaries.by_site[arm].items():
             np.testing.assert_allclose(figures, exact.by_site[arm][site], rtol=0, atol=1e-12)
 
 
 def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
-    told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
-    each = [told.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
-    assert told.auc_error_bound("a") == pytest.approx(np.mean(each))
+    summaries = gather_summaries(lines_of(table), ["a"], [1], NAMES)
+    each = [summaries.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
+    assert summaries.auc_error_bound("a") == pytest.approx(np.mean(each))
 
 
 def test_one_site_alone_gives_all_its_figures() -> None:
@@ -76,16 +76,16 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     table, groups = predictions({"a": 1.2}, rows=90)
     table = table.assign(site="north")
     exact = Scores.of(table, groups)
-    told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
-    np.testing.assert_allclose(told.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
-    assert told.auc_error_bound("a") == 0
+    summaries = gather_summaries(lines_of(table), ["a"], [1], NAMES)
+    np.testing.assert_allclose(summaries.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
+    assert summaries.auc_error_bound("a") == 0
 
 
 def test_a_finding_that_no_row_has_is_left_out() -> None:
     table, groups = predictions({"a": 1.0}, rows=80, unknown=0)
     table = table.assign(label_mass=0)
-    told = results_of(table)
-    arm = told["arms"]["fedavg"]
+    content = results_of(table)
+    arm = content["arms"]["fedavg"]
     assert arm["left_out"] == ["mass"]
     assert arm["findings"]["mass"]["positives"] == 0
     exact = Scores.of(table.assign(arm="fedavg"), groups).overall["fedavg"][0]
@@ -109,17 +109,17 @@ def test_findings_are_described_as_in_a_simulation() -> None:
     ours = results_of(table)["arms"]["fedavg"]["findings"]
     assert list(ours) == list(theirs)
     for name in NAMES:
-        one, other = ours[name], theirs[name]
-        assert set(one) == set(other)
+        description, other = ours[name], theirs[name]
+        assert set(description) == set(other)
         for key in ("rows", "positives", "confusion"):
-            assert one[key] == pytest.approx(other[key])
-        assert one["metrics"]["f1"]["mean"] == pytest.approx(other["metrics"]["f1"]["mean"], abs=1e-12)
-        assert one["threshold"] == {"mean": None, "chosen": False}
+            assert description[key] == pytest.approx(other[key])
+        assert description["metrics"]["f1"]["mean"] == pytest.approx(other["metrics"]["f1"]["mean"], abs=1e-12)
+        assert description["threshold"] == {"mean": None, "chosen": False}
         for site in ("north", "south"):
-            assert one["sites"][site]["positives"] == other["sites"][site]["positives"]
+            assert description["sites"][site]["positives"] == other["sites"][site]["positives"]
             mean = other["sites"][site]["metrics"]["auc"]["mean"]
-            assert one["sites"][site]["metrics"]["auc"]["mean"] == pytest.approx(mean, abs=1e-12)
-        height = np.interp(np.linspace(0, 1, 21), one["roc"]["fpr"], one["roc"]["tpr"])
+            assert description["sites"][site]["metrics"]["auc"]["mean"] == pytest.approx(mean, abs=1e-12)
+        height = np.interp(np.linspace(0, 1, 21), description["roc"]["fpr"], description["roc"]["tpr"])
         expected = np.interp(np.linspace(0, 1, 21), other["roc"]["fpr"], other["roc"]["tpr"])
         assert np.abs(height - expected).max() < 0.1  # from histograms of twenty cells
 
@@ -127,9 +127,9 @@ def test_findings_are_described_as_in_a_simulation() -> None:
 def test_a_model_that_diverged_has_no_figures_of_any_finding() -> None:
     table, _ = predictions({"fedavg": 1.0}, seeds=(1, 2), rows=80)
     table.loc[(table["seed"] == 2) & (table["site"] == "north"), "score_air"] = np.nan
-    found = results_of(table)
-    assert found["arms"]["fedavg"]["metrics"]["auc"]["seeds"] == 1
-    assert noticed(found, "diverged", arm="fedavg", seeds=[1, 2])
+    content = results_of(table)
+    assert content["arms"]["fedavg"]["metrics"]["auc"]["seeds"] == 1
+    assert noticed(content, "diverged", arm="fedavg", seeds=[1, 2])
 
 
 # Thresholds
@@ -142,13 +142,13 @@ def test_thresholds_are_those_of_the_sites_own_validation_rows() -> None:
     cuts = own_thresholds(validation, SMALLEST)
     assert cuts is not None
     assert cuts.tolist() == [best_threshold(label[:70, f], score[:70, f]) for f in range(3)]
-    told = site_summary(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
+    summary = site_summary(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
     for f, name in enumerate(NAMES):
         known = label[70:, f] >= 0
         wanted = finding_metrics(label[70:][known, f], score[70:][known, f], cuts[f])
-        assert told["findings"][name]["metrics"]["f1"] == pytest.approx(wanted["f1"], nan_ok=True)
-        assert told["findings"][name]["chosen"] is True
-    assert "threshold" not in json.dumps(told)
+        assert summary["findings"][name]["metrics"]["f1"] == pytest.approx(wanted["f1"], nan_ok=True)
+        assert summary["findings"][name]["chosen"] is True
+    assert "threshold" not in json.dumps(summary)
     assert own_thresholds(None, SMALLEST) is None
 
 
@@ -157,15 +157,15 @@ def test_no_threshold_is_chosen_by_few_patients() -> None:
     label = np.zeros((40, 1), dtype=np.int64)
     label[:4] = 1
     score = np.linspace(0.9, 0.1, 40).reshape(-1, 1)
-    found = own_thresholds(prediction(label, score), SMALLEST)
-    assert found is not None
-    assert np.isnan(found).all()
-    found = own_thresholds(prediction(label, score), 4)
-    assert found is not None
-    assert found[0] == score[3, 0]
-    told = site_summary(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
-    assert told["findings"]["air"]["chosen"] is False
-    assert told["findings"]["air"]["sums"]["right"] == int(((score[:, 0] >= 0.5) == (label[:, 0] == 1)).sum())
+    thresholds = own_thresholds(prediction(label, score), SMALLEST)
+    assert thresholds is not None
+    assert np.isnan(thresholds).all()
+    thresholds = own_thresholds(prediction(label, score), 4)
+    assert thresholds is not None
+    assert thresholds[0] == score[3, 0]
+    summary = site_summary(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
+    assert summary["findings"]["air"]["chosen"] is False
+    assert summary["findings"]["air"]["sums"]["right"] == int(((score[:, 0] >= 0.5) == (label[:, 0] == 1)).sum())
 
 
 # What must not be told
@@ -175,10 +175,10 @@ def test_the_curve_over_rounds_is_without_findings_of_few_rows() -> None:
     rng = np.random.default_rng(1)
     label = np.column_stack([np.arange(60) < 2, np.arange(60) < 58, rng.random(60) < 0.4]).astype(np.int64)
     score = rng.random((60, 3))
-    made = prediction(label, score)
-    assert curve_figures(made, SMALLEST)["rows"] == 60
-    assert curve_figures(made, SMALLEST)["auc"] == pytest.approx(auc(label[:, 2] == 1, score[:, 2]))
-    assert curve_figures(made, 1)["auc"] == pytest.approx(mean_auc(label, score))
+    site_prediction = prediction(label, score)
+    assert curve_figures(site_prediction, SMALLEST)["rows"] == 60
+    assert curve_figures(site_prediction, SMALLEST)["auc"] == pytest.approx(auc(label[:, 2] == 1, score[:, 2]))
+    assert curve_figures(site_prediction, 1)["auc"] == pytest.approx(mean_auc(label, score))
     assert curve_figures(prediction(label[:, :2], score[:, :2]), SMALLEST) == {}
 
 
@@ -189,13 +189,17 @@ def test_a_curve_is_made_of_what_the_summary_tells() -> None:
     label[:2, 0] = -1  # few are open, so that others are hidden with them
     label[3:, 1] = -1  # known of three rows: suppressed
     score = rng.random((80, 3))
-    made = prediction(label, score)
-    told = [one["metrics"] for one in site_summary(made, NAMES, {}, SMALLEST)["findings"].values() if "metrics" in one]
-    assert len(told) == 2
-    found = curve_figures(made, SMALLEST)
-    assert found.pop("rows") == 80
-    for name, value in found.items():
-        assert value == pytest.approx(np.mean([one[name] for one in told]), abs=1e-15)
+    site_prediction = prediction(label, score)
+    finding_figures = [
+        entry["metrics"]
+        for entry in site_summary(site_prediction, NAMES, {}, SMALLEST)["findings"].values()
+        if "metrics" in entry
+    ]
+    assert len(finding_figures) == 2
+    curve = curve_figures(site_prediction, SMALLEST)
+    assert curve.pop("rows") == 80
+    for name, value in curve.items():
+        assert value == pytest.approx(np.mean([entry[name] for entry in finding_figures]), abs=1e-15)
     nothing = np.where(np.arange(80)[:, None] < 3, label, -1)
     assert curve_figures(prediction(nothing, score), SMALLEST) == {}
     assert curve_figures(prediction(label[:4], score[:4]), SMALLEST) == {}
@@ -207,9 +211,9 @@ def test_of_a_finding_that_few_have_only_the_rows_are_told() -> None:
     """A model that calls nobody ill is right in all rows but those of the ill."""
     label = (np.arange(200) < 3).astype(np.int64).reshape(-1, 1)
     score = np.full((200, 1), 0.1)
-    told = site_summary(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
-    assert told.pop("metrics") == dict.fromkeys(METRICS)
-    assert told == {
+    finding_summary = site_summary(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
+    assert finding_summary.pop("metrics") == dict.fromkeys(METRICS)
+    assert finding_summary == {
         "rows": 200,
         "diverged": False,
         "small_classes": [1],
@@ -223,16 +227,18 @@ def test_findings_count_patients_and_not_their_images() -> None:
     label = (np.arange(90) < 30).astype(np.int64).reshape(-1, 1)
     score = np.random.default_rng(0).random((90, 1))
     four = np.where(np.arange(90) < 30, np.arange(90) % 4, np.arange(90))  # thirty images of four patients
-    made = replace(prediction(label, score), patients=four)
-    assert site_summary(made, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
-    found = own_thresholds(made, SMALLEST)
-    assert found is not None
-    assert np.isnan(found).all()
-    assert math.isnan(curve_figures(made, SMALLEST).get("auc", math.nan))
+    site_prediction = replace(prediction(label, score), patients=four)
+    assert site_summary(site_prediction, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
+    thresholds = own_thresholds(site_prediction, SMALLEST)
+    assert thresholds is not None
+    assert np.isnan(thresholds).all()
+    assert math.isnan(curve_figures(site_prediction, SMALLEST).get("auc", math.nan))
     opened = label.copy()
     opened[:30] = -1  # of four patients: one more is opened, with all of its images
-    told = site_summary(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)["findings"]["mass"]
-    assert told["rows"] == 59
+    finding_summary = site_summary(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)[
+        "findings"
+    ]["mass"]
+    assert finding_summary["rows"] == 59
 
 
 def test_few_open_labels_are_hidden_among_others() -> None:
@@ -240,11 +246,13 @@ def test_few_open_labels_are_hidden_among_others() -> None:
     label = np.tile([[1, 1], [0, 0]], (30, 1))
     label[7, 1] = label[20, 1] = -1
     first, second = (np.random.default_rng(draw).random((60, 2)) for draw in (1, 2))
-    told = site_summary(prediction(label, first), ["mass", "air"], {}, SMALLEST)
-    assert told["findings"]["mass"]["rows"] == 60
-    assert told["findings"]["air"]["rows"] == 55
+    summary = site_summary(prediction(label, first), ["mass", "air"], {}, SMALLEST)
+    assert summary["findings"]["mass"]["rows"] == 60
+    assert summary["findings"]["air"]["rows"] == 55
     again = site_summary(prediction(label, second), ["mass", "air"], {}, SMALLEST)["findings"]["air"]
-    positives = [sum(one["sums"]["confusion"][0][c] for c in ("tp", "fn")) for one in (told["findings"]["air"], again)]
+    positives = [
+        sum(finding["sums"]["confusion"][0][c] for c in ("tp", "fn")) for finding in (summary["findings"]["air"], again)
+    ]
     assert positives[0] == positives[1]
     enough = site_summary(prediction(label, first), ["mass", "air"], {}, 2)
     assert enough["findings"]["air"]["rows"] == 58
@@ -269,15 +277,15 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     label = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
     score = np.array([[row[2], 1 - row[2]] for row in rows], dtype=np.float32).reshape(-1, 2)
     sex = np.array([row[3] for row in rows], dtype=object)
-    told = site_summary(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
-    assert json.loads(json.dumps(told)) == told  # plain data
-    if told.get("suppressed"):
+    summary = site_summary(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
+    assert json.loads(json.dumps(summary)) == summary  # plain data
+    if summary.get("suppressed"):
         assert len(rows) < smallest
         return
     for name in ("mass", "air"):
-        whole = told["findings"][name]
+        whole = summary["findings"][name]
         assert not whole.get("suppressed") or (label[:, ("mass", "air").index(name)] >= 0).sum() < 2 * smallest
-        parts = [one["findings"][name] for one in told["groups"]["sex"].values()]
+        parts = [subgroup["findings"][name] for subgroup in summary["groups"]["sex"].values()]
         for cells in counted([whole, *parts]):
             assert min(cells) >= smallest
         if whole.get("suppressed"):
@@ -286,8 +294,8 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
         is_open = len(rows) - whole["rows"]
         assert is_open == 0 or is_open >= smallest
         shown = [
-            (one["rows"], part["rows"])
-            for one, part in zip(told["groups"]["sex"].values(), parts, strict=True)
+            (subgroup["rows"], part["rows"])
+            for subgroup, part in zip(summary["groups"]["sex"].values(), parts, strict=True)
             if "rows" in part
         ]
         for group, known in shown:  # rows of a group that leave it open
@@ -332,17 +340,17 @@ def test_one_notice_names_all_findings_of_a_site_by_the_number_of_seeds() -> Non
         {**line, "seed": 1, "findings": {"mass": small, "fluid": {"suppressed": True}, "air": {"small_classes": []}}},
         {**line, "seed": 2, "findings": {"mass": small, "fluid": {"small_classes": []}, "air": {"small_classes": []}}},
     ]
-    told = [(notice.site, notice.classes, notice.seeds) for notice in withheld(study, lines, NAMES)]
-    assert told == [("north", ("mass",), None), ("north", ("fluid",), (1, 2))]
+    notices = [(notice.site, notice.classes, notice.seeds) for notice in withheld(study, lines, NAMES)]
+    assert notices == [("north", ("mass",), None), ("north", ("fluid",), (1, 2))]
 
 
 def test_a_sites_own_figures_are_means_over_what_it_tells() -> None:
     table, _ = predictions({"a": 1.0}, rows=60)
     label, score = table[label_names()].to_numpy(), table[score_names()].to_numpy()
     line = site_summary(prediction(label, score), NAMES, {}, 1)
-    found = own_metrics(line)
-    assert found is not None
-    assert found == pytest.approx(metrics(label, score), abs=1e-12)
+    own_figures = own_metrics(line)
+    assert own_figures is not None
+    assert own_figures == pytest.approx(metrics(label, score), abs=1e-12)
     assert own_metrics({"metrics": {"auc": 0.7}}) == {"auc": 0.7}
     assert own_metrics({"rows": 9, "diverged": True}) is None
     assert own_metrics({"findings": {"a": {"suppressed": True}}}) is None
@@ -389,10 +397,10 @@ def test_a_mean_pr_auc_is_of_the_same_findings_as_the_mean_auc() -> None:
     would be that of two."""
     table, _ = predictions({"a": 1.2}, rows=200)
     table.loc[table["site"] == "south", ["label_fluid", "label_air"]] = -1
-    told = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
+    summaries = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
     area, precision = METRICS.index("auc"), METRICS.index("pr_auc")
-    assert not np.isnan(told.overall["a"][0, area])
-    assert np.isnan(told.overall["a"][0, precision])
+    assert not np.isnan(summaries.overall["a"][0, area])
+    assert np.isnan(summaries.overall["a"][0, precision])
     table.loc[table["site"] == "south", "label_mass"] = -1
     alone = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
     assert not np.isnan(alone.overall["a"][0, precision])
@@ -406,11 +414,11 @@ def test_counts_are_means_over_the_seeds_that_tell_them() -> None:
         table.loc[mine, "label_mass"] = (np.arange(len(mine)) < wanted).astype(np.int64)
         others = table.index[(table["site"] == "south") & (table["seed"] == seed)]
         table.loc[others, "label_mass"] = (np.arange(len(others)) < 20).astype(np.int64)
-    found = results_of(table, SMALLEST)["arms"]["fedavg"]["findings"]["mass"]
-    assert found["sites"]["north"]["positives"] == 10.5
-    assert found["positives"] == pytest.approx((32 + 20 + 29) / 3)
+    finding_summary = results_of(table, SMALLEST)["arms"]["fedavg"]["findings"]["mass"]
+    assert finding_summary["sites"]["north"]["positives"] == 10.5
+    assert finding_summary["positives"] == pytest.approx((32 + 20 + 29) / 3)
     sites = table.groupby(["seed", "site"]).size()
-    assert found["rows"] == pytest.approx((sites.sum() - sites[2, "north"]) / 3)
+    assert finding_summary["rows"] == pytest.approx((sites.sum() - sites[2, "north"]) / 3)
 
 
 def test_an_arm_that_diverged_leaves_no_finding_out() -> None:

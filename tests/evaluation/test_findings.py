@@ -32,9 +32,9 @@ FIXED = Resampling(0.0)
 
 
 def chosen_on(validation: pd.DataFrame) -> pd.DataFrame:
-    found = choose_thresholds(validation)
-    assert found is not None
-    return found
+    thresholds = choose_thresholds(validation)
+    assert thresholds is not None
+    return thresholds
 
 
 def arrays(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -48,10 +48,10 @@ def arrays(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def test_every_figure_is_scikit_learns_over_known_rows(draw: int) -> None:
     label, score = arrays(predictions({"a": 1.0}, draw=draw)[0])
     cuts = np.array([0.3, 0.5, 0.62])
-    found = metrics(label, score, cuts)
-    assert set(found) == set(METRICS)
-    assert found == pytest.approx(macro_by_scikit_learn(label, score, cuts.tolist()), abs=1e-7, nan_ok=True)
-    assert found["auc"] == pytest.approx(mean_auc(label, score), abs=1e-12)
+    figures = metrics(label, score, cuts)
+    assert set(figures) == set(METRICS)
+    assert figures == pytest.approx(macro_by_scikit_learn(label, score, cuts.tolist()), abs=1e-7, nan_ok=True)
+    assert figures["auc"] == pytest.approx(mean_auc(label, score), abs=1e-12)
     each = grouped_finding_metrics(np.zeros(len(label), dtype=int), 1, label, score, np.broadcast_to(cuts, score.shape))
     for f in range(len(NAMES)):
         ours = dict(zip(METRICS, each[f, 0], strict=True))
@@ -61,13 +61,13 @@ def test_every_figure_is_scikit_learns_over_known_rows(draw: int) -> None:
 def test_a_finding_without_a_positive_row_is_left_out_of_figures_that_need_one_and_only_of_those() -> None:
     label, score = arrays(predictions({"a": 1.0})[0])
     label[label[:, 1] == 1, 1] = 0
-    found, rest = metrics(label, score), metrics(label[:, [0, 2]], score[:, [0, 2]])
+    figures, rest = metrics(label, score), metrics(label[:, [0, 2]], score[:, [0, 2]])
     for name in ("auc", "pr_auc", "f1", "sensitivity", "ppv"):
-        assert found[name] == pytest.approx(rest[name], abs=1e-12)
+        assert figures[name] == pytest.approx(rest[name], abs=1e-12)
     known = label[:, 1] >= 0
     quiet = (score[known, 1] < 0.5).mean()  # of a finding that nobody has, calling nobody is right
-    assert found["accuracy"] == pytest.approx((2 * rest["accuracy"] + quiet) / 3, abs=1e-12)
-    assert found["specificity"] == pytest.approx((2 * rest["specificity"] + quiet) / 3, abs=1e-12)
+    assert figures["accuracy"] == pytest.approx((2 * rest["accuracy"] + quiet) / 3, abs=1e-12)
+    assert figures["specificity"] == pytest.approx((2 * rest["specificity"] + quiet) / 3, abs=1e-12)
 
 
 def test_a_finding_that_is_known_of_no_row_is_left_out_of_every_figure() -> None:
@@ -108,20 +108,20 @@ def test_each_group_has_the_figures_that_it_has_by_itself(rows: Any, dtype: type
     if whole:
         score = np.nan_to_num(score, nan=0.3)
     cuts = np.array([[0.2, 0.7], [0.5, 0.5], [0.7, 0.4999999], [0.3, 1.0]])
-    found = grouped_metrics(group, 4, label, score, cuts[group])
+    group_figures = grouped_metrics(group, 4, label, score, cuts[group])
     for number in range(4):
         own = group == number
         expected = metrics(label[own], score[own], cuts[number])
-        np.testing.assert_allclose(found[number], [expected[name] for name in METRICS], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(group_figures[number], [expected[name] for name in METRICS], rtol=0, atol=1e-12)
 
 
 def test_a_large_group_too_where_a_group_by_itself_is_ranked() -> None:
     label, score = arrays(predictions({"a": 1.0}, rows=3000, digits=3)[0])
     group = np.arange(3000) % 2
-    found = grouped_metrics(group, 2, label, score)
+    group_figures = grouped_metrics(group, 2, label, score)
     for number in range(2):
         expected = metrics(label[group == number], score[group == number])
-        np.testing.assert_allclose(found[number], [expected[name] for name in METRICS], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(group_figures[number], [expected[name] for name in METRICS], rtol=0, atol=1e-12)
 
 
 # ---- thresholds
@@ -137,14 +137,14 @@ def f1_at(label: np.ndarray, score: np.ndarray, threshold: float) -> float:
 @given(st.lists(st.tuples(st.sampled_from([-1, 0, 0, 1]), st.integers(0, 12)), min_size=1, max_size=40))
 def test_the_threshold_has_the_best_f1_of_all_that_there_are(rows: list[tuple[int, int]]) -> None:
     label, score = np.array([row[0] for row in rows]), np.array([row[1] for row in rows]) / 16
-    found = best_threshold(label, score)
+    best_cut = best_threshold(label, score)
     if not (label == 1).any():
-        assert np.isnan(found)
+        assert np.isnan(best_cut)
         return
     candidates = np.concatenate([score, np.linspace(0, 1, 65)])  # between any two scores as well
     best = max(f1_at(label, score, threshold) for threshold in candidates)
-    assert f1_at(label, score, found) == pytest.approx(best, abs=1e-12)
-    higher = score[(label >= 0) & (score > found)]  # of several that are best, the highest
+    assert f1_at(label, score, best_cut) == pytest.approx(best, abs=1e-12)
+    higher = score[(label >= 0) & (score > best_cut)]  # of several that are best, the highest
     assert all(f1_at(label, score, threshold) < best - 1e-12 for threshold in higher)
 
 
@@ -171,12 +171,12 @@ def test_a_score_equal_to_the_threshold_is_called_in_single_precision_too() -> N
 def test_thresholds_are_those_of_each_arm_and_seed() -> None:
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds=(1, 2), draw=3)
     chosen = chosen_on(validation.sample(frac=1, random_state=0))
-    found = chosen.to_dict("index")
-    assert set(found) == {("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)}
+    thresholds = chosen.to_dict("index")
+    assert set(thresholds) == {("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)}
     for key, part in validation.groupby(["arm", "seed"]):
         for name in NAMES:
             expected = best_threshold(part[f"label_{name}"].to_numpy(), part[f"score_{name}"].to_numpy())
-            assert found[key][f"label_{name}"] == expected
+            assert thresholds[key][f"label_{name}"] == expected
 
 
 def made(**changes: Any) -> dict[str, Any]:
@@ -256,25 +256,25 @@ def test_a_patient_whom_any_site_tests_chooses_no_threshold() -> None:
     assert untested(both, test, groups)["row"].min() == 1000
     assert len(untested(both, test, groups)) == len(validation)
     one_tested = test[(test["row"] == 0) & (test["seed"] == 1) & (test["arm"] == "fedavg")]
-    kept = untested(validation, one_tested, groups)
-    gone = validation.drop(kept.index)
+    remaining_rows = untested(validation, one_tested, groups)
+    gone = validation.drop(remaining_rows.index)
     assert set(zip(gone["arm"], gone["seed"], gone["row"], strict=True)) == {("fedavg", 1, 0), ("fedavg", 1, 1)}
-    kept = untested(validation, one_tested, groups.iloc[:0])  # where no patients are known, a row is one
-    assert validation.drop(kept.index)["row"].tolist() == [0]
+    remaining_rows = untested(validation, one_tested, groups.iloc[:0])  # where no patients are known, a row is one
+    assert validation.drop(remaining_rows.index)["row"].tolist() == [0]
     assert thresholds_of(made(apart=0)) == thresholds_of(
         made(without=True)
     )  # all are tested: none is left to choose on
 
 
 def test_without_validation_rows_a_finding_is_called_at_one_half() -> None:
-    found = thresholds_of(made(without=True))
-    assert found["fedavg"] == {name: {"mean": 0.5, "chosen": False} for name in NAMES}
+    thresholds = thresholds_of(made(without=True))
+    assert thresholds["fedavg"] == {name: {"mean": 0.5, "chosen": False} for name in NAMES}
 
 
 def test_a_finding_that_no_validation_row_has_is_called_at_one_half() -> None:
-    found = thresholds_of(made(validation=lambda table: table.assign(label_air=0)))
-    assert found["local"]["air"] == {"mean": 0.5, "chosen": False}
-    assert found["local"]["mass"]["chosen"]
+    thresholds = thresholds_of(made(validation=lambda table: table.assign(label_air=0)))
+    assert thresholds["local"]["air"] == {"mean": 0.5, "chosen": False}
+    assert thresholds["local"]["mass"]["chosen"]
 
 
 def test_a_finding_that_no_test_row_has_is_named() -> None:
@@ -348,7 +348,7 @@ def test_a_seed_that_has_diverged_counts_nowhere_and_the_others_do() -> None:
         return table.assign(**{name: table[name].where(table["seed"] != 2) for name in score_names()})
 
     content, rest = made(seeds=(1, 2, 3), test=lost), made(seeds=(1, 2, 3), test=lambda t: t[t["seed"] != 2])
-    ours, others = (one["arms"]["fedavg"] for one in (content, rest))
+    ours, others = (outcome["arms"]["fedavg"] for outcome in (content, rest))
     for name in METRICS:
         assert ours["metrics"][name]["mean"] == pytest.approx(others["metrics"][name]["mean"], abs=1e-12)
         assert ours["metrics"][name]["seeds"] == 2

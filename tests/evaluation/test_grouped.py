@@ -23,9 +23,9 @@ def one_by_one(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarr
 
 
 def assert_same(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> None:
-    found = grouped_metrics(group, count, label, score)
-    assert found.shape == (count, len(METRICS))
-    np.testing.assert_allclose(found, one_by_one(group, count, label, score), rtol=0, atol=1e-12)
+    group_figures = grouped_metrics(group, count, label, score)
+    assert group_figures.shape == (count, len(METRICS))
+    np.testing.assert_allclose(group_figures, one_by_one(group, count, label, score), rtol=0, atol=1e-12)
 
 
 # few different scores, so that ties are common; few rows, so that groups are empty or have one class
@@ -50,8 +50,8 @@ def test_a_score_that_is_no_number_takes_away_its_groups_figures_and_no_others(r
     rows = [*rows, *((number, 1, NAN) for number in sorted(lost)), *((number, 0, 0.3) for number in range(GROUPS))]
     group, label = (np.array([row[part] for row in rows], dtype=np.int64) for part in (0, 1))
     score = np.array([row[2] for row in rows], dtype=np.float64)
-    found = grouped_metrics(group, GROUPS, label, score)
-    assert set(np.flatnonzero(np.isnan(found).all(axis=1)).tolist()) == lost
+    group_figures = grouped_metrics(group, GROUPS, label, score)
+    assert set(np.flatnonzero(np.isnan(group_figures).all(axis=1)).tolist()) == lost
     assert_same(group, GROUPS, label, score)
 
 
@@ -100,9 +100,9 @@ def by_scikit_learn(part: pd.DataFrame) -> list[float]:
 @pytest.fixture(scope="module")
 def predictions() -> pd.DataFrame:
     """Two arms, seeds out of order, rows in no order at all; the second arm was not tested in the north."""
-    made = by_skill({"fedavg": 2.0, "local": 1.0}, seeds=(12, 3, 7), patients=200, tested=90)
-    made = made[(made["arm"] == "fedavg") | (made["site"] == "south")]
-    return made.sample(frac=1, random_state=0, ignore_index=True)
+    table = by_skill({"fedavg": 2.0, "local": 1.0}, seeds=(12, 3, 7), patients=200, tested=90)
+    table = table[(table["arm"] == "fedavg") | (table["site"] == "south")]
+    return table.sample(frac=1, random_state=0, ignore_index=True)
 
 
 def test_overall_figures_are_those_of_each_arm_and_seed(predictions: pd.DataFrame) -> None:
@@ -156,7 +156,7 @@ def test_several_classes_have_a_score_for_each() -> None:
     label, score = np.arange(30) % 3, rng.dirichlet(np.ones(3), 30)
     columns = {f"score_{name}": score[:, number] for number, name in enumerate(("low", "mid", "high"))}
     frame = pd.DataFrame({"arm": "a", "seed": 1, "site": "north", "row": np.arange(30), "label": label, **columns})
-    found = dict(zip(METRICS, Scores.of(frame).overall["a"][0], strict=True))
-    assert found["accuracy"] == pytest.approx(sk.accuracy_score(label, score.argmax(axis=1)))
-    assert found["auc"] == pytest.approx(sk.roc_auc_score(label, score, multi_class="ovr"))
-    assert found["loss"] == pytest.approx(sk.log_loss(label, score))
+    figures = dict(zip(METRICS, Scores.of(frame).overall["a"][0], strict=True))
+    assert figures["accuracy"] == pytest.approx(sk.accuracy_score(label, score.argmax(axis=1)))
+    assert figures["auc"] == pytest.approx(sk.roc_auc_score(label, score, multi_class="ovr"))
+    assert figures["loss"] == pytest.approx(sk.log_loss(label, score))

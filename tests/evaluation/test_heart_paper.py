@@ -107,15 +107,15 @@ def claims() -> tuple[Claim, ...]:
 
 
 def test_every_figure_of_the_paper_is_a_claim_about_its_own_protocol(claims: tuple[Claim, ...]) -> None:
-    found: dict[Key, float | None] = {}
+    claimed_figures: dict[Key, float | None] = {}
     for claim in claims:
         assert all(arm.endswith("@fixed") for arm in (*claim.arms, *claim.against)), claim.text
         arms, against = ("".join(arm.removesuffix("@fixed") for arm in names) for names in (claim.arms, claim.against))
         place = claim.metric, claim.statistic, claim.site, arms, against
-        assert place not in found, f"twice: {claim.text}"
+        assert place not in claimed_figures, f"twice: {claim.text}"
         scale = 100 if claim.metric in PER_CENT else 1
-        found[place] = None if claim.published is None else scale * claim.published
-    assert found == {place: pytest.approx(value) for place, value in PRINTED.items()}
+        claimed_figures[place] = None if claim.published is None else scale * claim.published
+    assert claimed_figures == {place: pytest.approx(value) for place, value in PRINTED.items()}
 
 
 def test_what_is_given_twice_or_follows_from_others_is_looked_at(claims: tuple[Claim, ...]) -> None:

@@ -23,15 +23,15 @@ CHECKED = 40  # resamples that are repeated row by row
 
 def two_classes(rows: int = 60, draw: int = 0, **skill: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Two rows a patient, scores with ties."""
-    made = by_skill(skill or {"a": 1.0}, seeds=(1,), patients=rows, tested=rows, rng_seed=draw)
-    made["score"] = made["score"].round(1)
-    return made, pd.DataFrame({"row": np.arange(rows), "patient": np.arange(rows) // 2})
+    table = by_skill(skill or {"a": 1.0}, seeds=(1,), patients=rows, tested=rows, rng_seed=draw)
+    table["score"] = table["score"].round(1)
+    return table, pd.DataFrame({"row": np.arange(rows), "patient": np.arange(rows) // 2})
 
 
 def one_ill(rows: int = 20) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Two rows of one patient are positive: a third of the resamples are without a positive row."""
-    made, groups = two_classes(rows, draw=3)
-    return made.assign(label=(np.arange(rows) < 2).astype(np.int64)), groups
+    table, groups = two_classes(rows, draw=3)
+    return table.assign(label=(np.arange(rows) < 2).astype(np.int64)), groups
 
 
 def several_classes(rows: int = 40) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -41,16 +41,16 @@ def several_classes(rows: int = 40) -> tuple[pd.DataFrame, pd.DataFrame]:
     score = np.round(rng.dirichlet(np.ones(4), rows), 1)
     columns = {f"score_{name}": score[:, number] for number, name in enumerate("abcd")}
     site = np.where(np.arange(rows) < rows // 2, "north", "south")
-    made = pd.DataFrame({"arm": "a", "seed": 1, "site": site, "row": np.arange(rows), "label": label, **columns})
-    return made, pd.DataFrame({"row": np.arange(rows), "patient": np.arange(rows) // 2})
+    table = pd.DataFrame({"arm": "a", "seed": 1, "site": site, "row": np.arange(rows), "label": label, **columns})
+    return table, pd.DataFrame({"row": np.arange(rows), "patient": np.arange(rows) // 2})
 
 
 def findings(rows: int = 60) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Few know of air, and few have it: some resamples are without it."""
-    made, groups = predictions({"a": 1.0}, rows=rows, digits=1, unknown=0.3)
-    made.loc[6:, "label_air"] = -1
-    made.loc[:5, "label_air"] = [1, 1, 0, 0, 0, -1]
-    return made, groups
+    table, groups = predictions({"a": 1.0}, rows=rows, digits=1, unknown=0.3)
+    table.loc[6:, "label_air"] = -1
+    table.loc[:5, "label_air"] = [1, 1, 0, 0, 0, -1]
+    return table, groups
 
 
 KINDS = {"two classes": two_classes, "one ill": one_ill, "several classes": several_classes, "findings": findings}
@@ -71,15 +71,15 @@ def scores_of(kind: str) -> Scores:
 def test_a_resamples_figures_are_those_of_rows_that_stand_there_as_often_as_drawn(kind: str, site: str | None) -> None:
     scores = scores_of(kind)
     drawn = Resamples(scores)
-    found = drawn.of("a", site)
-    assert found.shape == (drawn.count, len(METRICS))
+    resampled_figures = drawn.of("a", site)
+    assert resampled_figures.shape == (drawn.count, len(METRICS))
     places = np.flatnonzero(scores.site == scores.sites.index(site)) if site else np.arange(len(scores.row))
     number = np.unique(scores.patient, return_inverse=True)[1]
     for resample in range(CHECKED):
         repeated = np.repeat(places, drawn.times[resample, number[places]].astype(int))
         threshold = scores.thresholds[0] if kind == "findings" else 0.5
         expected = metrics(scores.label[repeated], scores.score[repeated], threshold)
-        ours = dict(zip(METRICS, found[resample].tolist(), strict=True))
+        ours = dict(zip(METRICS, resampled_figures[resample].tolist(), strict=True))
         assert ours == pytest.approx(expected, abs=2e-6, nan_ok=True)  # weights are single-precision numbers
 
 
@@ -89,11 +89,11 @@ def test_the_figures_of_one_finding_are_drawn_too() -> None:
     number = np.unique(scores.patient, return_inverse=True)[1]
     without = 0
     for f, name in enumerate(NAMES):
-        found = drawn.of_finding("a", name)
+        resampled_figures = drawn.of_finding("a", name)
         for resample in range(CHECKED):
             repeated = np.repeat(np.arange(len(number)), drawn.times[resample, number].astype(int))
             repeated = repeated[scores.label[repeated, f] >= 0]
-            ours = dict(zip(METRICS, found[resample].tolist(), strict=True))
+            ours = dict(zip(METRICS, resampled_figures[resample].tolist(), strict=True))
             if not len(repeated):
                 assert all(np.isnan(value) for value in ours.values())
                 without += 1
@@ -154,7 +154,7 @@ def test_intervals_are_percentiles_of_the_resamples() -> None:
             there = content["arms"][arm]["sites"]["north"][name]["interval"]
             line = drawn.of(arm, "north")[:, place]
             assert there == pytest.approx(np.quantile(line[np.isfinite(line)], [0.025, 0.975]).tolist())
-    (test,) = (one for one in content["tests"] if one["metric"] == "auc")
+    (test,) = (entry for entry in content["tests"] if entry["metric"] == "auc")
     assert test["within_sites"]  # each site's own model: scores of two sites are not of one scale
     place = METRICS.index("auc")
     both = [
@@ -211,7 +211,7 @@ def test_a_difference_of_two_good_arms_is_surer_than_each_of_them() -> None:
     def width(interval: list[float]) -> float:
         return interval[1] - interval[0]
 
-    (test,) = (one for one in content["tests"] if one["metric"] == "auc")
+    (test,) = (entry for entry in content["tests"] if entry["metric"] == "auc")
     assert width(test["interval"]) < 0.5 * width(content["arms"]["fedavg"]["metrics"]["auc"]["interval"])
 
 
@@ -248,8 +248,8 @@ def test_a_site_whose_patients_are_often_not_drawn_has_no_interval(kind: str) ->
     """Of two patients, about one resample in seven draws neither: (1 - 2/n)^n is near e^-2."""
     table, groups = KINDS[kind]()
     table = table.assign(arm="fedavg", site=np.where(np.arange(len(table)) < 4, "tiny", "south"))
-    made = a_study(("fedavg",)) if kind == "findings" else study_of(("fedavg",))
-    content = results(made, table, groups, records_of(table))
+    parsed_study = a_study(("fedavg",)) if kind == "findings" else study_of(("fedavg",))
+    content = results(parsed_study, table, groups, records_of(table))
     tiny, south = (content["arms"]["fedavg"]["sites"][site]["accuracy"] for site in ("tiny", "south"))
     assert tiny["mean"] is not None
     assert tiny["interval"] is None
@@ -272,7 +272,7 @@ def test_the_bootstrap_of_accuracy_is_about_the_same_figure_as_its_difference() 
     for unknown in (0.0, 0.3):
         table, groups = predictions({"fedavg": 2.0, "local": 0.5}, unknown=unknown)
         content = results(a_study(), table, groups, records_of(table))
-        (test,) = (one for one in content["tests"] if one["metric"] == "accuracy")
+        (test,) = (entry for entry in content["tests"] if entry["metric"] == "accuracy")
         if unknown:
             assert test["bootstrap"] is None
         else:

@@ -138,9 +138,9 @@ class Made:
 
     @property
     def selection(self) -> pd.DataFrame:
-        found = self.folder.other_predictions("selection")
-        assert found is not None
-        return found
+        predictions = self.folder.other_predictions("selection")
+        assert predictions is not None
+        return predictions
 
     @property
     def seeds(self) -> list[int]:
@@ -193,14 +193,14 @@ def raw_study(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     """Each run is made once, when a test first asks for it."""
-    made: dict[str, Made] = {}
+    finished_runs: dict[str, Made] = {}
 
     def get(name: str) -> Made:
-        if name not in made:
+        if name not in finished_runs:
             run = wardround.run_study(raw_study(name), tmp_path_factory.mktemp("runs"))
             plan = wardround.load_plan(*wardround.load_study(raw_study(name)))
-            made[name] = Made(RunFolder(run.folder), run.results, plan)
-        return made[name]
+            finished_runs[name] = Made(RunFolder(run.folder), run.results, plan)
+        return finished_runs[name]
 
     return get
 
@@ -211,16 +211,16 @@ def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
 ) -> None:
     from sklearn.metrics import accuracy_score
 
-    made = runs(name)
-    assert made.results["selection"]
-    for choice in made.results["selection"]:
-        found = made.selection
-        values = [arm.name for arm in made.swept() if arm.variant == choice["variant"]]
-        for seed in made.seeds:
+    run = runs(name)
+    assert run.results["selection"]
+    for choice in run.results["selection"]:
+        selection = run.selection
+        values = [arm.name for arm in run.swept() if arm.variant == choice["variant"]]
+        for seed in run.seeds:
             accuracy = {}
             for value in values:
                 scored_as = value if choice["on"] == "validation" else f"{value}?without={choice['site']}"
-                mine = found[(found["arm"] == scored_as) & (found["seed"] == seed)]
+                mine = selection[(selection["arm"] == scored_as) & (selection["seed"] == seed)]
                 accuracy[value] = accuracy_score(mine["label"], mine["score"] >= 0.5)
             assert choice["chosen"][str(seed)] == max(values, key=accuracy.__getitem__)  # max takes the first of equals
 
@@ -231,12 +231,12 @@ def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_cho
 ) -> None:
     from sklearn.metrics import accuracy_score
 
-    made = runs(name)
-    composed, records = compose(made.predictions, made.results["selection"]), made.folder.records()
+    run = runs(name)
+    composed, records = compose(run.predictions, run.results["selection"]), run.folder.records()
     different = set()
-    for choice in made.results["selection"]:
+    for choice in run.results["selection"]:
         accuracies, bytes_sent = [], []
-        for seed in made.seeds:
+        for seed in run.seeds:
             value = choice["chosen"][str(seed)]
             different.add(value)
             mine, theirs = (
@@ -247,7 +247,7 @@ def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_cho
             accuracies.append(accuracy_score(theirs["label"], theirs["score"] >= 0.5))
             of_value = records[(records["arm"] == value) & (records["seed"] == seed)]
             bytes_sent.append(of_value["bytes_up"].sum() + of_value["bytes_down"].sum())
-        figures = made.results["arms"][choice["arm"]]
+        figures = run.results["arms"][choice["arm"]]
         assert figures["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
         assert figures["metrics"]["accuracy"]["sd"] == pytest.approx(np.std(accuracies, ddof=1))
         assert figures["algorithm"] == {"name": "fedprox"}  # no value of mu: it differs from seed to seed
@@ -265,35 +265,37 @@ WITH_LEAK = pytest.param("validation rows of overlapping ages")
 def test_no_value_is_chosen_on_a_row_that_any_site_tests_with_the_same_seed(
     runs: Callable[[str], Made], name: str
 ) -> None:
-    made = runs(name)
-    predictions, selection = made.predictions, made.selection
-    variant = {arm.name: arm.variant for arm in made.plan.study.trained_arms}
+    run = runs(name)
+    predictions, selection = run.predictions, run.selection
+    variant = {arm.name: arm.variant for arm in run.plan.study.trained_arms}
     for (arm, seed), part in selection.groupby(["arm", "seed"]):
         alike = [other for other in predictions["arm"].unique() if variant[other] == variant[str(arm)]]
         tested = predictions[predictions["arm"].isin(alike) & (predictions["seed"] == seed)]["row"]
         assert len(part)
         assert not set(part["row"]) & set(tested)
-        cohort = made.plan.cohort_of(made.plan.study.arm(str(arm)))
+        cohort = run.plan.cohort_of(run.plan.study.arm(str(arm)))
         patient = dict(zip(cohort.row_numbers.tolist(), cohort.patient.tolist(), strict=True))
         assert not {patient[row] for row in part["row"]} & {patient[row] for row in tested}
 
 
 def test_rows_that_overlapping_sites_train_on_or_test_are_taken_out_and_no_others(runs: Callable[[str], Made]) -> None:
     """A patient at two sites may be a test row of one and a training row of the other."""
-    made = runs("a window of overlapping ages left out")
-    arm, removed = made.plan.study.arm(FIRST), 0
-    numbers = made.plan.cohort_of(arm).row_numbers
-    for seed in made.seeds:
-        splits = made.plan.splits(arm, seed)
+    run = runs("a window of overlapping ages left out")
+    arm, removed = run.plan.study.arm(FIRST), 0
+    numbers = run.plan.cohort_of(arm).row_numbers
+    for seed in run.seeds:
+        splits = run.plan.splits(arm, seed)
         held_out = next(split for split in splits if split.site == "site-01")
         candidates = np.sort(np.concatenate([held_out.train, held_out.validation]))
         others = [np.concatenate([s.train, s.validation]) for s in splits if s.site != "site-01"]
         known = np.concatenate([split.test for split in splits] + others)
-        kept = candidates[~np.isin(candidates, known)]
-        removed += len(candidates) - len(kept)
-        found = made.selection[(made.selection["arm"] == f"{FIRST}?without=site-01") & (made.selection["seed"] == seed)]
-        assert found["row"].tolist() == numbers[kept].tolist()  # all others are used
-        assert set(found["site"]) == {"site-01"}
+        usable_rows = candidates[~np.isin(candidates, known)]
+        removed += len(candidates) - len(usable_rows)
+        selection_rows = run.selection[
+            (run.selection["arm"] == f"{FIRST}?without=site-01") & (run.selection["seed"] == seed)
+        ]
+        assert selection_rows["row"].tolist() == numbers[usable_rows].tolist()  # all others are used
+        assert set(selection_rows["site"]) == {"site-01"}
     assert removed > 0
 
 
@@ -331,24 +333,24 @@ def test_an_arm_that_chooses_trains_exactly_as_the_other_hospitals_alone_would()
 
 @pytest.mark.parametrize("name", RUNS)
 def test_arms_that_only_choose_leave_no_trace_among_the_compared(runs: Callable[[str], Made], name: str) -> None:
-    made = runs(name)
-    compared = [arm.name for arm in made.plan.study.arms]
-    selected = [choice["arm"] for choice in made.results["selection"]]
-    assert set(made.results["arms"]) == {*compared, *selected}
-    assert set(made.predictions["arm"]) == set(compared)
-    assert {path.name for path in (made.folder.path / "models").iterdir()} == set(compared)
-    assert {test["arm"] for test in made.results["tests"]} == {
-        arm for arm in made.results["arms"] if arm.split("@")[0] != "fedavg"
+    run = runs(name)
+    compared = [arm.name for arm in run.plan.study.arms]
+    selected = [choice["arm"] for choice in run.results["selection"]]
+    assert set(run.results["arms"]) == {*compared, *selected}
+    assert set(run.predictions["arm"]) == set(compared)
+    assert {path.name for path in (run.folder.path / "models").iterdir()} == set(compared)
+    assert {test["arm"] for test in run.results["tests"]} == {
+        arm for arm in run.results["arms"] if arm.split("@")[0] != "fedavg"
     }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_other_labels_of_test_rows_would_have_led_to_the_same_choice(runs: Callable[[str], Made], name: str) -> None:
-    made = runs(name)
-    turned = made.predictions.assign(label=1 - made.predictions["label"])
-    again = results(made.plan.study, turned, made.folder.groups(), made.folder.records(), selection=made.selection)
-    assert again["selection"] == made.results["selection"]
-    assert again["arms"][FIRST]["metrics"]["accuracy"] != made.results["arms"][FIRST]["metrics"]["accuracy"]
+    run = runs(name)
+    turned = run.predictions.assign(label=1 - run.predictions["label"])
+    again = results(run.plan.study, turned, run.folder.groups(), run.folder.records(), selection=run.selection)
+    assert again["selection"] == run.results["selection"]
+    assert again["arms"][FIRST]["metrics"]["accuracy"] != run.results["arms"][FIRST]["metrics"]["accuracy"]
 
 
 def as_source(records: Records) -> Callable[[], Source]:
@@ -367,7 +369,11 @@ def with_other_values(records: Records, rows: np.ndarray) -> Records:
     return replace(records, features=changed)
 
 
-@pytest.mark.parametrize("selection", [AT_CLEVELAND, {"on": "validation"}], ids=["site", "validation"])
+@pytest.mark.parametrize(
+    "selection",
+    [AT_CLEVELAND, pytest.param({"on": "validation"}, marks=pytest.mark.slow)],
+    ids=["site", "validation"],
+)
 def test_other_values_of_test_rows_lead_to_the_same_choice(
     selection: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -381,8 +387,8 @@ def test_other_values_of_test_rows_lead_to_the_same_choice(
     tested = np.concatenate([split.test for split in plan.splits(plan.study.arm(FIRST), 1)])
     changed = with_other_values(records, tested)
     runs = [
-        wardround.run_study(raw, tmp_path_factory.mktemp("runs"), sources={"mine": as_source(one)})
-        for one in (records, changed)
+        wardround.run_study(raw, tmp_path_factory.mktemp("runs"), sources={"mine": as_source(dataset)})
+        for dataset in (records, changed)
     ]
     first, second = (RunFolder(run.folder) for run in runs)
     before, after_change = (run.other_predictions("selection") for run in (first, second))

@@ -22,7 +22,7 @@ from wardround.evaluation.deployed_results import diverged_arms, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries.merged_summaries import Summaries, merge_summaries
+from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
 from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
 from wardround.study.schema import METRICS
@@ -68,22 +68,22 @@ def full_lines(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_every_metric_without_ranks_is_that_of_the_predictions(run: wardround.StudyRun) -> None:
-    kept = full_lines(read(run, "predictions"))
-    assert kept["site"].nunique() >= 3
-    exact = Scores.of(kept)
-    told = Summaries.of(lines_of(kept, read(run, "groups")), exact.arms, exact.seeds)
+    predictions = full_lines(read(run, "predictions"))
+    assert predictions["site"].nunique() >= 3
+    exact = Scores.of(predictions)
+    summaries = gather_summaries(lines_of(predictions, read(run, "groups")), exact.arms, exact.seeds)
     exact_places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     auc = METRICS.index("auc")
     for arm in exact.arms:
         np.testing.assert_allclose(
-            told.overall[arm][:, exact_places], exact.overall[arm][:, exact_places], rtol=0, atol=1e-12
+            summaries.overall[arm][:, exact_places], exact.overall[arm][:, exact_places], rtol=0, atol=1e-12
         )
-        bound = told.auc_error_bound(arm)
+        bound = summaries.auc_error_bound(arm)
         assert bound is not None
-        assert np.abs(told.overall[arm][:, auc] - exact.overall[arm][:, auc]).max() <= bound + 1e-12
-        assert set(told.by_site[arm]) == set(exact.by_site[arm])
-        assert np.isnan(told.overall[arm][:, METRICS.index("pr_auc")]).all()  # no bound is known for it
-        for site, figures in told.by_site[arm].items():
+        assert np.abs(summaries.overall[arm][:, auc] - exact.overall[arm][:, auc]).max() <= bound + 1e-12
+        assert set(summaries.by_site[arm]) == set(exact.by_site[arm])
+        assert np.isnan(summaries.overall[arm][:, METRICS.index("pr_auc")]).all()  # no bound is known for it
+        for site, figures in summaries.by_site[arm].items():
             np.testing.assert_allclose(figures, exact.by_site[arm][site], rtol=0, atol=1e-12)
 
 
@@ -108,65 +108,70 @@ def summaries_of(rows: Rows, smallest: int) -> tuple[list[dict[str, Any]], np.nd
     """What the sites of some rows tell, with labels and scores of those who tell of their classes."""
     site, label = (np.array([row[part] for row in rows]) for part in (0, 1))
     score = np.array([row[2] for row in rows], dtype=np.float32)
-    told, kept = [], np.zeros(len(rows), dtype=bool)
+    summaries, included_rows = [], np.zeros(len(rows), dtype=bool)
     for number in np.unique(site):
         mine = site == number
         summary = class_summary(prediction(label[mine], score[mine]), {}, smallest)
         if not summary.get("suppressed"):
-            told.append(summary)
-            kept |= mine & (summary["histogram"] is not None)
-    return told, label[kept], score[kept]
+            summaries.append(summary)
+            included_rows |= mine & (summary["histogram"] is not None)
+    return summaries, label[included_rows], score[included_rows]
 
 
 @settings(max_examples=300, deadline=None)
 @given(ROWS, st.integers(1, 6))
 @example([(0, 1, 1.0), (1, 0, 1.0), (0, 0, 0.95), (1, 1, 0.0)], 1)
 def test_auc_is_within_its_bound_whatever_the_scores(rows: Rows, smallest: int) -> None:
-    told, label, score = summaries_of(rows, smallest)
-    found, bound = merge_summaries(told)
+    summaries, label, score = summaries_of(rows, smallest)
+    merged_figures, bound = merge_summaries(summaries)
     wanted = metrics(label, score)["auc"]
     if math.isnan(wanted):
-        assert math.isnan(found["auc"])
+        assert math.isnan(merged_figures["auc"])
     else:
-        assert abs(found["auc"] - wanted) <= bound + 1e-9
+        assert abs(merged_figures["auc"] - wanted) <= bound + 1e-9
         assert 0 <= bound <= 1
 
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS, st.integers(1, 6))
 def test_counts_add_up_whatever_the_scores(rows: Rows, smallest: int) -> None:
-    told, label, score = summaries_of(rows, smallest)
-    found, wanted = merge_summaries([one for one in told if one["histogram"] is not None])[0], metrics(label, score)
+    summaries, label, score = summaries_of(rows, smallest)
+    merged_figures, wanted = (
+        merge_summaries([summary for summary in summaries if summary["histogram"] is not None])[0],
+        metrics(label, score),
+    )
     for name in METRICS:
         if name not in RANKED:
-            assert found[name] == pytest.approx(wanted[name], abs=1e-12, nan_ok=True)
+            assert merged_figures[name] == pytest.approx(wanted[name], abs=1e-12, nan_ok=True)
 
 
 def test_one_site_alone_has_its_exact_auc() -> None:
     rng = np.random.default_rng(0)
     label, score = rng.integers(0, 2, 80), rng.random(80)
-    found, bound = merge_summaries([class_summary(prediction(label, score), {}, SMALLEST)])
-    assert found["auc"] == pytest.approx(metrics(label, score)["auc"], abs=1e-12)
+    merged_figures, bound = merge_summaries([class_summary(prediction(label, score), {}, SMALLEST)])
+    assert merged_figures["auc"] == pytest.approx(metrics(label, score)["auc"], abs=1e-12)
     assert bound == 0
 
 
 def test_the_order_in_which_sites_answer_changes_no_bit() -> None:
     rng = np.random.default_rng(1)
-    told = [class_summary(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
-    assert merge_summaries(told) == merge_summaries(told[::-1])
+    summaries = [class_summary(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
+    assert merge_summaries(summaries) == merge_summaries(summaries[::-1])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_several_classes_add_up_and_have_no_auc_over_all_sites(seed: int) -> None:
     rng = np.random.default_rng(seed)
     label, score = rng.integers(0, 3, 120), rng.dirichlet(np.ones(4), 120)  # the fourth class has no row
-    told = [class_summary(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)]
-    assert all(len(one["sums"]["confusion"]) == 4 and one["histogram"] is None for one in told)
-    found, wanted = merge_summaries(told)[0], metrics(label, score)
-    assert math.isnan(found["auc"])
+    summaries = [
+        class_summary(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)
+    ]
+    assert all(len(summary["sums"]["confusion"]) == 4 and summary["histogram"] is None for summary in summaries)
+    merged_figures, wanted = merge_summaries(summaries)[0], metrics(label, score)
+    assert math.isnan(merged_figures["auc"])
     for name in METRICS:
         if name not in RANKED:
-            assert found[name] == pytest.approx(wanted[name], abs=1e-12)
+            assert merged_figures[name] == pytest.approx(wanted[name], abs=1e-12)
 
 
 def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> None:
@@ -180,13 +185,13 @@ def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> No
         {**where, "seed": 1, "site": "south", **good},
         {**where, "seed": 2, "site": "south", **good},
     ]
-    told = Summaries.of(lines, ["fedavg"], [1, 2])
-    assert np.isnan(told.overall["fedavg"][0]).all()
-    assert told.overall["fedavg"][1, 0] == 1
-    assert np.isnan(told.by_site["fedavg"]["north"]).all()
-    assert told.by_site["fedavg"]["south"][:, 0].tolist() == [1, 1]
-    assert told.calibration("fedavg") is None
-    assert told.decision_curve("fedavg") is None
+    summaries = gather_summaries(lines, ["fedavg"], [1, 2])
+    assert np.isnan(summaries.overall["fedavg"][0]).all()
+    assert summaries.overall["fedavg"][1, 0] == 1
+    assert np.isnan(summaries.by_site["fedavg"]["north"]).all()
+    assert summaries.by_site["fedavg"]["south"][:, 0].tolist() == [1, 1]
+    assert summaries.calibration("fedavg") is None
+    assert summaries.decision_curve("fedavg") is None
     (notice,) = diverged_arms(lines, 2)
     assert (notice.code, notice.arm, notice.seeds) == ("diverged", "fedavg", (1, 2))
 
@@ -239,13 +244,13 @@ def test_the_borders_of_cells_are_the_thresholds_of_decision_curves() -> None:
 def test_a_small_class_leaves_nothing_by_class() -> None:
     label = np.array([1] * 4 + [0] * 36)
     score = np.random.default_rng(2).random(40)
-    told = class_summary(prediction(label, score), {}, SMALLEST)
-    assert told["small_classes"] == [1]
-    assert told["sums"]["confusion"] is None
-    assert told["histogram"] is None
-    assert {name for name, value in told["metrics"].items() if value is not None} == {"accuracy", "brier", "loss"}
-    assert 4 not in numbers(told)
-    assert 36 not in numbers(told)
+    summary = class_summary(prediction(label, score), {}, SMALLEST)
+    assert summary["small_classes"] == [1]
+    assert summary["sums"]["confusion"] is None
+    assert summary["histogram"] is None
+    assert {name for name, value in summary["metrics"].items() if value is not None} == {"accuracy", "brier", "loss"}
+    assert 4 not in numbers(summary)
+    assert 36 not in numbers(summary)
     enough = class_summary(prediction(np.array([1] * 5 + [0] * 35), score), {}, SMALLEST)
     assert enough["histogram"] is not None
     none = class_summary(prediction(np.zeros(40, dtype=int), score), {}, SMALLEST)  # no row is no patient
@@ -259,8 +264,8 @@ def test_a_small_site_says_so_and_nothing_else(rows: int) -> None:
     assert class_summary(prediction(label, label * 0.9), groups, SMALLEST) == {"suppressed": True}
 
 
-def group_sizes(told: Mapping[str, Any], kind: str = "sex") -> dict[str, int]:
-    return {value: found["rows"] for value, found in told["groups"][kind].items()}
+def group_sizes(summary: Mapping[str, Any], kind: str = "sex") -> dict[str, int]:
+    return {value: group["rows"] for value, group in summary["groups"][kind].items()}
 
 
 def sexes(*sizes: int, unknown: int = 0) -> np.ndarray:
@@ -282,21 +287,21 @@ def sexes(*sizes: int, unknown: int = 0) -> np.ndarray:
 )
 def test_a_small_group_cannot_be_worked_out_from_the_rest(values: np.ndarray, expected: dict[str, int]) -> None:
     label = np.arange(len(values)) % 2
-    told = class_summary(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
-    assert group_sizes(told) == expected
+    summary = class_summary(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
+    assert group_sizes(summary) == expected
 
 
 def test_a_small_class_of_a_group_cannot_be_worked_out_from_the_rest() -> None:
     """16 women with 2 positives, 30 men with 15: all rows less the men would give the women's."""
     label = np.concatenate([np.arange(16) < 2, np.arange(30) % 2]).astype(int)
     values = sexes(16, 30)
-    told = class_summary(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
-    assert group_sizes(told) == {"female": 16, "male": 30}
-    assert told["histogram"] is not None
-    for found in told["groups"]["sex"].values():
-        assert found["histogram"] is None
-        assert found["sums"]["confusion"] is None
-        assert found["metrics"]["accuracy"] is not None
+    summary = class_summary(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
+    assert group_sizes(summary) == {"female": 16, "male": 30}
+    assert summary["histogram"] is not None
+    for group in summary["groups"]["sex"].values():
+        assert group["histogram"] is None
+        assert group["sums"]["confusion"] is None
+        assert group["metrics"]["accuracy"] is not None
 
 
 GROUPED = st.lists(
@@ -311,17 +316,19 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     rows: list[tuple[int, float, str | None]], smallest: int
 ) -> None:
     label, score = np.array([row[0] for row in rows], dtype=int), np.array([row[1] for row in rows], dtype=np.float32)
-    told = class_summary(prediction(label, score), {"sex": np.array([row[2] for row in rows], dtype=object)}, smallest)
-    assert json.loads(json.dumps(told)) == told  # plain data
-    if told.get("suppressed"):
+    summary = class_summary(
+        prediction(label, score), {"sex": np.array([row[2] for row in rows], dtype=object)}, smallest
+    )
+    assert json.loads(json.dumps(summary)) == summary  # plain data
+    if summary.get("suppressed"):
         assert len(rows) < smallest
         return
-    parts = [told, *told["groups"]["sex"].values()]
+    parts = [summary, *summary["groups"]["sex"].values()]
     for part in parts:
         assert part["rows"] >= smallest
         for cells in part["histogram"] or []:
             assert all(cell["rows"] >= smallest for cell in cells)
-    rest = told["rows"] - sum(part["rows"] for part in parts[1:])
+    rest = summary["rows"] - sum(part["rows"] for part in parts[1:])
     assert len(parts) == 1 or rest == 0 or rest >= max(smallest, 10)
     for number in (0, 1):  # of each class, those that can be worked out
         known = [sum(cell["rows"] for cell in part["histogram"][number]) for part in parts[1:] if part["histogram"]]
@@ -330,17 +337,17 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
 
 
 def test_class_counts_are_withheld_two_at_a_time() -> None:
-    def kept(**counts: int) -> dict[str, int | None]:
+    def visible_counts(**counts: int) -> dict[str, int | None]:
         """Each row is another patient."""
         ends = np.cumsum([0, *counts.values()])
         return suppress_small_classes({name: np.arange(ends[n], ends[n + 1]) for n, name in enumerate(counts)}, 5)
 
-    assert kept(no=37, yes=3) == {"no": None, "yes": None}
-    assert kept(no=37, yes=5) == {"no": 37, "yes": 5}
-    assert kept(no=37, yes=0) == {"no": 37, "yes": 0}
-    assert kept(a=1, b=2, c=20, d=9) == {"a": None, "b": None, "c": 20, "d": None}
-    assert kept(a=3, b=3, c=20) == {"a": None, "b": None, "c": 20}
-    assert kept(a=3) == {"a": None}
+    assert visible_counts(no=37, yes=3) == {"no": None, "yes": None}
+    assert visible_counts(no=37, yes=5) == {"no": 37, "yes": 5}
+    assert visible_counts(no=37, yes=0) == {"no": 37, "yes": 0}
+    assert visible_counts(a=1, b=2, c=20, d=9) == {"a": None, "b": None, "c": 20, "d": None}
+    assert visible_counts(a=3, b=3, c=20) == {"a": None, "b": None, "c": 20}
+    assert visible_counts(a=3) == {"a": None}
     one_patient = {"no": np.arange(37), "yes": np.full(12, 40)}
     assert suppress_small_classes(one_patient, 5) == {"no": None, "yes": None}
     again = {"a": np.full(9, 1), "b": np.array([1, 2, 3, 4, 1]), "c": np.arange(5, 25)}  # four patients in a and b
@@ -352,14 +359,14 @@ def test_one_patient_with_many_rows_is_one_patient() -> None:
     label = np.array([1] * 12 + [0] * 60)
     score = np.random.default_rng(2).random(72)
     people = np.array([0] * 12 + list(range(1, 61)))
-    made = replace(prediction(label, score), patients=people)
+    site_prediction = replace(prediction(label, score), patients=people)
     sex = np.array(["female"] * 12 + ["male"] * 60, dtype=object)
-    told = class_summary(made, {"sex": sex}, SMALLEST)
-    assert told["small_classes"] == [1]
-    assert told["histogram"] is None
-    assert told["groups"]["sex"] == {}  # the men are told of with all rows less the one woman
+    summary = class_summary(site_prediction, {"sex": sex}, SMALLEST)
+    assert summary["small_classes"] == [1]
+    assert summary["histogram"] is None
+    assert summary["groups"]["sex"] == {}  # the men are told of with all rows less the one woman
     assert class_summary(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
-    assert class_summary(replace(made, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
+    assert class_summary(replace(site_prediction, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
 
 
 def test_cells_hold_enough_patients_however_many_rows() -> None:
@@ -383,15 +390,15 @@ def test_the_results_have_the_shape_of_a_simulations(run: wardround.StudyRun, re
     assert {*results, "privacy"} == set(run.results)  # which the ledger tells
     assert results["columns"] is None
     assert results["leakage"] == {}
-    for arm, found in results["arms"].items():
+    for arm, arm_results in results["arms"].items():
         theirs = run.results["arms"][arm]
-        assert set(found) == set(theirs)
-        assert set(found["sites"]) == set(theirs["sites"])
+        assert set(arm_results) == set(theirs)
+        assert set(arm_results["sites"]) == set(theirs["sites"])
         assert theirs["auc_error_bound"] == 0
-        assert 0 < found["auc_error_bound"] < 0.2
-        assert found["calibration"]["slope"] is None
-        assert found["cost"] == theirs["cost"]
-        assert found["convergence"] == theirs["convergence"]
+        assert 0 < arm_results["auc_error_bound"] < 0.2
+        assert arm_results["calibration"]["slope"] is None
+        assert arm_results["cost"] == theirs["cost"]
+        assert arm_results["convergence"] == theirs["convergence"]
     assert {test["bootstrap"]["unit"] for test in results["tests"] if test["bootstrap"]} == {"seeds"}
     for ours, theirs in zip(results["tests"], run.results["tests"], strict=True):
         if ours["metric"] in ("accuracy", "brier", "loss"):
@@ -416,15 +423,15 @@ def test_the_same_values_are_selected(run: wardround.StudyRun, results: Mapping[
 
 def test_a_held_out_site_selects_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     study = {**STUDY, "selection": {"arms": ["fedprox"], "on": "site", "site": "va"}}
-    made = wardround.run_study(study, tmp_path_factory.mktemp("runs"))
-    told = as_deployed(made, study, tmp_path_factory.mktemp("told") / "run").read_json("results.json")
-    assert told["selection"][0]["chosen"] == made.results["selection"][0]["chosen"]
-    assert set(told["arms"]) == set(made.results["arms"])
+    study_run = wardround.run_study(study, tmp_path_factory.mktemp("runs"))
+    deployed_results = as_deployed(study_run, study, tmp_path_factory.mktemp("told") / "run").read_json("results.json")
+    assert deployed_results["selection"][0]["chosen"] == study_run.results["selection"][0]["chosen"]
+    assert set(deployed_results["arms"]) == set(study_run.results["arms"])
 
 
 def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str, Any]) -> None:
-    told = noticed(results, "figures-withheld", site="switzerland")
-    assert any(notice["details"] == {"part": "tested"} and len(notice["classes"]) == 1 for notice in told)
+    notices = noticed(results, "figures-withheld", site="switzerland")
+    assert any(notice["details"] == {"part": "tested"} and len(notice["classes"]) == 1 for notice in notices)
     study = wardround.load_study(STUDY)[0]
     where = {"arm": "fedavg", "site": "va", "subset": "test"}
     lines = [{**where, "seed": seed, "suppressed": True} for seed in (1, 2)]
@@ -438,7 +445,7 @@ def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str
 
 def test_subgroups_are_over_the_sites_that_tell_of_them(run: wardround.StudyRun, results: Mapping[str, Any]) -> None:
     lines = lines_of(read(run, "predictions"), read(run, "groups"))
-    found = results["arms"]["fedavg"]["subgroups"]["sex"]["male"]
+    subgroup = results["arms"]["fedavg"]["subgroups"]["sex"]["male"]
     rows = [0] * 4
     right = [0] * 4
     for line in (line for line in lines if line["arm"] == "fedavg"):
@@ -446,8 +453,8 @@ def test_subgroups_are_over_the_sites_that_tell_of_them(run: wardround.StudyRun,
         if part:
             rows[line["seed"] - 1] += part["rows"]
             right[line["seed"] - 1] += part["sums"]["right"]
-    assert found["rows"] == np.mean(rows)
-    assert found["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(np.divide(right, rows)))
+    assert subgroup["rows"] == np.mean(rows)
+    assert subgroup["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(np.divide(right, rows)))
     assert list(results["arms"]["fedavg"]["subgroups"]) == ["sex", "age"]
 
 
@@ -457,22 +464,22 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
     score = np.clip(0.5 + 0.2 * (label - 0.5) + rng.normal(scale=0.3, size=400), 0, 1)
     for smallest, atol in ((1, 1e-12), (40, 0.06)):
         line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, smallest)}
-        told = Summaries.of([line], ["a"], [1]).decision_curve("a")
+        curve = gather_summaries([line], ["a"], [1]).decision_curve("a")
         wanted = decision_curve(label, score)
-        assert told is not None
+        assert curve is not None
         assert wanted is not None
-        assert told["interpolated"] is (smallest > 1)
-        np.testing.assert_allclose(told["treat_all"], wanted["treat_all"], atol=1e-12)
-        np.testing.assert_allclose(told["net_benefit"][:14], wanted["net_benefit"][:14], atol=atol)
+        assert curve["interpolated"] is (smallest > 1)
+        np.testing.assert_allclose(curve["treat_all"], wanted["treat_all"], atol=1e-12)
+        np.testing.assert_allclose(curve["net_benefit"][:14], wanted["net_benefit"][:14], atol=atol)
 
 
 def test_reliability_has_the_means_of_all_rows() -> None:
     rng = np.random.default_rng(5)
     label, score = rng.integers(0, 2, 300), rng.random(300)
     line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, SMALLEST)}
-    found = Summaries.of([line], ["a"], [1]).calibration("a")
-    assert found is not None
-    bins = found["bins"]
+    reliability = gather_summaries([line], ["a"], [1]).calibration("a")
+    assert reliability is not None
+    bins = reliability["bins"]
     assert sum(part["rows"] for part in bins) == 300
     assert sum(part["rows"] * part["score"] for part in bins) == pytest.approx(score.sum())
     assert sum(part["rows"] * part["positive"] for part in bins) == pytest.approx(label.sum())
@@ -500,10 +507,10 @@ def test_sites_are_described_as_in_a_simulation_as_far_as_they_are_known(run: wa
 
 def test_who_took_part_in_what_is_counted() -> None:
     records = pd.DataFrame({"sites": [["a", "b"], ["a"], ["a"]], "dropped": [[], ["b"], ["b"]]})
-    found = participation(["a", "b", "c"], ["a", "b"], ["a"], {"c": "late"}, records)
-    assert found == {
+    attendance = participation(["a", "b", "c"], ["a", "b"], ["a"], {"c": "late"}, records)
+    assert attendance == {
         "a": {"joined": True, "rounds": 3, "of": 3, "scored": True, "reason": None},
         "b": {"joined": True, "rounds": 1, "of": 3, "scored": False, "reason": None},
         "c": {"joined": False, "rounds": 0, "of": 0, "scored": False, "reason": "late"},
     }
-    assert [was_there(entry) for entry in found.values()] == [True, False, False]
+    assert [was_there(entry) for entry in attendance.values()] == [True, False, False]

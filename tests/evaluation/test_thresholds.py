@@ -29,9 +29,9 @@ def study(**evaluation: Any) -> Any:
 
 def rare(rows: int, draw: int) -> pd.DataFrame:
     """Scores of a rare outcome: honest, and hardly ever above one half."""
-    made = by_skill(SKILL, seeds=(1, 2), patients=rows, tested=rows, rng_seed=draw)
-    keep = (made["label"] == 0) | (made["row"] % 9 == 0)
-    return made[keep].assign(score=lambda table: 0.3 * table["score"])
+    predictions = by_skill(SKILL, seeds=(1, 2), patients=rows, tested=rows, rng_seed=draw)
+    keep = (predictions["label"] == 0) | (predictions["row"] % 9 == 0)
+    return predictions[keep].assign(score=lambda table: 0.3 * table["score"])
 
 
 def content_of(validation: pd.DataFrame | None, **evaluation: Any) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -94,10 +94,10 @@ def test_without_validation_rows_it_is_one_half_and_the_answer_says_that_nobody_
     assert calls["rows"] == [int((rows["label"] == 0).sum()), int((rows["label"] == 1).sum())]
     assert calls["predicted"] == [len(rows), 0]
     assert calls["constant_accuracy"] == pytest.approx((rows["label"] == 0).mean())
-    (said,) = [one for one in content["answer"] if one["about"] == "predicted_classes"]
-    assert said["text"].startswith("fedavg and local never predict class 1, which ")
+    (sentence,) = [entry for entry in content["answer"] if entry["about"] == "predicted_classes"]
+    assert sentence["text"].startswith("fedavg and local never predict class 1, which ")
     share = f"{100 * calls['constant_accuracy']:.1f} %"
-    assert said["text"].endswith(f"with {share}, that of predicting the most frequent class for everybody.")
+    assert sentence["text"].endswith(f"with {share}, that of predicting the most frequent class for everybody.")
 
 
 def test_few_rows_or_scores_that_rank_wrongly_choose_nothing() -> None:
@@ -113,8 +113,8 @@ def test_few_rows_or_scores_that_rank_wrongly_choose_nothing() -> None:
 
 
 def at_a_site(rows: int, draw: int) -> SitePrediction:
-    made = rare(rows, draw)
-    part = made[(made["arm"] == "fedavg") & (made["seed"] == 1)]
+    predictions = rare(rows, draw)
+    part = predictions[(predictions["arm"] == "fedavg") & (predictions["seed"] == 1)]
     label, score = part["label"].to_numpy(), part["score"].to_numpy()
     nothing = np.zeros(len(label))  # losses and hits after a round, which nothing here is about
     return SitePrediction("north", part["row"].to_numpy(), label, score, nothing, nothing)
@@ -127,9 +127,9 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     chosen = own_thresholds(validation, 5)
     assert chosen is not None
     assert chosen[0] == class_threshold(validation.label, validation.score)
-    told = site_summary(test, ("no", "yes"), {}, 5, chosen)
-    assert told["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= chosen[0]))
-    assert "threshold" not in str(told)
+    summary = site_summary(test, ("no", "yes"), {}, 5, chosen)
+    assert summary["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= chosen[0]))
+    assert "threshold" not in str(summary)
     few = own_thresholds(validation, 10_000)  # too few patients of a class to choose by
     assert few is not None
     assert np.isnan(few).all()

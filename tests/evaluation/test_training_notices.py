@@ -31,10 +31,10 @@ def test_learning_rates_that_are_right_too_high_and_too_low(tmp_path: Path) -> N
     rates = {"right": 0.1, "high": 10.0, "wild": 1000.0, "tiny": 1e-9}
     arms = [{"algorithm": "fedavg", "name": name, "training.lr": rate} for name, rate in rates.items()]
     notices = wardround.run_study({**HEART, "arms": arms}, tmp_path).results["notices"]
-    found = {(notice["arm"], notice["code"]): notice for notice in notices if notice.get("arm") in rates}
-    assert set(found) == {("high", "saturated-scores"), ("wild", "saturated-scores"), ("tiny", "constant-scores")}
-    assert not any("seeds" in notice for notice in found.values())  # with all of them
-    assert found["wild", "saturated-scores"]["counts"]["share"] > 0.01
+    arm_notices = {(notice["arm"], notice["code"]): notice for notice in notices if notice.get("arm") in rates}
+    assert set(arm_notices) == {("high", "saturated-scores"), ("wild", "saturated-scores"), ("tiny", "constant-scores")}
+    assert not any("seeds" in notice for notice in arm_notices.values())  # with all of them
+    assert arm_notices["wild", "saturated-scores"]["counts"]["share"] > 0.01
 
 
 @pytest.mark.parametrize(

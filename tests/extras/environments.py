@@ -29,7 +29,7 @@ def requirements(extra: str | None) -> list[str]:
 
 def installed_with(wanted: Iterable[str]) -> list[Distribution]:
     """The distributions that these requirements bring, and those that they need themselves."""
-    found: dict[tuple[str, str], Distribution] = {}
+    distributions: dict[tuple[str, str], Distribution] = {}
     left = [(Requirement(text), "") for text in wanted]
     while left:
         requirement, of = left.pop()
@@ -37,19 +37,19 @@ def installed_with(wanted: Iterable[str]) -> list[Distribution]:
             continue
         for extra in ("", *requirement.extras):
             place = (canonicalize_name(requirement.name), extra)
-            if place not in found:
-                found[place] = distribution(requirement.name)
-                left += [(Requirement(text), extra) for text in found[place].requires or ()]
-    return list({name: one for (name, _), one in found.items()}.values())
+            if place not in distributions:
+                distributions[place] = distribution(requirement.name)
+                left += [(Requirement(text), extra) for text in distributions[place].requires or ()]
+    return list({name: package for (name, _), package in distributions.items()}.values())
 
 
 def make_environment(folder: Path, extra: str | None) -> Path:
     """A virtual environment with wardround and one extra, or none. Returns its Python."""
     venv.create(folder, symlinks=True, with_pip=False)
     packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    for one in installed_with(requirements(extra)):
-        for name in top_level_names(one):
-            (packages / name).symlink_to(Path(str(one.locate_file(name))))
+    for package in installed_with(requirements(extra)):
+        for name in top_level_names(package):
+            (packages / name).symlink_to(Path(str(package.locate_file(name))))
     (packages / "wardround").symlink_to(ROOT / "src" / "wardround")
     described = packages / f"wardround-{PROJECT['version']}.dist-info"
     described.mkdir()
@@ -57,9 +57,9 @@ def make_environment(folder: Path, extra: str | None) -> Path:
     return folder / "bin" / "python"
 
 
-def top_level_names(one: Distribution) -> set[str]:
+def top_level_names(package: Distribution) -> set[str]:
     """Folders and files that it puts into `site-packages`."""
-    recorded = (one.read_text("RECORD") or "").splitlines()  # `one.files` takes a second for torch
+    recorded = (package.read_text("RECORD") or "").splitlines()  # `one.files` takes a second for torch
     return {line.split("/")[0].split(",")[0] for line in recorded} - {"..", "__pycache__"}
 
 

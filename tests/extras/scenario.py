@@ -97,8 +97,8 @@ def every_help() -> list[Step]:
     def below(command: click.Command, path: tuple[str, ...]) -> Iterator[Step]:
         yield Step((*path, "--help"))
         if isinstance(command, click.Group):
-            for name, one in command.commands.items():
-                yield from below(one, (*path, name))
+            for name, subcommand in command.commands.items():
+                yield from below(subcommand, (*path, name))
 
     return list(below(typer.main.get_command(app), ()))
 
@@ -108,18 +108,18 @@ def needs_privacy(study: Study) -> bool:
 
 
 def every_check() -> list[Step]:
-    found = []
+    steps = []
     for name in shipped_studies():
         if name not in DATA_NOT_SHIPPED:
             words = ("check", name, *QUICK.get(name, ("--quick",)))
-            found.append(Step(words, frozenset({"privacy"}) if needs_privacy(load_study(name)[0]) else None))
-    return found
+            steps.append(Step(words, frozenset({"privacy"}) if needs_privacy(load_study(name)[0]) else None))
+    return steps
 
 
 def every_verb(extra: str | None) -> list[Step]:
     """In an empty folder that `prepare` has filled. Files that one step makes are there for the next."""
     run, images = "runs/small-*", "runs/parties-*"
-    found = [
+    steps = [
         step("doctor --json"),
         step("studies"),
         step("data list"),
@@ -157,10 +157,10 @@ def every_verb(extra: str | None) -> list[Step]:
         step("demo --private", BOTH),
     ]
     if extra != "deploy":  # with it, `demo` runs all three
-        found += [step(f"{verb} nowhere", "deploy") for verb in ("coordinate --kit here", "join", "region")]
+        steps += [step(f"{verb} nowhere", "deploy") for verb in ("coordinate --kit here", "join", "region")]
     if extra not in WITH_SERVER:  # with it, `serve` would not end
-        found.append(step("serve model", *WITH_SERVER))
-    return found
+        steps.append(step("serve model", *WITH_SERVER))
+    return steps
 
 
 def prepare(folder: Path) -> None:
@@ -176,10 +176,10 @@ def prepare(folder: Path) -> None:
 
 def done_in(python: Path, folder: Path, steps: Sequence[Step], imports: bool = False) -> dict[str, Any]:
     """All steps by one process of an environment, in this folder."""
-    asked = json.dumps({"commands": [one.words for one in steps], "imports": imports})
+    asked = json.dumps({"commands": [task.words for task in steps], "imports": imports})
     script = Path(__file__).with_name("commands.py")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    made = subprocess.run(
+    process = subprocess.run(
         [str(python), str(script)],
         input=asked,
         cwd=folder,
@@ -188,19 +188,19 @@ def done_in(python: Path, folder: Path, steps: Sequence[Step], imports: bool = F
         text=True,
         timeout=1800,
     )
-    assert made.returncode == 0, made.stderr
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
+    assert process.returncode == 0, process.stderr
+    report: dict[str, Any] = json.loads(process.stdout)
+    return report
 
 
 def wrong(extra: str | None, steps: Sequence[Step], done: Sequence[dict[str, Any]]) -> list[str]:
     """Steps that neither do what was asked nor say in one line which extra they need."""
-    found = []
-    for one, outcome in zip(steps, done, strict=True):
-        expected = outcome["code"] == 0 if one.works(extra) else says_what_to_install(extra, outcome)
+    problems = []
+    for task, outcome in zip(steps, done, strict=True):
+        expected = outcome["code"] == 0 if task.works(extra) else says_what_to_install(extra, outcome)
         if not expected or "Traceback" in outcome["shown"]:
-            found.append(f"{' '.join(one.words)}: exit code {outcome['code']}\n{outcome['shown'][-2000:]}")
-    return found
+            problems.append(f"{' '.join(task.words)}: exit code {outcome['code']}\n{outcome['shown'][-2000:]}")
+    return problems
 
 
 def says_what_to_install(extra: str | None, outcome: dict[str, Any]) -> bool:

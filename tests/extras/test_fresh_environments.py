@@ -32,8 +32,8 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
     wanted = f"{source}[{extra}]" if extra else str(source)
     constraints = ("--constraint", str(source / "constraints.txt"))
     command = [str(folder / "bin" / "pip"), "install", "--quiet", *constraints, wanted]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    assert made.returncode == 0, made.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert process.returncode == 0, process.stderr
     shutil.rmtree(source)
     yield extra, folder / "bin" / "python"
     shutil.rmtree(folder)
@@ -48,10 +48,10 @@ def test_a_fresh_environment_does_what_it_can_and_says_what_it_lacks(
     work.mkdir()
     prepare(work)
     steps = [*every_help(), *every_check(), *every_verb(extra), step("doctor --json")]
-    found = done_in(python, work, steps, imports=True)
-    assert not wrong(extra, steps, found["done"])
-    plainly(found, extra)
-    listed = {one["name"]: one["installed"] for one in json.loads(found["done"][-1]["shown"])["extras"]}
+    report = done_in(python, work, steps, imports=True)
+    assert not wrong(extra, steps, report["done"])
+    plainly(report, extra)
+    listed = {entry["name"]: entry["installed"] for entry in json.loads(report["done"][-1]["shown"])["extras"]}
     assert listed == {name: modules_with(name) <= modules_with(extra) for name in EXTRAS}
     assert_command_itself(python)
     if extra in WITH_SERVER:
@@ -69,7 +69,9 @@ def assert_served(python: Path, work: Path) -> None:
     with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             assert server.stdout is not None
-            address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\d.]+:\d+", line)))
+            address = next(
+                address_match[0] for line in server.stdout if (address_match := re.search(r"http://[\d.]+:\d+", line))
+            )
             with urllib.request.urlopen(f"{address}/health", timeout=60) as answer:
                 assert json.load(answer)["status"] == "ok"
         finally:

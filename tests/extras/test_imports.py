@@ -17,35 +17,42 @@ from wardround.cli import rendering as render
 from wardround.core import extras
 from wardround.core.errors import MachineError
 from wardround.core.extras import examine_extras, load, missing_extra, needs
+from wardround.runs.catalog import shipped_studies
 
 SOURCE = ROOT / "src" / "wardround"
+FEW = frozenset({"heart-fedprox", "heart-private", "heart-deployed"})
+EVERY = frozenset(shipped_studies())
 FLOWER = SOURCE / "deployment" / "flower"  # its __init__ refuses before anything below it is imported
 
 
 @cache
 def modules_with(extra: str | None) -> frozenset[str]:
     """Names that can be imported with wardround and this extra."""
-    found = (name for one in installed_with(requirements(extra)) for name in top_level_names(one))
-    return frozenset(name.split(".")[0] for name in found)
+    module_names = (name for package in installed_with(requirements(extra)) for name in top_level_names(package))
+    return frozenset(name.split(".")[0] for name in module_names)
 
 
 def told(call: ast.expr, function: str, count: int) -> list[str]:
     """The first words that a call of this function is given; nothing where it is another call, or no words."""
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) != function:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != function:
         return []
-    words = [one.value for one in call.args[:count] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    words = [
+        argument.value
+        for argument in call.args[:count]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
     return words if len(words) == count else []
 
 
 def foreign_imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[int, str, str | None]]:
     """Line, module and the extra around it, of every import that a plain install does not have."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     if isinstance(node, ast.With):
         extra = next(iter(told(node.items[0].context_expr, "needs", 1)), extra)
     names: list[str] = []
     if isinstance(node, ast.Import):
-        names = [one.name for one in node.names]
+        names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module:
         names = [node.module]
     elif isinstance(node, ast.Call) and (given := told(node, "load", 2)):
@@ -79,27 +86,29 @@ def f():
         import fastapi
     load("onnx", "onnx", "x")
 """
-    found = [(3, "fastapi", None), (5, "fastapi", "privacy"), (6, "onnx", "onnx")]
-    assert list(foreign_imports(ast.parse(text))) == found
+    expected_imports = [(3, "fastapi", None), (5, "fastapi", "privacy"), (6, "onnx", "onnx")]
+    assert list(foreign_imports(ast.parse(text))) == expected_imports
 
 
-def plainly(found: dict[str, Any], extra: str | None) -> None:
+def plainly(report: dict[str, Any], extra: str | None) -> None:
     """Modules that cannot be imported say which extra they need; the public names can always be imported."""
-    for name, error in found["refused"].items():
+    for name, error in report["refused"].items():
         outcome = {"code": MachineError.exit_code, "shown": error}
         assert error.startswith("MachineError: "), f"{name}: {error}"
         assert says_what_to_install(extra, outcome), f"{name}: {error}"
         assert name.split(".")[1] in {"deployment", "privacy", "protocol", "serving"}, f"{name}: {error}"
 
 
-def test_a_plain_install_checks_every_study_that_needs_no_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("studies", [FEW, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["few", "every"])
+def test_a_plain_install_checks_every_study_that_needs_no_extra(studies: frozenset[str], tmp_path: Path) -> None:
     python = make_environment(tmp_path / "environment", None)
+    checks = [case for case in every_check() if case.words[1] in studies]
     run = step("run heart-fedprox --quick --set training.rounds=1 --no-report")
-    steps = [*every_help(), *every_check(), run]
-    found = done_in(python, tmp_path, steps, imports=True)
-    assert not wrong(None, steps, found["done"])
+    steps = [*every_help(), *checks, run]
+    report = done_in(python, tmp_path, steps, imports=True)
+    assert not wrong(None, steps, report["done"])
     assert (tmp_path / "runs").is_dir()
-    plainly(found, None)
+    plainly(report, None)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +116,11 @@ def test_a_plain_install_checks_every_study_that_needs_no_extra(tmp_path: Path) 
 )
 def test_each_extra_alone_works_or_names_the_one_that_is_missing(extra: str, tmp_path: Path) -> None:
     python = make_environment(tmp_path / "environment", extra)
-    check = next(one for one in every_check() if "heart-deployed-private" in one.words)
+    check = next(entry for entry in every_check() if "heart-deployed-private" in entry.words)
     steps = [*every_help(), check, step("doctor --json")]
-    found = done_in(python, tmp_path, steps)
-    assert not wrong(extra, steps, found["done"])
-    listed = {one["name"]: one["installed"] for one in json.loads(found["done"][-1]["shown"])["extras"]}
+    report = done_in(python, tmp_path, steps)
+    assert not wrong(extra, steps, report["done"])
+    listed = {entry["name"]: entry["installed"] for entry in json.loads(report["done"][-1]["shown"])["extras"]}
     assert listed == {name: modules_with(name) <= modules_with(extra) for name in EXTRAS}
 
 
@@ -128,10 +137,10 @@ def test_doctor_says_what_each_extra_is_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extras, "installed", lambda package: None if package == "onnxruntime" else "1.0")
-    found = {one.name: one for one in examine_extras()}
-    assert found["onnx"].missing == ("onnxruntime",)
-    assert [one.name for one in found.values() if not one.installed] == ["onnx"]
-    render.show_extras(list(found.values()))
+    examined_extras = {extra.name: extra for extra in examine_extras()}
+    assert examined_extras["onnx"].missing == ("onnxruntime",)
+    assert [extra.name for extra in examined_extras.values() if not extra.installed] == ["onnx"]
+    render.show_machine([], list(examined_extras.values()))
     shown = capsys.readouterr().out
     assert "Run `pip install 'wardround[onnx]'`." in shown
     for name, purpose in extras.EXTRAS.items():
@@ -144,7 +153,7 @@ def test_doctor_knows_no_extra_where_wardround_itself_is_not_installed(monkeypat
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(extras, "requires", nothing)
-    assert not any(one.installed for one in examine_extras())
+    assert not any(extra.installed for extra in examine_extras())
 
 
 def test_a_missing_package_is_an_error_that_names_the_extra() -> None:

@@ -62,10 +62,10 @@ def test_adapter_and_what_a_site_knows_of_itself_are_private_the_rest_is_shared(
 
 
 def test_no_shared_weight_depends_on_how_many_columns_a_site_has() -> None:
-    one, other = built(2).init(7)[0], built(31).init(7)[0]
-    for name in one:
+    narrow_weights, other = built(2).init(7)[0], built(31).init(7)[0]
+    for name in narrow_weights:
         if name != f"{FIRST}.weight" and name != f"{FIRST}.bias":
-            assert torch.equal(one[name], other[name]), name
+            assert torch.equal(narrow_weights[name], other[name]), name
 
 
 def test_columns_of_one_name_begin_with_one_direction_at_every_site() -> None:
@@ -77,9 +77,9 @@ def test_columns_of_one_name_begin_with_one_direction_at_every_site() -> None:
         north[f"{FIRST}.weight"][:, 1] * math.sqrt(3), south[f"{FIRST}.weight"][:, 0] * math.sqrt(2)
     )
     apart = built(start="random")
-    one, other = at(apart, ["age"]), at(apart, ["age"], site="south")
-    assert not torch.allclose(one[f"{FIRST}.weight"], other[f"{FIRST}.weight"])
-    assert torch.equal(one[f"{FIRST}.weight"], at(apart, ["age"])[f"{FIRST}.weight"])
+    north_weights, other = at(apart, ["age"]), at(apart, ["age"], site="south")
+    assert not torch.allclose(north_weights[f"{FIRST}.weight"], other[f"{FIRST}.weight"])
+    assert torch.equal(north_weights[f"{FIRST}.weight"], at(apart, ["age"])[f"{FIRST}.weight"])
 
 
 def test_a_model_takes_rows_of_any_width_with_the_adapter_of_that_width() -> None:
@@ -136,8 +136,8 @@ def test_the_pull_is_the_gradient_of_half_the_squared_distance_of_means(align: s
     mean = statistic(latent({**params, f"{FIRST}.weight": weight}, x)).mean(0)
     distance = (mean - middle).square().sum() / 2
     (expected,) = torch.autograd.grad(2.5 * distance, weight)
-    found = pulled[f"{FIRST}.weight"] - plain[f"{FIRST}.weight"]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    pull = pulled[f"{FIRST}.weight"] - plain[f"{FIRST}.weight"]
+    torch.testing.assert_close(pull, expected, rtol=1e-4, atol=1e-6)
     assert expected.abs().max() > 1e-4
     # what is known of all, and of this site, moves towards what was seen; the rest of the shared part is untouched
     torch.testing.assert_close(running_mean(params[ALL]), middle)
@@ -192,8 +192,11 @@ def test_each_hospital_gets_an_adapter_for_its_own_columns() -> None:
     for site, memory in start(trial).memories.items():
         widths[site] = memory.private[f"{FIRST}.weight"].shape[1]
     names = {site.name: site.recipe.names for site in trial.sites if site.recipe is not None}
-    assert widths == {site: len(found) for site, found in names.items()}
-    recorded = {site: {name.split("=")[0].removesuffix(" missing") for name in found} for site, found in names.items()}
+    assert widths == {site: len(site_columns) for site, site_columns in names.items()}
+    recorded = {
+        site: {name.split("=")[0].removesuffix(" missing") for name in site_columns}
+        for site, site_columns in names.items()
+    }
     assert len(recorded["cleveland"]) == 13
     assert {"slope", "ca", "thal"}.isdisjoint(recorded["hungarian"])
     assert len(recorded["hungarian"]) == 10
@@ -227,7 +230,7 @@ def test_training_moves_the_adapter_and_the_site_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"model": {"kind": "logistic"}}, 'logistic takes the same columns from all sites.*\n.*"adapter"'),
         ({"arms": [{"algorithm": "pooled"}]}, "rows with different columns cannot be pooled"),
@@ -248,12 +251,12 @@ def test_training_moves_the_adapter_and_the_site_keeps_it() -> None:
         ({"data": {"source": "heart", "not_recorded": {"vaa": ["ca"]}}}, "no hospital is called 'vaa'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_with_its_reason(changes: dict[str, Any], reason: str) -> None:
     def first_trial() -> None:
         plan = heart(**changes)
         plan.trial(plan.study.arms[0], 42)
 
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=reason):
         first_trial()
 
 

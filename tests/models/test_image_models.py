@@ -280,9 +280,9 @@ def test_what_two_hospitals_send_and_keep_in_a_round(kind: str, norm: str) -> No
     algorithm = fedavg()
 
     def finish(*arguments: Any) -> Any:
-        update, kept = algorithm.finish(*arguments)
+        update, kept_state = algorithm.finish(*arguments)
         sent.extend(update.values())
-        return update, kept
+        return update, kept_state
 
     arm = trial(replace(algorithm, finish=finish), sites, model, precision="float32")
     run, record = next(each_round(arm, 1))
@@ -293,12 +293,12 @@ def test_what_two_hospitals_send_and_keep_in_a_round(kind: str, norm: str) -> No
         assert leaves.keys() == params.keys() - private
     numbers = sum(leaf.numel() for name, leaf in params.items() if name not in private)
     assert record.bytes_up == 2 * 4 * numbers
-    first, second = (run.memories[one.name] for one in arm.sites)
+    first, second = (run.memories[item.name] for item in arm.sites)
     for memory in (first, second):
         assert memory.private.keys() == private
         assert memory.buffers.keys() == buffers.keys()
-    for one, other in ((first.private, second.private), (first.buffers, second.buffers)):
-        assert not any(torch.equal(one[name], other[name]) for name in one if one[name].dtype == torch.float32)
+    for item, other in ((first.private, second.private), (first.buffers, second.buffers)):
+        assert not any(torch.equal(item[name], other[name]) for name in item if item[name].dtype == torch.float32)
     if norm == "fedbn":
         begun = start(arm).memories[arm.sites[0].name].private
         assert not any(torch.equal(first.private[name], begun[name]) for name in begun)
@@ -314,8 +314,8 @@ def test_a_small_residual_network_is_the_same_on_both_engines() -> None:
 
     def last(engine: Any) -> Any:
         state = engine.start([arm])
-        for made, _ in engine.rounds([arm], state):
-            state = made
+        for later_state, _ in engine.rounds([arm], state):
+            state = later_state
         return engine.runs([arm], state)[0]
 
     assert_same(last(STACKED), last(SERIAL), atol=1e-12)

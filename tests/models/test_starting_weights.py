@@ -43,10 +43,10 @@ def test_the_body_comes_from_the_file_and_the_head_from_the_seed(tmp_path: Path)
 
 
 def test_the_head_is_fresh_even_where_it_would_fit_unless_it_is_to_be_kept(tmp_path: Path) -> None:
-    made = plain(residual(**TINY)(DIGITS), seed=9)
-    path = written(tmp_path, made)
-    assert not torch.equal(residual(**TINY, weights=path)(DIGITS).init(1)[0]["head.weight"], made["head.weight"])
-    assert_same_tree(residual(**TINY, weights=path, keep_head=True)(DIGITS).init(1)[0], made)
+    weights = plain(residual(**TINY)(DIGITS), seed=9)
+    path = written(tmp_path, weights)
+    assert not torch.equal(residual(**TINY, weights=path)(DIGITS).init(1)[0]["head.weight"], weights["head.weight"])
+    assert_same_tree(residual(**TINY, weights=path, keep_head=True)(DIGITS).init(1)[0], weights)
     other = r"2 of 18 leaves .* have another shape: head.weight \(10, 8\), not \(14, 8\)"
     with pytest.raises(StudyError, match=other):
         residual(**TINY, weights=path, keep_head=True)(FINDINGS)
@@ -54,12 +54,12 @@ def test_the_head_is_fresh_even_where_it_would_fit_unless_it_is_to_be_kept(tmp_p
 
 @pytest.mark.parametrize("settings", [{}, {"norm": "group"}, {"dropout": 0.5}, {"norm": "batch", "dropout": 0.5}])
 def test_the_head_of_a_cnn_is_its_last_layer(settings: dict[str, Any], tmp_path: Path) -> None:
-    made = plain(cnn((4, 8), 8, **settings)(DIGITS), seed=9)
-    path = written(tmp_path, made)
+    weights = plain(cnn((4, 8), 8, **settings)(DIGITS), seed=9)
+    path = written(tmp_path, weights)
     params, _ = cnn((4, 8), 8, **settings, weights=path)(FINDINGS).init(1)
-    differs = {name for name, leaf in params.items() if leaf.shape != made[name].shape}
+    differs = {name for name, leaf in params.items() if leaf.shape != weights[name].shape}
     assert differs == {f"{len_of(settings)}.weight", f"{len_of(settings)}.bias"}
-    assert all(torch.equal(leaf, made[name]) for name, leaf in params.items() if name not in differs)
+    assert all(torch.equal(leaf, weights[name]) for name, leaf in params.items() if name not in differs)
 
 
 def len_of(settings: dict[str, Any]) -> int:
@@ -85,12 +85,12 @@ def test_the_file_is_read_once_when_the_model_is_built(tmp_path: Path) -> None:
 
 def test_statistics_and_private_weights_come_along(tmp_path: Path) -> None:
     source = residual(**TINY, norm="batch")(TWO)
-    made = {name: leaf + 2 for name, leaf in plain(source, seed=9).items()}
-    path = written(tmp_path, made)
+    weights = {name: leaf + 2 for name, leaf in plain(source, seed=9).items()}
+    path = written(tmp_path, weights)
     params, buffers = residual(**TINY, norm="fedbn", weights=path)(TWO).init(1)
     assert buffers
-    assert_same_tree(buffers, {name: made[name] for name in buffers})
-    assert torch.equal(params["stem.1.weight"], made["stem.1.weight"])
+    assert_same_tree(buffers, {name: weights[name] for name in buffers})
+    assert torch.equal(params["stem.1.weight"], weights["stem.1.weight"])
 
 
 @pytest.mark.parametrize("norm", ["group", "fedbn"])
@@ -121,11 +121,11 @@ def test_three_colours_become_grey_by_their_sum(tmp_path: Path) -> None:
 
 
 def test_half_precision_becomes_single(tmp_path: Path) -> None:
-    made = plain(residual(**TINY)(TWO), seed=9)
-    path = written(tmp_path, {name: leaf.half() for name, leaf in made.items()})
+    weights = plain(residual(**TINY)(TWO), seed=9)
+    path = written(tmp_path, {name: leaf.half() for name, leaf in weights.items()})
     params, _ = residual(**TINY, weights=path)(TWO).init(1)
     assert {leaf.dtype for leaf in params.values()} == {torch.float32}
-    assert torch.equal(params["stem.0.weight"], made["stem.0.weight"].half().float())
+    assert torch.equal(params["stem.0.weight"], weights["stem.0.weight"].half().float())
 
 
 def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
@@ -154,18 +154,18 @@ def test_a_file_that_lacks_a_part_of_the_network_is_refused(tmp_path: Path) -> N
 
 
 def test_leaves_that_nobody_asks_for_do_no_harm(tmp_path: Path) -> None:
-    made = plain(residual(**TINY)(TWO), seed=9)
-    path = written(tmp_path, {**made, "epoch": torch.tensor(3)})
+    weights = plain(residual(**TINY)(TWO), seed=9)
+    path = written(tmp_path, {**weights, "epoch": torch.tensor(3)})
     params, _ = residual(**TINY, weights=path)(TWO).init(1)
-    assert torch.equal(params["stem.0.weight"], made["stem.0.weight"])
+    assert torch.equal(params["stem.0.weight"], weights["stem.0.weight"])
     assert "epoch" not in params
 
 
 def test_diverged_weights_are_refused(tmp_path: Path) -> None:
-    made = plain(residual(**TINY)(TWO))
-    made["stem.0.weight"][0, 0, 0, 0] = float("nan")
+    weights = plain(residual(**TINY)(TWO))
+    weights["stem.0.weight"][0, 0, 0, 0] = float("nan")
     with pytest.raises(StudyError, match=r"1 of 16 leaves .* are not finite numbers: stem\.0\.weight"):
-        residual(**TINY, weights=written(tmp_path, made))(TWO)
+        residual(**TINY, weights=written(tmp_path, weights))(TWO)
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "WEIGHTS.PTH", "model.bin"])
@@ -216,14 +216,16 @@ def test_torchvisions_names_of_a_densenet_are_understood(theirs: str, ours: str)
 @pytest.mark.parametrize(("kind", "head"), [("resnet", "fc"), ("densenet", "class_layers.out")])
 def test_monais_networks_start_from_torchvisions_files(kind: str, head: str, tmp_path: Path) -> None:
     """Three colours, a thousand classes, BatchNorm: what such a file has, under the names that it uses."""
-    made = plain(MODELS[kind](norm="batch")(replace(FINDINGS, inputs=(3, 28, 28), task=findings_task(1000))), seed=9)
-    theirs = {name.replace(".layers.", ".").replace("class_layers.out", "classifier"): made[name] for name in made}
+    weights = plain(MODELS[kind](norm="batch")(replace(FINDINGS, inputs=(3, 28, 28), task=findings_task(1000))), seed=9)
+    theirs = {
+        name.replace(".layers.", ".").replace("class_layers.out", "classifier"): weights[name] for name in weights
+    }
     path = written(tmp_path, theirs)
     for norm in ("group", "batch", "fedbn"):
         params, buffers = MODELS[kind](norm=norm, weights=path)(FINDINGS).init(1)
         fresh, _ = MODELS[kind](norm=norm)(FINDINGS).init(1)
         for name, leaf in params.items():
-            expected = fresh[name] if name.startswith(head) else made[name]
+            expected = fresh[name] if name.startswith(head) else weights[name]
             expected = expected.sum(1, keepdim=True) if expected.shape[1:2] == (3,) else expected
             assert torch.equal(leaf, expected), name
-        assert_same_tree(buffers, {name: made[name] for name in buffers})
+        assert_same_tree(buffers, {name: weights[name] for name in buffers})

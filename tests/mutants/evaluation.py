@@ -31,8 +31,8 @@ def _first_choice(original: Any, table: Any, choices: Any) -> Any:
 
 
 def _over_first_arm(original: Any, a: Any, b: Any) -> Any:
-    made = original(a, b)
-    return {**made, "d_s": None if made["d_s"] is None else float((a - b).mean() / a.std(ddof=1))}
+    effects = original(a, b)
+    return {**effects, "d_s": None if effects["d_s"] is None else float((a - b).mean() / a.std(ddof=1))}
 
 
 MUTANTS = (

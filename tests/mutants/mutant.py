@@ -59,8 +59,8 @@ def with_part(**parts: Callable[..., Any]) -> Mistake:
     """Of a factory of a frozen dataclass: the functions named are wrong. Each takes the right one first."""
 
     def mistake(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        return replace(made, **{name: partial(wrong, getattr(made, name)) for name, wrong in parts.items()})
+        instance = original(*args, **kwargs)
+        return replace(instance, **{name: partial(wrong, getattr(instance, name)) for name, wrong in parts.items()})
 
     return mistake
 

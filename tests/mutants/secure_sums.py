@@ -14,12 +14,12 @@ SHAMIR = "privacy/test_shamir.py"
 
 
 def _without_threshold(original: Any, self: Any, stage: str, arrived: Any, following: str) -> Any:
-    kept = self.terms
-    object.__setattr__(self, "terms", _with_threshold(kept, 1))
+    true_terms = self.terms
+    object.__setattr__(self, "terms", _with_threshold(true_terms, 1))
     try:
         return original(self, stage, arrived, following)
     finally:
-        object.__setattr__(self, "terms", kept)
+        object.__setattr__(self, "terms", true_terms)
 
 
 def _with_threshold(agreed: Any, threshold: int) -> Any:

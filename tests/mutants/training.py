@@ -37,18 +37,20 @@ def _roster_of_the_arm(original: Any, self: Any, number: int) -> Any:
 
 
 def _damped(original: Any, momentum: float) -> Any:
-    made = original(momentum)
-    return replace(made, step=lambda p, g, s, lr: made.step(p, tree.scale(g, torch.tensor(1 - momentum)), s, lr))
+    optimizer = original(momentum)
+    return replace(
+        optimizer, step=lambda p, g, s, lr: optimizer.step(p, tree.scale(g, torch.tensor(1 - momentum)), s, lr)
+    )
 
 
 def _without_correction(original: Any, *args: Any, **kwargs: Any) -> Any:
-    made = original(*args, **kwargs)
+    optimizer = original(*args, **kwargs)
 
     def step(params: Any, grad: Any, state: Any, lr: float) -> Any:
-        after, later = made.step(params, grad, {**state, "steps": {"taken": state["steps"]["taken"] + 1e9}}, lr)
+        after, later = optimizer.step(params, grad, {**state, "steps": {"taken": state["steps"]["taken"] + 1e9}}, lr)
         return after, {**later, "steps": {"taken": state["steps"]["taken"] + 1}}
 
-    return replace(made, step=step)
+    return replace(optimizer, step=step)
 
 
 MUTANTS = (

@@ -18,13 +18,13 @@ LAPLACE = "uncertainty/test_laplace.py"
 
 
 def _without_the_call(original: Any, sets: Any, call: Any) -> Any:
-    made = original(sets, call)
-    return replace(made, sets=sets | made.empty[..., None])
+    answers = original(sets, call)
+    return replace(answers, sets=sets | answers.empty[..., None])
 
 
 def _empty_to_one(original: Any, sets: Any, call: Any) -> Any:
-    made = original(sets, call)
-    return replace(made, sets=sets | (np.arange(sets.shape[-1]) == call[..., None]))
+    answers = original(sets, call)
+    return replace(answers, sets=sets | (np.arange(sets.shape[-1]) == call[..., None]))
 
 
 MUTANTS = (

@@ -36,8 +36,13 @@ class Batch:
     people: Tensor
 
     def without(self, patient: int) -> "Batch":
-        kept = self.people != patient
-        return Batch(self.x[kept], self.y[kept], {name: m[kept] for name, m in self.masks.items()}, self.people[kept])
+        other_rows = self.people != patient
+        return Batch(
+            self.x[other_rows],
+            self.y[other_rows],
+            {name: m[other_rows] for name, m in self.masks.items()},
+            self.people[other_rows],
+        )
 
 
 def batch_for(
@@ -77,7 +82,7 @@ def patient_gradients(model: Model, params: Tree, batch: Batch) -> dict[int, Tre
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         gathered.setdefault(patient, []).append(dict(zip(leaves, grads, strict=True)))
     return {
-        patient: {name: torch.stack([one[name] for one in rows]).mean(0) for name in params}
+        patient: {name: torch.stack([gradient[name] for gradient in rows]).mean(0) for name in params}
         for patient, rows in gathered.items()
     }
 

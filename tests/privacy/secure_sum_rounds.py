@@ -22,8 +22,8 @@ def terms_of(count: int, context: bytes = b"round 1", threshold: int | None = No
 
 def member(name: str, terms: Terms, commitments: Commitments | None = None) -> Member:
     keys = {site: simulated_key(site) for site in terms.roster}
-    kept = InMemory() if commitments is None else commitments
-    return Member(name, terms, sha256(name.encode()).digest(), keys[name], keys, kept)
+    store = InMemory() if commitments is None else commitments
+    return Member(name, terms, sha256(name.encode()).digest(), keys[name], keys, store)
 
 
 def vectors_of(sites: Iterable[str], length: int = 5) -> dict[str, Whole]:

@@ -129,17 +129,17 @@ def test_long_gradients_are_cut_to_the_clip_and_short_ones_stay() -> None:
     assert (lengths < clip).any()
     assert (lengths > clip).any()
     assert_same_tree(summed(model, params, batch, clip), clipped_by_hand(model, params, batch, clip), atol=1e-3 * clip)
-    one = batch_for(model, SHAPES[1], [0], seed=1)
-    assert length_of(summed(model, params, one, 1e-3)) == pytest.approx(1e-3, rel=2e-4)
+    lone_batch = batch_for(model, SHAPES[1], [0], seed=1)
+    assert length_of(summed(model, params, lone_batch, 1e-3)) == pytest.approx(1e-3, rel=2e-4)
 
 
 def test_private_leaves_are_part_of_the_one_vector() -> None:
     """An intercept that stays at its site is clipped with the weights, and has noise of its own."""
     model = MODELS["logistic"](intercept="private")(Shape((6,), class_task(2)))
     params, batch = params_of(model), batch_for(model, Shape((6,), class_task(2)), [0], seed=1)
-    found = summed(model, params, batch, 1e-3)
-    assert found["bias"].abs() > 0
-    assert length_of(found) == pytest.approx(1e-3, rel=2e-4)
+    gradient = summed(model, params, batch, 1e-3)
+    assert gradient["bias"].abs() > 0
+    assert length_of(gradient) == pytest.approx(1e-3, rel=2e-4)
     empty = batch.without(0)
     noise = gradient_of(PrivateGradient(model, Rule(0.5, 1.0, 1.0, 10), stream()), params, empty)
     assert noise["bias"].abs() > 0
@@ -160,9 +160,9 @@ def test_without_clip_and_noise_it_is_the_plain_gradient(name: str, shape: Shape
     model = TABLES[name](shape)
     params, batch = params_of(model), batch_for(model, shape, list(range(9)), seed=2)
     private = PrivateGradient(model, Rule(1.0, 1.0, 1e9, 9), Silent())
-    found = gradient_of(private, params, batch)
+    gradient = gradient_of(private, params, batch)
     plain, _, _ = model.gradient(params, {}, batch.x, batch.y, batch.masks)
-    assert_same_tree(found, plain, atol=1e-12)
+    assert_same_tree(gradient, plain, atol=1e-12)
 
 
 def test_a_penalty_is_added_after_the_noise_and_not_clipped() -> None:
@@ -185,8 +185,8 @@ def test_the_divisor_is_the_expected_number_of_patients_and_never_the_drawn() ->
     rule = Rule(rate=0.25, noise=1.0, clip=0.1, patients=40)
     for drawn in (1, 7, 15):
         batch = batch_for(model, shape, list(range(drawn)), seed=4)
-        found = gradient_of(PrivateGradient(model, rule, Silent()), params, batch)
-        assert_same_tree(found, tree.scale(summed(model, params, batch, 0.1), 1 / 10), atol=1e-15)
+        gradient = gradient_of(PrivateGradient(model, rule, Silent()), params, batch)
+        assert_same_tree(gradient, tree.scale(summed(model, params, batch, 0.1), 1 / 10), atol=1e-15)
 
 
 @pytest.mark.parametrize("secret", [False, True])
@@ -198,13 +198,13 @@ def test_noise_has_the_standard_deviation_that_is_charged(secret: bool, dtype: t
     params = params_of(model, dtype)
     batch = batch_for(model, shape, [0], seed=1, dtype=dtype).without(0)
     private = PrivateGradient(model, Rule(0.25, 3.1, 0.7, 40), SecretStream(bytes(32), "noise") if secret else stream())
-    found = gradient_of(private, params, batch)
-    assert all(leaf.dtype == dtype for leaf in found.values())
-    numbers = torch.cat([leaf.flatten() for leaf in found.values()]).double().numpy() / (3.1 * 0.7 / 10)
+    gradient = gradient_of(private, params, batch)
+    assert all(leaf.dtype == dtype for leaf in gradient.values())
+    numbers = torch.cat([leaf.flatten() for leaf in gradient.values()]).double().numpy() / (3.1 * 0.7 / 10)
     assert looks_standard_normal(numbers)
     assert stats.kstest(numbers, "norm").pvalue > 0.01
     again = gradient_of(private, params, batch)
-    assert not any(torch.equal(again[name], leaf) for name, leaf in found.items())  # each step has its own
+    assert not any(torch.equal(again[name], leaf) for name, leaf in gradient.items())  # each step has its own
 
 
 def test_the_loss_is_told_to_nobody() -> None:
@@ -224,7 +224,7 @@ def test_all_rows_of_a_patient_are_drawn_or_none() -> None:
     sizes = set()
     for rows in steps:
         drawn = set(people[rows].tolist())
-        assert rows.tolist() == [row for row, one in enumerate(people.tolist()) if one in drawn]
+        assert rows.tolist() == [row for row, patient in enumerate(people.tolist()) if patient in drawn]
         sizes.add(len(drawn))
     assert sizes == {0, 1, 2, 3, 4}
 
@@ -310,8 +310,8 @@ def test_the_noise_of_an_adaptive_clip_follows_the_clip_and_the_formula() -> Non
     model = MODELS["logistic"]()(shape)
     rule = Rule(0.25, 3.1, 1.0, 40, Adaptation(0.5, 0.2, 5.0))
     empty = batch_for(model, shape, [0], seed=1).without(0)
-    found = gradient_of(PrivateGradient(model, rule, stream(), clip=0.2), params_of(model), empty)
-    scaled = found["weight"].numpy() / (rule.gradient_noise * 0.2 / 10)
+    gradient = gradient_of(PrivateGradient(model, rule, stream(), clip=0.2), params_of(model), empty)
+    scaled = gradient["weight"].numpy() / (rule.gradient_noise * 0.2 / 10)
     assert looks_standard_normal(scaled)
 
 

@@ -38,22 +38,24 @@ def told_of(**changes: Any) -> dict[str, Any] | None:
 
 def test_new_splits_leave_few_who_always_train() -> None:
     """Twenty seeds and a fifth for testing: 0.8^20 is 1.2 %."""
-    told = told_of(evaluation=seeds(20, test_share=0.2))
-    assert told is not None
-    assert told["train_with_every_seed"] == pytest.approx(0.8**20)
-    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_text(told)
-    assert "All others were test or validation patients with at least one seed" in exposure_text(told)
+    exposure = told_of(evaluation=seeds(20, test_share=0.2))
+    assert exposure is not None
+    assert exposure["train_with_every_seed"] == pytest.approx(0.8**20)
+    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_text(exposure)
+    assert "All others were test or validation patients with at least one seed" in exposure_text(exposure)
     both = told_of(evaluation=seeds(3, test_share=0.2, validation_share=0.1))
     assert both is not None
     assert both["train_with_every_seed"] == pytest.approx(0.7**3)
 
 
 def test_a_split_that_stays_covers_its_training_patients() -> None:
-    told = told_of(evaluation=seeds(20, test_share=0.25, vary=["batches", "init"]))
-    assert told is not None
-    assert (told["splits"], told["train_with_every_seed"]) == (1, 0.75)
-    assert exposure_text(told).startswith("The total epsilon covers the training patients, about 75 % of the patients;")
-    assert exposure_text(told).endswith("The split is the same with every seed.")
+    exposure = told_of(evaluation=seeds(20, test_share=0.25, vary=["batches", "init"]))
+    assert exposure is not None
+    assert (exposure["splits"], exposure["train_with_every_seed"]) == (1, 0.75)
+    assert exposure_text(exposure).startswith(
+        "The total epsilon covers the training patients, about 75 % of the patients;"
+    )
+    assert exposure_text(exposure).endswith("The split is the same with every seed.")
 
 
 def test_nobody_is_exposed_without_privacy_of_patients() -> None:
@@ -68,11 +70,11 @@ def test_patients_are_counted_where_splits_are_known() -> None:
     ]
     always = set.intersection(*trained)
     patient = plan.cohort_of(arm).patient
-    told = counted_exposure(plan)
-    assert told is not None
-    assert told["patients_with_every_seed"] == len(np.unique(patient[sorted(always)]))
-    assert told["patients"] == len(np.unique(patient))
-    assert told["train_with_every_seed"] == pytest.approx(0.7**4, abs=0.06)
+    exposure = counted_exposure(plan)
+    assert exposure is not None
+    assert exposure["patients_with_every_seed"] == len(np.unique(patient[sorted(always)]))
+    assert exposure["patients"] == len(np.unique(patient))
+    assert exposure["train_with_every_seed"] == pytest.approx(0.7**4, abs=0.06)
 
 
 @pytest.fixture(scope="module")
@@ -114,22 +116,22 @@ def test_tables_and_figures_know_an_epsilon_that_is_infinite(run: wardround.Stud
 
 
 def test_report_results_and_terminal_say_it(run: wardround.StudyRun) -> None:
-    found = json.loads((run.folder / "results.json").read_text())["privacy"]
-    assert found["exposure"]["splits"] == 2
-    assert found["arms"]["unclipped"]["example"]["epsilon"] == "infinite"
-    assert {row["epsilon"] for row in found["arms"]["unclipped"]["sites"].values()} == {"infinite"}
-    assert {row["epsilon"] for row in found["total"].values()} == {"infinite"}
-    for row in found["arms"]["falling"]["sites"].values():
+    privacy_results = json.loads((run.folder / "results.json").read_text())["privacy"]
+    assert privacy_results["exposure"]["splits"] == 2
+    assert privacy_results["arms"]["unclipped"]["example"]["epsilon"] == "infinite"
+    assert {row["epsilon"] for row in privacy_results["arms"]["unclipped"]["sites"].values()} == {"infinite"}
+    assert {row["epsilon"] for row in privacy_results["total"].values()} == {"infinite"}
+    for row in privacy_results["arms"]["falling"]["sites"].values():
         assert row["noise_last"] == pytest.approx(row["noise"] / 2, rel=1e-5)
         assert 1.9 < row["epsilon"] <= 2
     evidence = read_evidence(RunFolder(run.folder), checked=True)
-    told = " ".join(protection_sentences(evidence))
-    assert exposure_text(found["exposure"]) in told
-    assert "Without a clip: unclipped." in told
-    assert "private 2, falling 2." in told
+    text = " ".join(protection_sentences(evidence))
+    assert exposure_text(privacy_results["exposure"]) in text
+    assert "Without a clip: unclipped." in text
+    assert "private 2, falling 2." in text
     assert "unclipped: not clipped: epsilon infinite" in spent_lines(evidence)
     shown = " ".join(CliRunner().invoke(app, ["privacy", "spent", str(run.folder)]).stdout.split())
-    assert exposure_text(found["exposure"]) in shown
+    assert exposure_text(privacy_results["exposure"]) in shown
     assert "infinite" in shown
     plain = CliRunner().invoke(app, ["privacy", "spent", str(run.folder / "ledger.jsonl"), "--json"]).stdout
     assert {row["add_remove"] for row in json.loads(plain)["total"]} == {"infinite"}
@@ -137,9 +139,11 @@ def test_report_results_and_terminal_say_it(run: wardround.StudyRun) -> None:
 
 def test_the_plan_says_infinite() -> None:
     plan = plan_of(study(privacy__example={**EXAMPLE, "clip": "none"}))
-    told = as_plain(plan, planned_spending(plan))
+    plain_plan = as_plain(plan, planned_spending(plan))
     assert (
-        {row["epsilon"] for row in told["arms"]} == {row["epsilon"] for row in told["total"].values()} == {"infinite"}
+        {row["epsilon"] for row in plain_plan["arms"]}
+        == {row["epsilon"] for row in plain_plan["total"].values()}
+        == {"infinite"}
     )
-    assert {row["epsilon_target"] for row in told["arms"]} == {"infinite"}
-    assert told["exposure"]["splits"] == 1
+    assert {row["epsilon_target"] for row in plain_plan["arms"]} == {"infinite"}
+    assert plain_plan["exposure"]["splits"] == 1

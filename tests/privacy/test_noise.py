@@ -35,8 +35,8 @@ def test_the_same_key_gives_the_same_numbers_and_any_other_key_or_purpose_gives_
 
 
 def test_a_stream_goes_on_and_does_not_begin_again() -> None:
-    one, whole = secret(), secret().uniform(30)
-    assert (np.concatenate([one.uniform(11), one.uniform(19)]) == whole).all()
+    key_stream, whole = secret(), secret().uniform(30)
+    assert (np.concatenate([key_stream.uniform(11), key_stream.uniform(19)]) == whole).all()
 
 
 def test_aes_in_counter_mode_is_what_the_numbers_come_from() -> None:
@@ -120,9 +120,9 @@ def test_noise_of_a_secret_stream_is_rounded_with_the_sum_and_not_before() -> No
 
 
 def test_a_sites_key_depends_on_everything_that_names_a_round() -> None:
-    told = (KEY, "run", "arm", 42, 3)
-    assert site_key(*told) == site_key(*told)
-    assert len(site_key(*told)) == 32
+    arguments = (KEY, "run", "arm", 42, 3)
+    assert site_key(*arguments) == site_key(*arguments)
+    assert len(site_key(*arguments)) == 32
     others = [
         (bytes(32), "run", "arm", 42, 3),
         (KEY, "run2", "arm", 42, 3),
@@ -131,7 +131,7 @@ def test_a_sites_key_depends_on_everything_that_names_a_round() -> None:
         (KEY, "run", "arm", 42, 4),
         (KEY, "run", "arm", 4, 23),
     ]
-    assert len({site_key(*told), *(site_key(*other) for other in others)}) == len(others) + 1
+    assert len({site_key(*arguments), *(site_key(*other) for other in others)}) == len(others) + 1
 
 
 def test_a_seeded_stream_depends_on_purpose_round_and_site() -> None:

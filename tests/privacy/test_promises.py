@@ -69,9 +69,9 @@ def test_a_patient_at_two_sites_is_refused() -> None:
     """Each site's epsilon would hold for its own releases only, and the patient is in both."""
     first = 0
     sites = []
-    for one in ragged_sites():
-        sites.append(replace(one, train=replace(one.train, patients=torch.arange(first, first + len(one.train)))))
-        first += len(one.train)
+    for site in ragged_sites():
+        sites.append(replace(site, train=replace(site.train, patients=torch.arange(first, first + len(site.train)))))
+        first += len(site.train)
     refuse_unkept(promising(Privacy(example=EXAMPLE), sites))
     sites[1] = replace(sites[1], train=replace(sites[1].train, patients=torch.arange(4, 4 + len(sites[1].train))))
     with pytest.raises(StudyError, match="1 patients train at both site-1 and site-2"):

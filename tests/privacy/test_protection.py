@@ -58,9 +58,9 @@ def test_an_epoch_has_as_many_steps_as_batches_of_the_mean_size(
 def test_the_rate_that_is_charged_is_the_rate_that_is_drawn_with() -> None:
     """All steps of many epochs: each patient's share of steps is within 4.5 standard deviations of the rate."""
     people = torch.arange(23).repeat(2)
-    made = Rows(torch.zeros(46, 2), torch.zeros(46, dtype=torch.int64), patients=people)
-    order = private_order(made, batch_size=10, epochs=800, streams=seeded_streams(1, 0, "site-1"))
-    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, noise=1.0), made, 10, (800,))
+    train_rows = Rows(torch.zeros(46, 2), torch.zeros(46, dtype=torch.int64), patients=people)
+    order = private_order(train_rows, batch_size=10, epochs=800, streams=seeded_streams(1, 0, "site-1"))
+    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, noise=1.0), train_rows, 10, (800,))
     assert rule.rate == 10 / 46
     assert rule.patients == 23
     assert rule.expected == pytest.approx(5)
@@ -129,12 +129,12 @@ def test_stragglers_stop_by_the_epochs_that_they_did() -> None:
     )
     for number in range(len(private.sites)):
         epochs, stop = private.epochs(number), private.stops(number)
-        one = private.charge(number, 1, 0)
-        assert one is not None
+        epoch_charge = private.charge(number, 1, 0)
+        assert epoch_charge is not None
         reached = [0, *accumulate(epochs)]
-        assert epsilon([replace(one, steps=one.steps * reached[stop])], DELTA) <= 1.0
+        assert epsilon([replace(epoch_charge, steps=epoch_charge.steps * reached[stop])], DELTA) <= 1.0
         if stop < 60:
-            assert epsilon([replace(one, steps=one.steps * reached[stop + 1])], DELTA) > 1.0
+            assert epsilon([replace(epoch_charge, steps=epoch_charge.steps * reached[stop + 1])], DELTA) > 1.0
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def test_an_update_is_clipped_as_one_vector_and_what_is_data_free_is_left_alone(
 
 def test_an_update_that_is_no_number_or_nothing_counts_nothing() -> None:
     for bad in (float("nan"), float("inf")):
-        found = clipped_update({"params": {"a": torch.tensor([1.0, bad])}}, frozenset(), 1.0)
-        assert torch.equal(found["params"]["a"], torch.zeros(2))
+        update = clipped_update({"params": {"a": torch.tensor([1.0, bad])}}, frozenset(), 1.0)
+        assert torch.equal(update["params"]["a"], torch.zeros(2))
     nothing = {"params": {"a": torch.zeros(2)}}
     assert torch.equal(clipped_update(nothing, frozenset(), 1.0)["params"]["a"], torch.zeros(2))
 
 
 def test_dropout_and_augmentation_draw_from_the_sites_secret() -> None:
     def drawn(key: bytes) -> list[int]:
-        return [int(one) for one in generator_from(SecretStream(key, "dropout")).integers(0, 2**62, 4)]
+        return [int(number) for number in generator_from(SecretStream(key, "dropout")).integers(0, 2**62, 4)]
 
     assert drawn(bytes(32)) == drawn(bytes(32))
     assert drawn(bytes(32)) != drawn(bytes([1]) * 32)
@@ -213,5 +213,5 @@ def test_dropout_and_augmentation_draw_from_the_sites_secret() -> None:
 
 def test_sites_of_one_seed_draw_apart() -> None:
     sites = ragged_sites(sizes=(20, 20))
-    first, second = (private_order(one.train, 5, 1, seeded_streams(1, 0, one.name)) for one in sites)
+    first, second = (private_order(site.train, 5, 1, seeded_streams(1, 0, site.name)) for site in sites)
     assert [step.tolist() for step in first] != [step.tolist() for step in second]

@@ -24,25 +24,25 @@ def test_all_parties_find_the_intersection_in_one_order(columns: list[list[int]]
         with pytest.raises(DataError, match="no patients are common to all of party-0, party-1"):
             match_patients(given_ids, seed=seed)
         return
-    found = match_patients(given_ids, seed=seed).patients
+    matches = match_patients(given_ids, seed=seed).patients
     for name, column in given_ids.items():
-        assert list(found[name].ids) == expected
+        assert list(matches[name].ids) == expected
         for number, patient in enumerate(expected):
-            assert [column[row] for row in found[name].rows_of(number)] == [int(patient)] * column.count(int(patient))
+            assert [column[row] for row in matches[name].rows_of(number)] == [int(patient)] * column.count(int(patient))
 
 
 def test_rows_of_one_patient_stand_side_by_side_at_parties_with_other_orders() -> None:
     """Radiology has two images of c and one of a; the laboratory has its rows the other way round."""
-    found = match_patients({"radiology": ["c", "b", "a", "c"], "laboratory": ["x", "a", "c"]}).patients
-    assert found["radiology"].ids == found["laboratory"].ids == ("a", "c")
-    assert [found["radiology"].rows_of(patient).tolist() for patient in (0, 1)] == [[2], [0, 3]]
-    assert [found["laboratory"].rows_of(patient).tolist() for patient in (0, 1)] == [[1], [2]]
+    matches = match_patients({"radiology": ["c", "b", "a", "c"], "laboratory": ["x", "a", "c"]}).patients
+    assert matches["radiology"].ids == matches["laboratory"].ids == ("a", "c")
+    assert [matches["radiology"].rows_of(patient).tolist() for patient in (0, 1)] == [[2], [0, 3]]
+    assert [matches["laboratory"].rows_of(patient).tolist() for patient in (0, 1)] == [[1], [2]]
 
 
 def test_numbers_at_one_party_and_text_at_another_are_the_same_ids() -> None:
-    found = match_patients({"radiology": np.array([3, 1, 2]), "laboratory": ["2 ", "3"]}).patients
-    assert found["radiology"].ids == ("2", "3")
-    assert found["radiology"].rows.tolist() == [2, 0]
+    matches = match_patients({"radiology": np.array([3, 1, 2]), "laboratory": ["2 ", "3"]}).patients
+    assert matches["radiology"].ids == ("2", "3")
+    assert matches["radiology"].rows.tolist() == [2, 0]
 
 
 def test_secrets_change_every_message_and_never_the_result() -> None:
@@ -50,13 +50,13 @@ def test_secrets_change_every_message_and_never_the_result() -> None:
 
     def run(seed: int | None) -> tuple[list[bytes], dict[str, list[int]]]:
         seen = list[bytes]()
-        found = match_patients(ids, seed=seed, watch=lambda to, message: seen.append(message.content)).patients
-        return seen, {name: patients.rows.tolist() for name, patients in found.items()}
+        matches = match_patients(ids, seed=seed, watch=lambda to, message: seen.append(message.content)).patients
+        return seen, {name: patients.rows.tolist() for name, patients in matches.items()}
 
-    (one, first), (again, second), (other, third), (real, fourth) = run(1), run(1), run(2), run(None)
+    (messages, first), (again, second), (other, third), (real, fourth) = run(1), run(1), run(2), run(None)
     assert first == second == third == fourth == {"a": [1, 2], "b": [1, 0], "c": [0, 1]}
-    assert one == again
-    long = [{content for content in contents if len(content) >= 16} for contents in (one, other, real)]
+    assert messages == again
+    long = [{content for content in contents if len(content) >= 16} for contents in (messages, other, real)]
     assert not long[0] & long[1]
     assert not long[0] & long[2]
 
@@ -71,10 +71,12 @@ def test_secrets_change_every_message_and_never_the_result() -> None:
 def test_ids_of_other_forms_have_nobody_in_common_and_the_error_says_so(
     columns: dict[str, list[str]], forms: str
 ) -> None:
-    with pytest.raises(DataError, match="no patients are common to all of lab, ward; their ids differ in form") as told:
+    with pytest.raises(
+        DataError, match="no patients are common to all of lab, ward; their ids differ in form"
+    ) as error:
         match_patients(columns)
-    assert told.value.problem.endswith(forms)
-    assert "leading zeros" in told.value.remedy
+    assert error.value.problem.endswith(forms)
+    assert "leading zeros" in error.value.remedy
 
 
 def test_ids_of_one_form_with_nobody_in_common() -> None:
@@ -88,13 +90,15 @@ def test_a_party_without_rows_is_named() -> None:
 
 
 def test_too_few_common_patients_are_not_told() -> None:
-    told = list[PsiMessage]()
+    messages = list[PsiMessage]()
     columns = {"lab": ["a", "b", "c"], "ward": ["b", "c", "d"]}
     with pytest.raises(DataError, match="2 patients are common to all of lab, ward, but 3 are asked for"):
         match_patients(
-            columns, terms=Terms(b"s", ("lab", "ward"), least_common=3), watch=lambda to, message: told.append(message)
+            columns,
+            terms=Terms(b"s", ("lab", "ward"), least_common=3),
+            watch=lambda to, message: messages.append(message),
         )
-    assert {message.kind for message in told} == {"list", "prints"}
+    assert {message.kind for message in messages} == {"list", "prints"}
     assert len(match_patients(columns, terms=Terms(b"s", ("lab", "ward"), least_common=2)).patients["lab"]) == 2
 
 
@@ -150,17 +154,17 @@ def test_bytes_on_the_way() -> None:
     its own patients and both short hashes of sums."""
     contents = list[int]()
     columns = {"lab": range(40), "ward": range(30, 54)}
-    found = match_patients(columns, watch=lambda to, message: contents.append(len(message.content)))
-    assert len(found.patients["lab"]) == 10
+    matching = match_patients(columns, watch=lambda to, message: contents.append(len(message.content)))
+    assert len(matching.patients["lab"]) == 10
     lists, prints, marks, sums, sum_prints = 2 * 32 * (40 + 24), 16 * (40 + 24), 40 // 8 + 24 // 8, 2 * 2 * 32, 6 * 16
     assert sum(contents) == lists + prints + marks + sums + sum_prints
     heads = 400  # at most, for a message: kind, names, counts and a signature of 64 bytes
     for party, other, own, others in (("lab", "ward", 40, 24), ("ward", "lab", 24, 40)):
         sent = 32 * own + 16 * others + 32 + 16
-        assert sent < found.traffic[party, ""] < sent + 4 * heads
+        assert sent < matching.traffic[party, ""] < sent + 4 * heads
         got = 32 * others + own // 8 + 32 + 2 * 16
-        assert got < found.traffic["", party] < got + 5 * heads
-        assert (party, other) not in found.traffic
+        assert got < matching.traffic["", party] < got + 5 * heads
+        assert (party, other) not in matching.traffic
 
 
 def test_images_of_real_patients_find_their_patient() -> None:
@@ -169,9 +173,9 @@ def test_images_of_real_patients_find_their_patient() -> None:
         images = file["val_patient_id"][:600]
     patients = np.unique(images)
     desk = np.concatenate([patients[::-2], patients.max() + 1 + np.arange(50)])
-    found = match_patients({"radiology": images, "desk": desk}).patients
-    assert found["radiology"].ids == found["desk"].ids
-    assert len(found["desk"]) == len(patients[::-2])
-    radiology, at_desk = found["radiology"], found["desk"]
+    matches = match_patients({"radiology": images, "desk": desk}).patients
+    assert matches["radiology"].ids == matches["desk"].ids
+    assert len(matches["desk"]) == len(patients[::-2])
+    radiology, at_desk = matches["radiology"], matches["desk"]
     assert np.array_equal(images[radiology.rows], desk[at_desk.rows][radiology.patient_of_each_row()])
     assert radiology.rows.size == np.isin(images, patients[::-2]).sum() > len(radiology)

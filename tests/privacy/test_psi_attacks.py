@@ -170,15 +170,15 @@ def _prints_of(owner: str, content: bytes) -> PsiMessage:
 
 def test_a_party_that_restarts_says_the_same_and_is_bound_by_what_it_said() -> None:
     message = Play().run().first("list", "lab", keys=1)
-    kept = InMemory()
-    before = party("lab", kept=kept)
+    commitments = InMemory()
+    before = party("lab", kept=commitments)
     first = [m.content for m in [*before.start(), *before.take(message)]]
-    after = party("lab", kept=kept)
+    after = party("lab", kept=commitments)
     assert [m.content for m in [*after.start(), *after.take(message)]] == first
     with pytest.raises(DeployError, match="asked about desk a second time"):
-        party("lab", kept=kept).take(party("desk", ids=["p", "q"]).start()[0])
+        party("lab", kept=commitments).take(party("desk", ids=["p", "q"]).start()[0])
     with pytest.raises(DeployError, match="asked about lab a second time"):
-        party("lab", ids=["other", "patients"], kept=kept).start()
+        party("lab", ids=["other", "patients"], kept=commitments).start()
 
 
 # A party that goes its own way
@@ -258,8 +258,8 @@ def test_a_party_that_hides_the_form_of_its_ids_is_refused() -> None:
 
 def marks_of(name: str, wanted: set[str]) -> bytes:
     """As the coordinator could not make it: it does not know who stands where."""
-    one = party(name)
-    content = one.start()[0].content
+    participant = party(name)
+    content = participant.start()[0].content
     key = psi_group.scalar(name.encode() * 32, b"matching", TERMS.digest, name.encode())
     hidden = psi_group.hidden(TERMS.digest, key, [patient.encode() for patient in IDS[name]])
     who = dict(zip(hidden, IDS[name], strict=True))
@@ -271,14 +271,14 @@ def test_parties_that_are_told_different_patients_find_out(wanted: set[str]) -> 
     played = Play()
     with pytest.raises(DeployError, match="the parties were told different patients"):
         played.run(only("common", "lab", content=marks_of("lab", wanted)))
-    assert [one.aligned for one in played.parties.values()] == [None] * 3
+    assert [participant.aligned for participant in played.parties.values()] == [None] * 3
 
 
 def test_a_coordinator_that_leaves_the_same_patient_out_everywhere_is_not_found_out_but_rows_stay_aligned() -> None:
     """What docs/explanation/matching-patients.md says it can do."""
     contents = {name: marks_of(name, {"c"}) for name in TERMS.roster}
     played = Play().run(lambda m: replace(m, content=contents[m.receiver]) if m.kind == "common" else m)
-    assert [one.aligned.ids for one in played.parties.values() if one.aligned] == [("c",)] * 3
+    assert [participant.aligned.ids for participant in played.parties.values() if participant.aligned] == [("c",)] * 3
 
 
 @pytest.mark.parametrize("content", [b"", bytes(2), b"\xff"])  # the lab has 3 patients: 5 bits too many

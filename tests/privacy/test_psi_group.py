@@ -16,9 +16,9 @@ IDENTITY: Point = (0, 1)
 KEY = psi_group.scalar(bytes(32), b"test")
 
 
-def add(one: Point, other: Point) -> Point:
+def add(point: Point, other: Point) -> Point:
     """The law of twisted Edwards curves with a = -1."""
-    (x1, y1), (x2, y2) = one, other
+    (x1, y1), (x2, y2) = point, other
     product = D * x1 * x2 * y1 * y2
     x = (x1 * y2 + y1 * x2) * pow(1 + product, -1, PRIME)
     y = (y1 * y2 + x1 * x2) * pow(1 - product, -1, PRIME)
@@ -39,9 +39,9 @@ def encode(point: Point) -> bytes:
 
 def root(square: int) -> int | None:
     guess = pow(square, (PRIME + 3) // 8, PRIME)
-    for found in (guess, guess * pow(2, (PRIME - 1) // 4, PRIME) % PRIME):
-        if (found * found - square) % PRIME == 0:
-            return found
+    for candidate in (guess, guess * pow(2, (PRIME - 1) // 4, PRIME) % PRIME):
+        if (candidate * candidate - square) % PRIME == 0:
+            return candidate
     return None
 
 
@@ -97,9 +97,9 @@ def test_the_order_of_keys_does_not_matter_and_other_contexts_have_other_points(
     other = psi_group.scalar(bytes(32), b"another")
     assert other != KEY
     names = [b"1", b"2", b"3"]
-    one, two = (psi_group.hidden(b"context", key, names) for key in (KEY, other))
-    assert psi_group.multiply(other, b"".join(one)) == psi_group.multiply(KEY, b"".join(two))
-    assert not set(one) & {*two, *psi_group.hidden(b"elsewhere", KEY, names)}
+    first_points, two = (psi_group.hidden(b"context", key, names) for key in (KEY, other))
+    assert psi_group.multiply(other, b"".join(first_points)) == psi_group.multiply(KEY, b"".join(two))
+    assert not set(first_points) & {*two, *psi_group.hidden(b"elsewhere", KEY, names)}
 
 
 def test_threads_keep_the_order() -> None:

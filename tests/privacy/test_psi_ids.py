@@ -13,7 +13,7 @@ from wardround.privacy.psi.patient_ids import DIGITS, LEADING_ZEROS, TEXT, read_
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("spelling", "other"),
     [
         ("P-17", "  P-17\n"),
         ("17", 17),
@@ -23,31 +23,31 @@ from wardround.privacy.psi.patient_ids import DIGITS, LEADING_ZEROS, TEXT, read_
         ("fi-1", "\ufb01-1"),  # a ligature
     ],
 )
-def test_two_spellings_of_one_id_are_one(one: Any, other: Any) -> None:
-    assert read_ids("lab", [one]).ids == read_ids("lab", [other]).ids
+def test_two_spellings_of_one_id_are_one(spelling: Any, other: Any) -> None:
+    assert read_ids("lab", [spelling]).ids == read_ids("lab", [other]).ids
 
 
-@pytest.mark.parametrize(("one", "other"), [("a1", "A1"), ("7", "007"), ("1 7", "17"), ("1-7", "17"), (7, 70)])
-def test_ids_that_may_be_two_patients_stay_two(one: Any, other: Any) -> None:
-    assert read_ids("lab", [one]).ids != read_ids("lab", [other]).ids
+@pytest.mark.parametrize(("first_id", "other"), [("a1", "A1"), ("7", "007"), ("1 7", "17"), ("1-7", "17"), (7, 70)])
+def test_ids_that_may_be_two_patients_stay_two(first_id: Any, other: Any) -> None:
+    assert read_ids("lab", [first_id]).ids != read_ids("lab", [other]).ids
 
 
 def test_a_patient_with_several_rows_is_one_and_keeps_them_in_order() -> None:
-    found = read_ids("radiology", ["b", "a", "c", "a", "b", "a"])
-    assert found.ids == ("a", "b", "c")
-    assert [found.rows_of(patient).tolist() for patient in range(3)] == [[1, 3, 5], [0, 4], [2]]
-    assert found.patient_of_each_row().tolist() == [0, 0, 0, 1, 1, 2]
-    some = found.only([2, 0])
+    patients = read_ids("radiology", ["b", "a", "c", "a", "b", "a"])
+    assert patients.ids == ("a", "b", "c")
+    assert [patients.rows_of(patient).tolist() for patient in range(3)] == [[1, 3, 5], [0, 4], [2]]
+    assert patients.patient_of_each_row().tolist() == [0, 0, 0, 1, 1, 2]
+    some = patients.only([2, 0])
     assert some.ids == ("a", "c")
     assert [some.rows_of(patient).tolist() for patient in range(2)] == [[1, 3, 5], [2]]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60))
 def test_every_row_is_some_patients_once(values: list[int]) -> None:
-    found = read_ids("lab", values)
-    assert sorted(found.rows.tolist()) == list(range(len(values)))
-    for number, patient in zip(found.rows, found.patient_of_each_row(), strict=True):
-        assert found.ids[patient] == str(values[number])
+    patients = read_ids("lab", values)
+    assert sorted(patients.rows.tolist()) == list(range(len(values)))
+    for number, patient in zip(patients.rows, patients.patient_of_each_row(), strict=True):
+        assert patients.ids[patient] == str(values[number])
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,10 @@ class Seen:
 
     def points(self, ids: Iterable[str], *parties: str) -> set[bytes]:
         """Of ids, with the keys of parties."""
-        found = psi_group.hidden(self.terms.digest, ONE, [name.encode() for name in ids])
+        blinded_points = psi_group.hidden(self.terms.digest, ONE, [name.encode() for name in ids])
         for party in parties:
-            found = psi_group.multiply(self.key(party), b"".join(found))
-        return set(found)
+            blinded_points = psi_group.multiply(self.key(party), b"".join(blinded_points))
+        return set(blinded_points)
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -96,13 +96,13 @@ def test_a_party_of_two_receives_one_list_a_mark_for_each_of_its_patients_and_th
 
 
 def test_other_patients_of_the_other_party_change_nothing_that_a_party_sees_but_the_points() -> None:
-    one, other = two_parties("ward"), two_parties("somebody-else")
-    assert one.ids["ward"] != other.ids["ward"]
+    view, other = two_parties("ward"), two_parties("somebody-else")
+    assert view.ids["ward"] != other.ids["ward"]
     for party in ("lab", ""):
-        assert shape(one.by(party)) == shape(other.by(party))
-    marks = [message.content for seen in (one, other) for message in seen.by("lab") if message.kind == "common"]
+        assert shape(view.by(party)) == shape(other.by(party))
+    marks = [message.content for seen in (view, other) for message in seen.by("lab") if message.kind == "common"]
     assert marks[0] == marks[1]
-    common = [set(entries(seen.by("lab"), ["list"])) for seen in (one, other)]
+    common = [set(entries(seen.by("lab"), ["list"])) for seen in (view, other)]
     assert len(common[0] & common[1]) == 20  # with the same key, the points of the common patients
     assert len(common[0]) == len(common[1]) == 64
 
@@ -193,8 +193,8 @@ def test_a_partys_view_can_be_made_up_from_its_own_ids_and_the_result() -> None:
         message = PsiMessage(kind, "ward", "lab", owner, count, form, content)
         return replace(message, signature=keys["ward"].sign(message.signed(true.terms)))
 
-    said = [*own_list, *lab.take(from_ward("list", "ward", 1, b"".join(sorted(drawn)), "text"))]
-    said += lab.take(PsiMessage("common", "", "lab", "lab", content=marks))
+    messages = [*own_list, *lab.take(from_ward("list", "ward", 1, b"".join(sorted(drawn)), "text"))]
+    messages += lab.take(PsiMessage("common", "", "lab", "lab", content=marks))
     answer = lab.take(from_ward("sum", "ward", 1, total))
     lab.take(from_ward("sum print", "lab", 2, last))
     lab.take(replace(answer[0], receiver="lab"))
@@ -204,8 +204,8 @@ def test_a_partys_view_can_be_made_up_from_its_own_ids_and_the_result() -> None:
 
     truly = [message for message in true.by("") if message.sender == "lab"]
     about_own = {message.kind: message.content for message in truly if message.owner == "lab"}
-    assert {m.kind: m.content for m in said if m.owner == "lab"} == {k: about_own[k] for k in ("list", "sum")}
-    assert {(m.kind, m.owner, len(m.content)) for m in [*said, *answer]} == {
+    assert {m.kind: m.content for m in messages if m.owner == "lab"} == {k: about_own[k] for k in ("list", "sum")}
+    assert {(m.kind, m.owner, len(m.content)) for m in [*messages, *answer]} == {
         (m.kind, m.owner, len(m.content)) for m in truly
     }
 
@@ -220,9 +220,9 @@ def test_a_party_cannot_try_ids_on_the_list_of_another() -> None:
     reach = {*received, *psi_group.multiply(own, b"".join(received)), *psi_group.multiply(inverse, b"".join(received))}
     reach |= {seen.terms.print_of(point) for point in reach} | set(_prints(seen.by("lab"), ["sum print"]))
     guesses = seen.ids["ward"]
-    made = seen.points(guesses) | seen.points(guesses, "lab") | seen.points(guesses, "lab", "lab")
-    made |= {seen.terms.print_of(point) for point in made}
-    assert not made & reach
+    guessed_points = seen.points(guesses) | seen.points(guesses, "lab") | seen.points(guesses, "lab", "lab")
+    guessed_points |= {seen.terms.print_of(point) for point in guessed_points}
+    assert not guessed_points & reach
     assert seen.points(guesses, "ward") <= reach
     assert seen.points(guesses, "ward", "lab") <= reach
 
@@ -237,9 +237,9 @@ def test_of_three_parties_none_can_tell_whom_it_shares_with_one_other_only() -> 
         reach |= {seen.terms.print_of(point) for point in reach}
         before = THREE[THREE.index(party) - 1]
         for help_of in ((), (before,)):  # the control: with the key of the party whose list comes first to it, it could
-            made = seen.points(seen.ids[party], *help_of) | seen.points(seen.ids[party], party, *help_of)
-            made |= {seen.terms.print_of(point) for point in made}
-            assert bool(made & reach) == bool(help_of)
+            own_points = seen.points(seen.ids[party], *help_of) | seen.points(seen.ids[party], party, *help_of)
+            own_points |= {seen.terms.print_of(point) for point in own_points}
+            assert bool(own_points & reach) == bool(help_of)
         assert not [message for message in seen.by(party) if message.kind == "prints"]
 
 
@@ -251,10 +251,10 @@ def test_lists_that_one_party_sees_never_have_the_same_keys() -> None:
         assert sorted(message.keys for message in lists) == [1, 2]
         assert len({message.owner for message in lists} | {party}) == 3
         own = next(m for m in seen.by("") if m.kind == "list" and m.owner == party and m.keys == 1)
-        seen_twice = [set(psi_group.split(one.content)) for one in (*lists, own)]
-        times_own = [set(psi_group.multiply(seen.key(party), one.content)) for one in lists]
-        for one, other in combinations([*seen_twice, *times_own], 2):
-            assert not one & other
+        seen_twice = [set(psi_group.split(listing.content)) for listing in (*lists, own)]
+        times_own = [set(psi_group.multiply(seen.key(party), listing.content)) for listing in lists]
+        for listing, other in combinations([*seen_twice, *times_own], 2):
+            assert not listing & other
 
 
 # What the coordinator can make of it
@@ -274,20 +274,22 @@ def test_the_coordinator_sees_no_point_with_all_keys_and_of_three_parties_it_see
     assert not seen.points(everybody, *THREE) & points
     lists = {m.owner: set(_prints([m])) for m in carried if m.kind == "prints"}
     assert {owner: len(prints) for owner, prints in lists.items()} == {"desk": 28, "lab": 33, "ward": 37}
-    overlaps = {(one, other): len(lists[one] & lists[other]) for one, other in combinations(THREE, 2)}
+    overlaps = {(party, other): len(lists[party] & lists[other]) for party, other in combinations(THREE, 2)}
     assert overlaps == {("desk", "lab"): 5 + 13, ("desk", "ward"): 7 + 13, ("lab", "ward"): 11 + 13}
     every = seen.points(everybody, *THREE)
     assert {seen.terms.print_of(point) for point in every} == set().union(*lists.values())
-    assert not any(point[:16] in found or point[16:] in found for found in lists.values() for point in every)
+    assert not any(
+        point[:16] in short_hashes or point[16:] in short_hashes for short_hashes in lists.values() for point in every
+    )
     for count in range(len(THREE)):  # whichever keys but the last it were told, in the points of no id
         for parties in combinations(THREE, count):
             prints = {seen.terms.print_of(point) for point in seen.points(everybody, *parties)}
-            assert not any(prints & found for found in lists.values())
+            assert not any(prints & short_hashes for short_hashes in lists.values())
 
 
 def test_points_that_the_coordinator_carries_meet_only_in_lists_that_have_all_keys() -> None:
     seen = three_parties()
     lists = {(m.owner, m.keys): set(psi_group.split(m.content)) for m in seen.by("") if m.kind == "list"}
     assert len(lists) == 6
-    for one, other in combinations(lists.values(), 2):
-        assert not one & other
+    for point_set, other in combinations(lists.values(), 2):
+        assert not point_set & other

@@ -39,14 +39,14 @@ def check_against_autograd(model: Model, batch: Batch, params: Tree | None = Non
     expected = patient_gradients(model, params, batch)
     numbers = sorted(expected)  # as torch.unique orders them
     lengths = torch.tensor([length_of(expected[number]) for number in numbers], dtype=batch.x.dtype)
-    found = by_rule(model, params, batch)
-    assert (found is not None) == has_rule
-    if found is not None:
-        torch.testing.assert_close(found[0], lengths, rtol=1e-10, atol=1e-12)
+    rule_result = by_rule(model, params, batch)
+    assert (rule_result is not None) == has_rule
+    if rule_result is not None:
+        torch.testing.assert_close(rule_result[0], lengths, rtol=1e-10, atol=1e-12)
     for clip in (1e9, float(lengths.median())):
         total, before = clipped_sum(model, params, batch.x, batch.y, batch.masks, batch.people, clip)
         torch.testing.assert_close(before, lengths, rtol=1e-10, atol=1e-12)
-        factors = [min(1.0, clip * BELOW / max(float(one), 1e-300)) for one in lengths]
+        factors = [min(1.0, clip * BELOW / max(float(length), 1e-300)) for length in lengths]
         by_hand = {
             name: torch.stack([f * expected[n][name] for n, f in zip(numbers, factors, strict=True)]).sum(0)
             for name in params
@@ -319,9 +319,9 @@ def test_a_row_that_is_no_number_counts_nothing_and_spoils_nobody() -> None:
         batch.x[3] = float("nan")  # the only row of patient 2
         batch.x[6, 0] = float("inf")  # and of patient 7
         rest = batch.without(2).without(7)
-        found, _ = clipped_sum(model, params, batch.x, batch.y, {}, batch.people, 0.05)
+        total, _ = clipped_sum(model, params, batch.x, batch.y, {}, batch.people, 0.05)
         expected, _ = clipped_sum(model, params, rest.x, rest.y, {}, rest.people, 0.05)
-        assert_same_tree(found, expected, atol=1e-12)
+        assert_same_tree(total, expected, atol=1e-12)
 
 
 def test_gradients_too_long_to_be_squared_are_still_clipped_or_left_out() -> None:

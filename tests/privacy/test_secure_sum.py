@@ -69,22 +69,22 @@ def test_masks_are_keystreams_of_aes_in_counter_mode() -> None:
     plus, minus = bytes(range(32)), bytes(range(32, 64))
     counter = CTR((2).to_bytes(16, "big"))
     streams = [Cipher(AES256(key), counter).encryptor().update(bytes(8 * 40_001)) for key in (plus, minus)]
-    added, taken = (np.frombuffer(stream, "<u8") for stream in streams)
+    added, subtracted = (np.frombuffer(stream, "<u8") for stream in streams)
     start = np.arange(40_001, dtype=np.uint64)
-    assert np.array_equal(add_masks(start.copy(), [plus], [minus]), start + added - taken)
+    assert np.array_equal(add_masks(start.copy(), [plus], [minus]), start + added - subtracted)
     assert keystream(plus, 100) == streams[0][:100]
 
 
 def test_the_bytes_of_the_protocol_stay_as_they_are() -> None:
     """Sites with different versions must not be able to disagree unseen: a change here is a change of protocol."""
     played = Round(terms_of(4)).play("mask")
-    said = sha256()
+    checksum = sha256()
     for site in played.terms.roster:
         advert = played.members[site].advertise()
-        said.update(advert.seal_key + advert.mask_key + advert.seed_hash)
-        said.update(b"".join(sealed for _, sealed in sorted(played.sealed[site].items())))
-        said.update(played.masked[site].astype("<u8").tobytes())
-    assert said.hexdigest() == "de4f9d3caf2daa99b441cd0f1f8b856f0e1fe88f94ed465214576b276d6d463d"
+        checksum.update(advert.seal_key + advert.mask_key + advert.seed_hash)
+        checksum.update(b"".join(sealed for _, sealed in sorted(played.sealed[site].items())))
+        checksum.update(played.masked[site].astype("<u8").tobytes())
+    assert checksum.hexdigest() == "de4f9d3caf2daa99b441cd0f1f8b856f0e1fe88f94ed465214576b276d6d463d"
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "confirm", "reveal"])

@@ -343,15 +343,15 @@ def test_sites_that_were_told_of_different_survivors_reveal_nothing() -> None:
     """Half of ten sites hear that site-00 is gone, the other half that it is not: neither finds seven signatures."""
     played = Round(terms_of(10)).play("mask")
     without, everybody = played.survivors[1:], played.survivors
-    told = {site: without if int(site[-1]) % 2 else everybody for site in everybody[1:]}
-    told["site-00"] = everybody
-    signed = {site: played.members[site].confirm(told[site]) for site in everybody}
+    survivors = {site: without if int(site[-1]) % 2 else everybody for site in everybody[1:]}
+    survivors["site-00"] = everybody
+    signed = {site: played.members[site].confirm(survivors[site]) for site in everybody}
     for site in everybody:
-        same = {other: signature for other, signature in signed.items() if told[other] == told[site]}
+        same = {other: signature for other, signature in signed.items() if survivors[other] == survivors[site]}
         with pytest.raises(SecureSumError, match="5 of 10 sites confirmed"):
-            played.members[site].reveal(told[site], same)
+            played.members[site].reveal(survivors[site], same)
         with pytest.raises(SecureSumError, match="has not signed"):
-            played.members[site].reveal(told[site], {other: signed[other] for other in without})
+            played.members[site].reveal(survivors[site], {other: signed[other] for other in without})
 
 
 def test_sites_that_were_told_of_different_senders_of_shares_reveal_nothing() -> None:
@@ -411,24 +411,24 @@ def test_shares_for_others_than_those_that_advertised_are_refused() -> None:
 
 
 def test_a_second_attempt_with_another_roster_threshold_or_question_is_refused() -> None:
-    kept = InMemory()
-    member("site-00", terms_of(5), kept)
+    commitments = InMemory()
+    member("site-00", terms_of(5), commitments)
     for other in (terms_of(4, threshold=4), terms_of(5, threshold=5), replace(terms_of(5), question=b"model 2")):
         with pytest.raises(
             SecureSumError, match="second time in this round, with another roster, threshold or question"
         ):
-            member("site-00", other, kept)
-    member("site-00", terms_of(5), kept)
-    member("site-00", terms_of(4, b"round 2"), kept)
+            member("site-00", other, commitments)
+    member("site-00", terms_of(5), commitments)
+    member("site-00", terms_of(4, b"round 2"), commitments)
 
 
 def test_a_second_attempt_with_other_keys_or_shares_is_refused() -> None:
     played = Round(terms_of(5)).play("share")
-    kept = InMemory()
-    asked = member("site-00", played.terms, kept)
+    commitments = InMemory()
+    asked = member("site-00", played.terms, commitments)
     asked.share(played.adverts)
     asked.receive(played.sealed["site-00"])
-    restarted = member("site-00", played.terms, kept)
+    restarted = member("site-00", played.terms, commitments)
     with pytest.raises(SecureSumError, match="second time in this round, with other keys"):
         restarted.share(played.adverts[:4])
     restarted.share(played.adverts)
@@ -439,11 +439,11 @@ def test_a_second_attempt_with_other_keys_or_shares_is_refused() -> None:
 
 def test_another_vector_in_the_same_round_is_refused_after_a_restart_too() -> None:
     played = Round(terms_of(4)).play("share")
-    kept = InMemory()
+    commitments = InMemory()
     vector = played.vectors["site-00"]
     others = [vector + np.uint64(1), vector[:-1].copy(), np.append(vector, np.uint64(0)), vector[::-1].copy()]
     for attempt in range(2):
-        asked = member("site-00", played.terms, kept)
+        asked = member("site-00", played.terms, commitments)
         asked.share(played.adverts)
         asked.receive(played.sealed["site-00"])
         if not attempt:
@@ -456,9 +456,9 @@ def test_another_vector_in_the_same_round_is_refused_after_a_restart_too() -> No
 
 def test_another_list_of_survivors_is_refused_after_a_restart_too() -> None:
     played = Round(terms_of(4)).play("mask")
-    kept = InMemory()
+    commitments = InMemory()
     for attempt in range(2):
-        asked = member("site-00", played.terms, kept)
+        asked = member("site-00", played.terms, commitments)
         asked.share(played.adverts)
         asked.receive(played.sealed["site-00"])
         if not attempt:
@@ -478,8 +478,8 @@ def test_with_one_share_less_than_the_threshold_a_seed_stays_hidden() -> None:
     held = {numbers[site]: reveal.seeds[victim] for site, reveal in played.reveals.items()}
 
     def opens(count: int) -> bool:
-        found = shamir.combine(dict(list(held.items())[:count])) % 2**256
-        known = digest(b"seed", played.terms.digest, victim.encode(), found.to_bytes(32, "big"))
+        seed = shamir.combine(dict(list(held.items())[:count])) % 2**256
+        known = digest(b"seed", played.terms.digest, victim.encode(), seed.to_bytes(32, "big"))
         return known == next(advert.seed_hash for advert in played.adverts if advert.site == victim)
 
     assert opens(5)

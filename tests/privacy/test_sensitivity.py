@@ -68,7 +68,7 @@ def clip_for(model: Model, params: Tree, batch: Batch) -> float:
     some = [
         Batch(b.x[:1], b.y[:1], {k: m[:1] for k, m in b.masks.items()}, b.people[:1]) for b in (batch, _turned(batch))
     ]
-    return 0.5 * min(length_of(summed(model, params, one, 1e9)) for one in some)
+    return 0.5 * min(length_of(summed(model, params, lone_batch, 1e9)) for lone_batch in some)
 
 
 def _turned(batch: Batch) -> Batch:
@@ -134,15 +134,15 @@ def test_a_patients_length_depends_on_nobody_else(name: str) -> None:
     shape, build = PATHS[name]
     model = build(shape)
     params = params_of(model, torch.float32)
-    found = []
+    length_sets = []
     for x, y, people in company(shape, torch.float32):
         masks = {
             key: mask.expand(len(x), *mask.shape[1:])
             for key, mask in model.masks(np.random.default_rng(0), 1, torch.float32).items()
         }
-        found.append(clipped_sum(model, params, x, y, masks, people, 1.0)[1][-40:])
-    for lengths in found[1:]:
-        off = ((lengths - found[0]) / found[0]).abs()
+        length_sets.append(clipped_sum(model, params, x, y, masks, people, 1.0)[1][-40:])
+    for lengths in length_sets[1:]:
+        off = ((lengths - length_sets[0]) / length_sets[0]).abs()
         assert off.max() < (1e-5 if name in NETWORKS_ON_IMAGES and name != "joined" else 1e-12)
 
 

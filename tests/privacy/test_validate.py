@@ -33,21 +33,21 @@ IMAGES: dict[str, Any] = {
 
 def study(base: Mapping[str, Any] = PRIVATE, **changes: Any) -> dict[str, Any]:
     """`training__rounds=2` sets training.rounds; an `arm` is added to."""
-    made = deepcopy(dict(base))
+    raw_study = deepcopy(dict(base))
     arm = changes.pop("arm", {})
-    made["arms"] = [{**made["arms"][0], **arm}]
+    raw_study["arms"] = [{**raw_study["arms"][0], **arm}]
     for path, value in changes.items():
-        set_path(made, path.replace("__", "."), value, "test")
-    return made
+        set_path(raw_study, path.replace("__", "."), value, "test")
+    return raw_study
 
 
-def plan_of(made: dict[str, Any]) -> wardround.runs.plan.Plan:
-    return load_plan(*wardround.load_study(made))
+def plan_of(raw_study: dict[str, Any]) -> wardround.runs.plan.Plan:
+    return load_plan(*wardround.load_study(raw_study))
 
 
-def refusal(made: dict[str, Any]) -> str:
+def refusal(raw_study: dict[str, Any]) -> str:
     """Said by `check` and by `run` before anything trains."""
-    plan = plan_of(made)
+    plan = plan_of(raw_study)
     with pytest.raises(StudyError) as rehearsed:
         rehearse(plan)
     with pytest.raises(StudyError) as caught:
@@ -120,18 +120,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
-    made, where, why = REFUSED[case]
-    said = refusal(made)
-    assert said.startswith(f"arms: {made['arms'][0]['algorithm']}: {where}: ")
-    assert why in said
-    assert "\n  " in said  # a remedy
+    raw_study, where, why = REFUSED[case]
+    error_text = refusal(raw_study)
+    assert error_text.startswith(f"arms: {raw_study['arms'][0]['algorithm']}: {where}: ")
+    assert why in error_text
+    assert "\n  " in error_text  # a remedy
 
 
 @pytest.mark.parametrize("norm", ["batch", "fedbn"])
 def test_batch_norm_is_refused(norm: str) -> None:
-    said = refusal(study(IMAGES, model__norm=norm))
-    assert "model: BatchNorm's statistics mix the patients of a batch" in said
-    assert 'Use `norm = "group"`' in said
+    error_text = refusal(study(IMAGES, model__norm=norm))
+    assert "model: BatchNorm's statistics mix the patients of a batch" in error_text
+    assert 'Use `norm = "group"`' in error_text
 
 
 def test_images_that_are_scaled_by_their_site_are_refused() -> None:

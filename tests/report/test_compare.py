@@ -21,8 +21,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[wardround.StudyRun]:
 
 
 def test_what_differs_and_the_paired_difference(runs: list[wardround.StudyRun]) -> None:
-    found = wardround.compare_runs([run.folder for run in runs])
-    settings, figures, paired = found.tables
+    comparison = wardround.compare_runs([run.folder for run in runs])
+    settings, figures, paired = comparison.tables
     assert [row[0] for row in settings.rows] == ["training.rounds"]
     assert [row[0] for row in figures.rows] == ["fedavg", "local"]
     for arm, _, difference, _, seeds in paired.rows:
@@ -39,10 +39,10 @@ def test_what_differs_and_the_paired_difference(runs: list[wardround.StudyRun]) 
 def test_other_test_rows_are_not_paired(runs: list[wardround.StudyRun], tmp_path: Path) -> None:
     other: dict[str, Any] = {"seeds": {"first": 9, "count": 2}, "reference": "fedavg"}
     stranger = wardround.run_study(small("stranger", evaluation=other), tmp_path)
-    found = wardround.compare_runs([runs[0].folder, stranger.folder])
-    assert [table.name for table in found.tables] == ["settings", "figures"]
-    assert found.notes[0] == f"A is {runs[0].folder.name}"
-    assert "B: some arms were tested on other rows than in A" in found.notes[2]
+    comparison = wardround.compare_runs([runs[0].folder, stranger.folder])
+    assert [table.name for table in comparison.tables] == ["settings", "figures"]
+    assert comparison.notes[0] == f"A is {runs[0].folder.name}"
+    assert "B: some arms were tested on other rows than in A" in comparison.notes[2]
 
 
 def test_bad_input_is_refused(runs: list[wardround.StudyRun], tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
 
 @pytest.fixture(scope="module")
 def folder(made: wardround.StudyRun, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    told = as_deployed(made, ACROSS, tmp_path_factory.mktemp("told") / "across")
-    results = told.read_json("results.json")
-    told.write_json("results.json", {**results, "participation": PRESENT | {"va": LATE}})
-    wardround.build_report(told.path)
-    return told
+    deployed_folder = as_deployed(made, ACROSS, tmp_path_factory.mktemp("told") / "across")
+    results = deployed_folder.read_json("results.json")
+    deployed_folder.write_json("results.json", {**results, "participation": PRESENT | {"va": LATE}})
+    wardround.build_report(deployed_folder.path)
+    return deployed_folder
 
 
 def test_it_is_complete_but_for_what_needs_rows(folder: RunFolder) -> None:
@@ -129,11 +129,11 @@ def test_summaries_that_are_not_those_of_the_run_are_refused(
 
 def test_runs_across_hospitals_stand_side_by_side_unpaired(made: wardround.StudyRun, folder: RunFolder) -> None:
     for paths in ([made.folder, folder.path], [folder.path, made.folder]):
-        found = wardround.compare_runs(paths)
-        assert [table.name for table in found.tables] == ["figures"]
-        assert any("predictions stay at their hospital" in note for note in found.notes)
-        place = [column.split(",")[0] for column in found.tables[0].columns].index("accuracy")
-        for row in found.tables[0].rows:  # AUC is not the same: a site with few of a class keeps its own to itself
+        comparison = wardround.compare_runs(paths)
+        assert [table.name for table in comparison.tables] == ["figures"]
+        assert any("predictions stay at their hospital" in note for note in comparison.notes)
+        place = [column.split(",")[0] for column in comparison.tables[0].columns].index("accuracy")
+        for row in comparison.tables[0].rows:  # AUC is not the same: a site with few of a class keeps its own to itself
             assert row[place] == pytest.approx(row[place + 1])
 
 
@@ -143,9 +143,9 @@ def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None
     run = wardround.run_study(study, tmp_path / "runs")
     records = RunFolder(run.folder).records().drop(columns=["test_accuracy", "test_loss"])
     (run.folder / "records.jsonl").write_text(records.to_json(orient="records", lines=True))
-    told = as_deployed(run, study, tmp_path / "least")
-    wardround.build_report(told.path)
-    page = page_of(told.path)
+    deployed_folder = as_deployed(run, study, tmp_path / "least")
+    wardround.build_report(deployed_folder.path)
+    page = page_of(deployed_folder.path)
     assert "figure-test-accuracy" not in page.ids
     assert "va: fewer than 60 patients tested; its figures stay there" in page.text
     assert "withheld" in page.text

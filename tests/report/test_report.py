@@ -82,9 +82,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
-    made = wardround.run_study(HEART, tmp_path_factory.mktemp("runs"))
-    wardround.build_report(made.folder)
-    return made
+    study_run = wardround.run_study(HEART, tmp_path_factory.mktemp("runs"))
+    wardround.build_report(study_run.folder)
+    return study_run
 
 
 def page_of(folder: Path) -> Page:
@@ -136,9 +136,9 @@ def test_a_report_needs_nobodys_own_model(tmp_path: Path, monkeypatch: pytest.Mo
         return build
 
     study = {**small("own"), "model": {"kind": "ours"}}
-    made = wardround.run_study(study, tmp_path, models={"ours": own})
-    wardround.build_report(made.folder)
-    assert "ours" in page_of(made.folder).text
+    study_run = wardround.run_study(study, tmp_path, models={"ours": own})
+    wardround.build_report(study_run.folder)
+    assert "ours" in page_of(study_run.folder).text
 
 
 @pytest.mark.rendered
@@ -160,7 +160,9 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
 @pytest.mark.rendered
 def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) -> None:
     """Outermost values belong to single patients: bins end at round numbers, and small cells are withheld."""
-    sizes = {site: sum(found["classes"].values()) for site, found in run.results["sites"][0]["sites"].items()}
+    sizes = {
+        site: sum(site_counts["classes"].values()) for site, site_counts in run.results["sites"][0]["sites"].items()
+    }
     for column in run.results["columns"]["distributions"].values():
         for site, part in column["sites"].items():
             if part["missing"] is None:
@@ -239,9 +241,9 @@ def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> 
         "evaluation": {"seeds": {"count": 1}, "accept": ["shared-rows", "leak"]},
         "arms": [{"algorithm": "fedavg"}],
     }
-    made = wardround.run_study(study, tmp_path / "runs")
-    wardround.build_report(made.folder)
-    html = (made.folder / "report.html").read_text()
+    study_run = wardround.run_study(study, tmp_path / "runs")
+    wardround.build_report(study_run.folder)
+    html = (study_run.folder / "report.html").read_text()
     assert "secret-place" not in html
     assert "north.csv" in html
 
@@ -253,9 +255,9 @@ def test_arms_that_all_leave_a_site_out_have_a_report(tmp_path: Path) -> None:
         arms=[{"algorithm": "fedavg", "train_at": [["va"], ["cleveland"]]}],
         evaluation={"seeds": {"count": 1}},
     )
-    made = wardround.run_study(study, tmp_path)
-    wardround.build_report(made.folder)
-    assert "figure-elsewhere" in page_of(made.folder).ids
+    study_run = wardround.run_study(study, tmp_path)
+    wardround.build_report(study_run.folder)
+    assert "figure-elsewhere" in page_of(study_run.folder).ids
 
 
 def test_a_single_small_cell_cannot_be_worked_out_from_the_others() -> None:
@@ -267,8 +269,8 @@ def test_a_single_small_cell_cannot_be_worked_out_from_the_others() -> None:
     hospital = np.full(35, "a", dtype=object)
     table = pd.DataFrame({"x": values})
     encoded = encode(Records(table, np.zeros(35, dtype=np.int64), ("no", "yes"), hospital, (Column("x"),)))
-    found = _distribution(values, encoded, 0, {"a": np.arange(35)})
-    assert found["all"]["shares"] == [20 / 35, None, None]
+    distribution = _distribution(values, encoded, 0, {"a": np.arange(35)})
+    assert distribution["all"]["shares"] == [20 / 35, None, None]
 
 
 def small(name: str, **changed: Any) -> dict[str, Any]:
@@ -283,9 +285,11 @@ def small(name: str, **changed: Any) -> dict[str, Any]:
 
 
 def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
-    made = wardround.run_study(small("one-seed", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path)
-    wardround.build_report(made.folder)
-    text = page_of(made.folder).text
+    study_run = wardround.run_study(
+        small("one-seed", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path
+    )
+    wardround.build_report(study_run.folder)
+    text = page_of(study_run.folder).text
     assert "for the models of this one seed" in text
     assert "One seed: intervals speak of other patients, not of another training" in text
     assert "NaN" not in text
@@ -293,9 +297,9 @@ def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
 
 
 def test_one_site_gives_a_report_that_says_so(tmp_path: Path) -> None:
-    made = wardround.run_study(small("one-site", data={"source": "heart", "hospitals": ["cleveland"]}), tmp_path)
-    wardround.build_report(made.folder)
-    assert "One site: there is nothing to federate" in page_of(made.folder).text
+    study_run = wardround.run_study(small("one-site", data={"source": "heart", "hospitals": ["cleveland"]}), tmp_path)
+    wardround.build_report(study_run.folder)
+    assert "One site: there is nothing to federate" in page_of(study_run.folder).text
 
 
 def test_one_class_at_a_site_gives_a_report_that_says_what_cannot_be_computed(tmp_path: Path) -> None:
@@ -308,9 +312,9 @@ def test_one_class_at_a_site_gives_a_report_that_says_what_cannot_be_computed(tm
         hospital = np.repeat(np.array(["mixed", "healthy"], dtype=object), [80, 40])
         return Source(lambda: Records(table, target, ("no", "yes"), hospital, (Column("x"),)))
 
-    made = wardround.run_study(small("lopsided", data={"source": "ours"}), tmp_path, sources={"ours": lopsided})
-    wardround.build_report(made.folder)
-    text = page_of(made.folder).text
+    study_run = wardround.run_study(small("lopsided", data={"source": "ours"}), tmp_path, sources={"ours": lopsided})
+    wardround.build_report(study_run.folder)
+    text = page_of(study_run.folder).text
     assert "Cannot be computed, for want of test rows of one class: healthy (auc) and healthy (sensitivity)" in text
 
 
@@ -323,9 +327,9 @@ def test_no_reference_several_classes_and_an_arm_that_diverged(tmp_path: Path) -
         "evaluation": {"seeds": {"count": 1}, "accept": ["one-class"]},
         "arms": [{"algorithm": "fedavg"}, {"name": "wild", "algorithm": "fedavg", "training.lr": 1e30}],
     }
-    made = wardround.run_study(study, tmp_path)
-    wardround.build_report(made.folder)
-    page = page_of(made.folder)
+    study_run = wardround.run_study(study, tmp_path)
+    wardround.build_report(study_run.folder)
+    page = page_of(study_run.folder)
     assert "No arm was compared with a reference" in page.text
     assert "wild: training diverged" in page.text
     assert "table-calibration" not in page.ids
@@ -343,14 +347,14 @@ def test_images_have_a_report_too(tmp_path: Path) -> None:
         return Source(lambda: Records(images, target, ("no", "yes"), hospital))
 
     study = small("pictures", data={"source": "ours"}, model={"kind": "mlp", "hidden": [4]})
-    made = wardround.run_study(study, tmp_path, sources={"ours": pictures})
-    wardround.build_report(made.folder)
-    assert "figure-correlation" not in page_of(made.folder).ids
+    study_run = wardround.run_study(study, tmp_path, sources={"ours": pictures})
+    wardround.build_report(study_run.folder)
+    assert "figure-correlation" not in page_of(study_run.folder).ids
 
 
 def test_settings_are_told_in_words_and_not_as_python_writes_them() -> None:
     assert (
         _settings("adapter", {"latent": 32, "adapter_hidden": [], "hidden": [64]}) == "adapter (latent 32, hidden 64)"
     )
-    told = _settings("heart", {"missing": "median", "not_recorded": {"va": ["slope", "ca"], "hungarian": ["ca"]}})
-    assert told == "heart (missing median, not_recorded va: slope / ca; hungarian: ca)"
+    text = _settings("heart", {"missing": "median", "not_recorded": {"va": ["slope", "ca"], "hungarian": ["ca"]}})
+    assert text == "heart (missing median, not_recorded va: slope / ca; hungarian: ca)"

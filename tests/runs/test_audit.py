@@ -19,16 +19,16 @@ from wardround.runs.audit import BEGINNING, AuditLog, changed_files, verify
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "audit.jsonl"
-    made = AuditLog(path)
+    audit_log = AuditLog(path)
     for number in range(4):
-        made.add("joined", site=f"hospital-{number}", rows=100 + number, note="äöü")
+        audit_log.add("joined", site=f"hospital-{number}", rows=100 + number, note="äöü")
     return path
 
 
 def test_an_untouched_log_is_in_order_and_its_head_is_that_of_its_last_line(log: Path) -> None:
-    found = verify(log)
-    assert (found.entries, found.broken) == (4, None)
-    assert found.head == json.loads(log.read_bytes().splitlines()[-1])["hash"] == AuditLog(log).head
+    verification = verify(log)
+    assert (verification.entries, verification.broken) == (4, None)
+    assert verification.head == json.loads(log.read_bytes().splitlines()[-1])["hash"] == AuditLog(log).head
     assert AuditLog(log.with_name("none.jsonl")).head == BEGINNING
 
 
@@ -63,14 +63,14 @@ def test_a_line_that_is_forged_with_a_right_hash_of_its_own_shows_at_the_next(lo
 
 
 def test_a_cut_tail_shows_against_a_head_that_was_kept(log: Path) -> None:
-    kept = AuditLog(log).head
+    head = AuditLog(log).head
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:2]))
     assert verify(log).broken is None  # the chain itself is whole
-    assert "was cut off or written anew" in (verify(log, kept).broken or "")
+    assert "was cut off or written anew" in (verify(log, head).broken or "")
     log.write_bytes(b"".join(lines))
     AuditLog(log).add("left", site="hospital-0")
-    assert verify(log, kept).broken is None  # it has grown since: an earlier head is still there
+    assert verify(log, head).broken is None  # it has grown since: an earlier head is still there
 
 
 def test_a_half_written_last_line_is_named_then_removed_and_its_removal_logged(log: Path) -> None:
@@ -93,8 +93,8 @@ for number in range(25):
 """
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4
-    found = verify(path)
-    assert (found.entries, found.broken) == (100, None)
+    verification = verify(path)
+    assert (verification.entries, verification.broken) == (100, None)
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:

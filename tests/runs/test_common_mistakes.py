@@ -148,15 +148,15 @@ def test_a_hospitals_name_may_hold_a_slash(tmp_path: Path) -> None:
 
 
 def test_one_hospital_is_noticed_where_arms_are_federated(tmp_path: Path) -> None:
-    def found(study: dict[str, Any]) -> list[Notice]:
+    def one_site_notices(study: dict[str, Any]) -> list[Notice]:
         plan = wardround.load_plan(*wardround.load_study(study))
         return [notice for notice in check_study(plan) if notice.code == "one-site"]
 
     alone, expected = {**HEART, "sites": {}}, Notice("one-site", "warning", "cleveland")
-    assert found(alone) == [expected]
-    assert found({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [expected]
-    assert found({**alone, "arms": [{"algorithm": "local"}]}) == []
-    assert found(HEART) == []  # three sites of one hospital
+    assert one_site_notices(alone) == [expected]
+    assert one_site_notices({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [expected]
+    assert one_site_notices({**alone, "arms": [{"algorithm": "local"}]}) == []
+    assert one_site_notices(HEART) == []  # three sites of one hospital
     assert noticed(wardround.run_study(alone, tmp_path).results, expected.code, site=expected.site)
 
 

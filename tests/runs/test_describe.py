@@ -31,8 +31,8 @@ def study_of(folder: Path, north: dict[str, Any], south: dict[str, Any], **data:
 
 
 def described(study: dict[str, Any]) -> dict[str, Any]:
-    (one,) = describe_sites(load_plan(*wardround.load_study(study)))
-    return one
+    (description,) = describe_sites(load_plan(*wardround.load_study(study)))
+    return description
 
 
 def numbers(seed: int) -> np.ndarray:
@@ -52,23 +52,23 @@ def test_columns_of_their_own_do_not_move_sites_apart(tmp_path: Path, columns: s
 
 def test_without_a_common_column_there_is_no_distance_and_nothing_is_made_up(tmp_path: Path) -> None:
     study = study_of(tmp_path, {"a": numbers(2)}, {"b": numbers(3), "a b": ["u", "v"] * (ROWS // 2)})
-    one = described(study)
-    assert one["heterogeneity"]["mmd"] is None
-    assert [pair["mmd"] for pair in one["heterogeneity"]["pairs"]] == [None]
-    assert one["heterogeneity"]["js"] == 0.0
-    assert one["features"] == ["a", "b", "a b=v"]  # each hospital's own
+    description = described(study)
+    assert description["heterogeneity"]["mmd"] is None
+    assert [pair["mmd"] for pair in description["heterogeneity"]["pairs"]] == [None]
+    assert description["heterogeneity"]["js"] == 0.0
+    assert description["features"] == ["a", "b", "a b=v"]  # each hospital's own
 
 
 @pytest.mark.slow
 def test_a_run_without_a_common_column_is_reported_without_the_distance(tmp_path: Path) -> None:
     run = wardround.run_study(study_of(tmp_path, {"a": numbers(2)}, {"b": numbers(3)}), tmp_path / "runs")
-    made = CliRunner().invoke(app, ["report", str(run.folder)])
-    assert made.exit_code == 0, made.output
+    result = CliRunner().invoke(app, ["report", str(run.folder)])
+    assert result.exit_code == 0, result.output
     report = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "Jensen-Shannon divergence of the labels" in report
     assert "MMD of the features" not in report
 
 
 def test_with_the_same_columns_the_features_are_those_of_the_common_layout(tmp_path: Path) -> None:
-    one = described(study_of(tmp_path, {"x": numbers(0)}, {"x": numbers(1)}, columns="same", schema="all"))
-    assert one["features"] == ["x"]
+    description = described(study_of(tmp_path, {"x": numbers(0)}, {"x": numbers(1)}, columns="same", schema="all"))
+    assert description["features"] == ["x"]

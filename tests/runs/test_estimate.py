@@ -16,9 +16,9 @@ def kinds_of(**changed: Any) -> list[tuple[int, int]]:
         "evaluation": {"seeds": {"count": 3}},
         "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": [0.1, 0.2]}],
     } | changed
-    found = estimate(load_plan(*load_study(study)))
-    assert all(kind.seconds > 0 and kind.total == kind.seconds * kind.rounds for kind in found)
-    return [(kind.rounds, kind.measured) for kind in found]
+    kinds = estimate(load_plan(*load_study(study)))
+    assert all(kind.seconds > 0 and kind.total == kind.seconds * kind.rounds for kind in kinds)
+    return [(kind.rounds, kind.measured) for kind in kinds]
 
 
 def test_a_stack_counts_its_rounds_once_and_kinds_are_measured_apart() -> None:

@@ -121,11 +121,11 @@ def test_every_test_can_be_computed_from_the_saved_predictions(run: StudyRun) ->
             bound = np.inf if name in ("brier", "loss") else 1.0  # as far as figures can differ
             p_value = 2 * stats.t.sf(abs(difference.mean()) / error, count - 1)
             alone = {"interval": test["uncorrected"]["interval"], "p_value": test["uncorrected"]["p_value"]}
-            for found, comparisons in ((alone, 1), (test, test["comparisons"])):
+            for outcome, comparisons in ((alone, 1), (test, test["comparisons"])):
                 half = stats.t.ppf(1 - 0.05 / comparisons / 2, count - 1) * error
                 limits = np.clip([difference.mean() - half, difference.mean() + half], -bound, bound)
-                assert found["interval"] == pytest.approx(limits, abs=1e-3 * max(1, half))
-                assert found["p_value"] == pytest.approx(min(1, comparisons * p_value), abs=1e-3 * comparisons)
+                assert outcome["interval"] == pytest.approx(limits, abs=1e-3 * max(1, half))
+                assert outcome["p_value"] == pytest.approx(min(1, comparisons * p_value), abs=1e-3 * comparisons)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # two seeds may be nearly alike
                 assert test["p_value_independent"] == pytest.approx(stats.ttest_ind(a, b).pvalue, abs=1e-4)
@@ -275,6 +275,7 @@ def test_images_run_through_the_same_path(tmp_path: Path) -> None:
     assert list(columns)[-4:] == ["label", "score_low", "score_mid", "score_high"]
 
 
+@pytest.mark.slow
 def test_three_lines_from_a_notebook_work_in_a_fresh_process(tmp_path: Path) -> None:
     code = """
 import wardround

@@ -64,9 +64,9 @@ def changed(study: dict[str, Any] = HEART, **tables: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
-    made = wardround.run_study(HEART, tmp_path_factory.mktemp("runs"))
-    wardround.build_report(made.folder)
-    return made
+    study_run = wardround.run_study(HEART, tmp_path_factory.mktemp("runs"))
+    wardround.build_report(study_run.folder)
+    return study_run
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +79,24 @@ def test_regional_models_are_kept_and_scored_on_their_own_sites(run: StudyRun) -
 
     regional = pd.read_parquet(run.folder / "regional.parquet")
     whole = pd.read_parquet(run.folder / "predictions.parquet")
-    told = run.results["arms"]["fedavg"]["topology"]
-    assert {region: found["sites"] for region, found in told["regions"].items()} == {
+    topology = run.results["arms"]["fedavg"]["topology"]
+    assert {region: region_results["sites"] for region, region_results in topology["regions"].items()} == {
         "europe": ["hungarian", "switzerland"],
         "america": ["cleveland", "va"],
     }
-    for found in told["regions"].values():
+    for region_results in topology["regions"].values():
         auc: dict[str, list[float]] = {"regional": [], "global": []}
         for kind, table in (("regional", regional), ("global", whole)):
-            mine = table[(table["arm"] == "fedavg") & table["site"].isin(found["sites"])]
-            assert len(mine) == 2 * found["test"]
+            mine = table[(table["arm"] == "fedavg") & table["site"].isin(region_results["sites"])]
+            assert len(mine) == 2 * region_results["test"]
             for _, part in mine.groupby("seed"):
                 auc[kind].append(roc_auc_score(part["label"], part["score"]))
             accuracy = [accuracy_score(p["label"], p["score"] >= 0.5) for _, p in mine.groupby("seed")]
-            figures = found["metrics"][kind]
+            figures = region_results["metrics"][kind]
             assert set(figures) == set(METRICS)
             assert figures["auc"]["mean"] == pytest.approx(np.mean(auc[kind]))
             assert figures["accuracy"]["mean"] == pytest.approx(np.mean(accuracy))
-        entry = found["difference"]["auc"]
+        entry = region_results["difference"]["auc"]
         assert entry["difference"] == pytest.approx(np.mean(np.subtract(auc["regional"], auc["global"])))
         assert entry["seeds"] == 2
     leaves = RunFolder(run.folder).load_model("fedavg", 1)
@@ -116,22 +116,22 @@ def test_arms_without_regions_have_none(run: StudyRun) -> None:
 
 
 def test_the_cost_of_each_kind_of_link(run: StudyRun) -> None:
-    told = run.results["arms"]["fedavg"]["topology"]
+    topology = run.results["arms"]["fedavg"]["topology"]
     flat = run.results["arms"]["flat"]["cost"]
-    assert (told["regional_rounds"], told["global_rounds"]) == (2, 2)
+    assert (topology["regional_rounds"], topology["global_rounds"]) == (2, 2)
     size = flat["bytes_up"] / 16  # four sites in four rounds
     # two regions, twice down and twice up
     top = {"messages_down": 4, "messages_up": 4, "bytes_down": 4 * size, "bytes_up": 4 * size}
     below = {"messages_down": 16, "messages_up": 16, "bytes_down": 16 * size, "bytes_up": 16 * size}
-    assert told["cost"] == {"site_region": below, "region_global": top, "flat": below}
-    assert flat["bytes_down"] == told["cost"]["flat"]["bytes_down"]
+    assert topology["cost"] == {"site_region": below, "region_global": top, "flat": below}
+    assert flat["bytes_down"] == topology["cost"]["flat"]["bytes_down"]
 
 
 def test_records_of_an_older_version_have_no_cost_between_regions() -> None:
     old = pd.DataFrame({"seed": [1], "sites": [["a"]], "dropped": [["b"]], "bytes_down": [8], "bytes_up": [4]})
-    found = cost_of_links(old)
-    assert found["region_global"] == dict.fromkeys(("messages_down", "messages_up", "bytes_down", "bytes_up"), 0.0)
-    assert found["site_region"] == {"messages_down": 2, "messages_up": 1, "bytes_down": 8, "bytes_up": 4}
+    costs = cost_of_links(old)
+    assert costs["region_global"] == dict.fromkeys(("messages_down", "messages_up", "bytes_down", "bytes_up"), 0.0)
+    assert costs["site_region"] == {"messages_down": 2, "messages_up": 1, "bytes_down": 8, "bytes_up": 4}
 
 
 def test_the_report_tells_of_regions_where_there_are_any(run: StudyRun) -> None:
@@ -158,30 +158,30 @@ def test_the_report_of_an_older_run_has_no_such_section(run: StudyRun) -> None:
 
 
 def test_fifty_sites_in_five_regions(fifty: StudyRun) -> None:
-    told = fifty.results["arms"]["fedavg"]["topology"]
-    assert [len(found["sites"]) for found in told["regions"].values()] == [10] * 5
-    assert sum(found["train"] for found in told["regions"].values()) == sum(
+    topology = fifty.results["arms"]["fedavg"]["topology"]
+    assert [len(region_results["sites"]) for region_results in topology["regions"].values()] == [10] * 5
+    assert sum(region_results["train"] for region_results in topology["regions"].values()) == sum(
         site["train"] for site in fifty.results["sites"][0]["sites"].values()
     )
-    top, flat = told["cost"]["region_global"], told["cost"]["flat"]
+    top, flat = topology["cost"]["region_global"], topology["cost"]["flat"]
     # 5 regions x 2 averages against 50 sites x 4 rounds
     assert (top["messages_up"], flat["messages_up"]) == (10, 200)
     assert flat["bytes_up"] / top["bytes_up"] == 20
-    for found in told["regions"].values():  # one seed: intervals over patients
-        entry = found["difference"]["accuracy"]
+    for region_results in topology["regions"].values():  # one seed: intervals over patients
+        entry = region_results["difference"]["accuracy"]
         low, high = entry["interval"]
         assert low <= entry["difference"] <= high
         assert entry["method"] == "bootstrap over patients"
-        assert found["metrics"]["regional"]["accuracy"]["interval"] is not None
+        assert region_results["metrics"]["regional"]["accuracy"]["interval"] is not None
 
 
 def test_both_engines_give_the_same_study(fifty: StudyRun, tmp_path: Path) -> None:
     fast = wardround.run_study(FIFTY, tmp_path, engine="stacked")
     for name in ("predictions.parquet", "regional.parquet"):
-        one, other = (pd.read_parquet(made.folder / name) for made in (fifty, fast))
+        predictions, other = (pd.read_parquet(study_run.folder / name) for study_run in (fifty, fast))
         order = ["arm", "seed", "site", "row"]
-        one, other = (table.sort_values(order).reset_index(drop=True) for table in (one, other))
-        pd.testing.assert_frame_equal(one, other, atol=1e-5, rtol=0)
+        predictions, other = (table.sort_values(order).reset_index(drop=True) for table in (predictions, other))
+        pd.testing.assert_frame_equal(predictions, other, atol=1e-5, rtol=0)
 
 
 def test_privacy_of_patients_is_unchanged_in_one_region(tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ def test_a_region_of_which_no_site_trains_in_an_arm_takes_no_part_in_it(tmp_path
     study = changed(
         arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "cleveland"]}], evaluation={"seeds": {"count": 1}}
     )
-    told = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["topology"]
-    assert {region: found["sites"] for region, found in told["regions"].items()} == {
+    topology = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["topology"]
+    assert {region: region_results["sites"] for region, region_results in topology["regions"].items()} == {
         "europe": ["hungarian"],
         "america": ["cleveland"],
     }

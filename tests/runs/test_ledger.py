@@ -116,11 +116,11 @@ def test_another_place_is_another_charge(path: Path, change: dict[str, Any]) -> 
 
 def test_killed_at_any_byte_of_a_line_the_round_is_charged_when_it_is_asked_for_again(path: Path) -> None:
     Ledger(path).charge(FIRST)
-    kept = path.read_bytes()
+    first_content = path.read_bytes()
     second = replace(FIRST, round=2)
     Ledger(path).charge(second)
     whole = path.read_bytes()
-    for length in range(len(kept), len(whole), 7):
+    for length in range(len(first_content), len(whole), 7):
         path.write_bytes(whole[:length])
         assert Ledger(path).entries() == [FIRST]  # what was never confirmed does not count
         ledger = Ledger(path)
@@ -179,15 +179,15 @@ def test_other_events_of_an_audit_log_are_no_charges(path: Path) -> None:
 
 
 def test_between_looking_and_charging_nobody_else_writes(path: Path) -> None:
-    found: list[bool] = []
+    outcomes: list[bool] = []
     with path.with_name(f"{path.name}.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does that is about to charge the same round
-        waiting = Thread(target=lambda: found.append(Ledger(path).charge(FIRST)))
+        waiting = Thread(target=lambda: outcomes.append(Ledger(path).charge(FIRST)))
         waiting.start()
         waiting.join(0.3)
         AuditLog(path).add("charged", entries=[asdict(FIRST)])
     waiting.join(60)
-    assert found == [False]
+    assert outcomes == [False]
 
 
 def test_processes_that_charge_at_the_same_time_charge_each_round_once(path: Path) -> None:
@@ -258,9 +258,9 @@ def test_each_arm_and_seed_of_a_study_has_a_row_of_its_own() -> None:
         ("5" * 64, "fedprox[mu=0.1]", 1): 4,
         ("6" * 64, "fedprox[mu=0.1]", 0): 2,
     }
-    one = rows["5" * 64, "fedprox[mu=0.1]", 0]
-    assert one.study_name == "heart-private"
-    assert one.add_remove == epsilon([Charge(0.25, 3.1, 32)], 1e-5) == pytest.approx(1.999, abs=0.001)
+    fedprox_row = rows["5" * 64, "fedprox[mu=0.1]", 0]
+    assert fedprox_row.study_name == "heart-private"
+    assert fedprox_row.add_remove == epsilon([Charge(0.25, 3.1, 32)], 1e-5) == pytest.approx(1.999, abs=0.001)
 
 
 def test_patients_are_kept_apart_only_on_request() -> None:
@@ -297,7 +297,7 @@ def test_sixty_thousand_entries_are_few_charges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "found"),
+    ("wrong", "problem"),
     [
         (lambda: replace(FIRST, rate=0.0), "sampling rate is 0.0"),
         (lambda: replace(FIRST, noise=math.nan), "noise multiplier is nan"),
@@ -305,6 +305,6 @@ def test_sixty_thousand_entries_are_few_charges() -> None:
         (lambda: replace(FIRST, delta=0.0), "delta is 0.0"),
     ],
 )
-def test_what_cannot_be_accounted_for_is_no_entry(wrong: Callable[[], Entry], found: str) -> None:
-    with pytest.raises(StudyError, match=found):
+def test_what_cannot_be_accounted_for_is_no_entry(wrong: Callable[[], Entry], problem: str) -> None:
+    with pytest.raises(StudyError, match=problem):
         wrong()

@@ -52,25 +52,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
 
 def test_a_plan_names_rate_steps_and_noise_of_every_site() -> None:
     plan = load_plan(*load_study(STUDY))
-    planned = {(one.arm, one.site): one for one in planned_spending(plan)}
+    planned = {(spending.arm, spending.site): spending for spending in planned_spending(plan)}
     assert {arm for arm, _ in planned} == {"private[epsilon=1.0]", "private[epsilon=4.0]", "pooled"}
     for site, rows in ROWS.items():
-        one = planned["private[epsilon=4.0]", site]
-        assert abs(one.rows - rows) <= 1
-        assert one.rate == pytest.approx(64 / one.rows)
-        assert one.steps == 3 * -(-one.rows // 64)
-        assert 0.97 * 4 < one.epsilon <= 4
-        assert one.epsilon == pytest.approx(epsilon([Charge(one.rate, one.noise, one.steps)], 1e-5))
-        assert one.epsilon < one.epsilon_rdp < 1.2 * one.epsilon
-        assert 1.5 * one.epsilon < one.epsilon_replace < 2.3 * one.epsilon
-        assert planned["private[epsilon=1.0]", site].noise > 2 * one.noise
+        spending = planned["private[epsilon=4.0]", site]
+        assert abs(spending.rows - rows) <= 1
+        assert spending.rate == pytest.approx(64 / spending.rows)
+        assert spending.steps == 3 * -(-spending.rows // 64)
+        assert 0.97 * 4 < spending.epsilon <= 4
+        assert spending.epsilon == pytest.approx(epsilon([Charge(spending.rate, spending.noise, spending.steps)], 1e-5))
+        assert spending.epsilon < spending.epsilon_rdp < 1.2 * spending.epsilon
+        assert 1.5 * spending.epsilon < spending.epsilon_replace < 2.3 * spending.epsilon
+        assert planned["private[epsilon=1.0]", site].noise > 2 * spending.noise
 
 
 def test_the_plan_composes_all_arms_and_seeds() -> None:
     plan = load_plan(*load_study(STUDY))
     planned = planned_spending(plan)
     total = planned_total(plan, planned)["va"]
-    own = [Charge(one.rate, one.noise, 2 * one.steps) for one in planned if one.site in ("va", "pooled")]
+    own = [
+        Charge(spending.rate, spending.noise, 2 * spending.steps)
+        for spending in planned
+        if spending.site in ("va", "pooled")
+    ]
     assert (total["arms"], total["seeds"]) == (3, 2)
     assert total["epsilon"] == pytest.approx(epsilon(own, 1e-5))
     assert total["epsilon"] > 4
@@ -81,21 +85,21 @@ def test_epsilon_in_the_results_is_the_ledgers(run: wardround.StudyRun) -> None:
     # two private arms at four sites and one that pools all four, three rounds, two seeds
     assert len(entries) == 3 * 4 * 3 * 2
     assert not any(entry.guarantee for entry in entries)
-    told = run.results["privacy"]
-    assert told["guarantee"] is False
+    privacy = run.results["privacy"]
+    assert privacy["guarantee"] is False
     for arm, site in (("private[epsilon=4.0]", "va"), ("private[epsilon=1.0]", "cleveland")):
         own = [e for e in entries if (e.arm, e.site, e.seed) == (arm, site, 1)]
         spent = epsilon([Charge(e.rate, e.noise, e.steps) for e in own], 1e-5)
-        shown = told["arms"][arm]["sites"][site]
+        shown = privacy["arms"][arm]["sites"][site]
         assert shown["epsilon"] == pytest.approx(spent)
-        assert shown["epsilon"] <= told["arms"][arm]["example"]["epsilon"]
+        assert shown["epsilon"] <= privacy["arms"][arm]["example"]["epsilon"]
         rounds, values = zip(*shown["curve"], strict=True)
         assert rounds == (1, 2, 3)
         assert list(values) == sorted(values)
         assert values[-1] == pytest.approx(spent, rel=0.01)
     everything = [Charge(e.rate, e.noise, e.steps) for e in entries if e.site == "va"]
-    assert told["total"]["va"]["epsilon"] == pytest.approx(epsilon(everything, 1e-5), rel=0.005)
-    assert "open" not in told["arms"]
+    assert privacy["total"]["va"]["epsilon"] == pytest.approx(epsilon(everything, 1e-5), rel=0.005)
+    assert "open" not in privacy["arms"]
 
 
 def test_pooling_is_charged_to_the_patients_of_every_site(run: wardround.StudyRun) -> None:
@@ -105,17 +109,17 @@ def test_pooling_is_charged_to_the_patients_of_every_site(run: wardround.StudyRu
 
 def test_no_loss_of_a_private_arm_is_written_down(run: wardround.StudyRun) -> None:
     records = [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
-    assert all(one["loss"] is None for one in records if one["arm"] != "open")
-    assert all(one["loss"] is not None for one in records if one["arm"] == "open")
+    assert all(record["loss"] is None for record in records if record["arm"] != "open")
+    assert all(record["loss"] is not None for record in records if record["arm"] == "open")
 
 
 def test_lengths_of_gradients_are_counted_before_clipping(run: wardround.StudyRun) -> None:
-    told = run.results["privacy"]["arms"]["private[epsilon=4.0]"]["lengths"]
-    one = told["sites"]["va"]["first"]
-    assert sum(one["counts"]) == one["patients"] == 159
-    above = sum(count for count, edge in zip(one["counts"], told["bins"], strict=False) if edge >= 0.999)
-    assert one["clipped"] == pytest.approx(above / one["patients"], abs=0.02)
-    assert one["median"] == pytest.approx(np.median(lengths_of_first_model()), rel=1e-4)
+    lengths = run.results["privacy"]["arms"]["private[epsilon=4.0]"]["lengths"]
+    first_lengths = lengths["sites"]["va"]["first"]
+    assert sum(first_lengths["counts"]) == first_lengths["patients"] == 159
+    above = sum(count for count, edge in zip(first_lengths["counts"], lengths["bins"], strict=False) if edge >= 0.999)
+    assert first_lengths["clipped"] == pytest.approx(above / first_lengths["patients"], abs=0.02)
+    assert first_lengths["median"] == pytest.approx(np.median(lengths_of_first_model()), rel=1e-4)
 
 
 def lengths_of_first_model() -> np.ndarray:
@@ -124,7 +128,7 @@ def lengths_of_first_model() -> np.ndarray:
     rows = plan.trial(plan.study.arm("private[epsilon=4.0]"), 1).sites[3].train
     x, y, people = rows.x.double().numpy(), rows.y.numpy() - 0.5, rows.people.numpy()
     each = -y[:, None] * np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    return np.array([np.linalg.norm(each[people == one].mean(0)) for one in np.unique(people)])
+    return np.array([np.linalg.norm(each[people == patient].mean(0)) for patient in np.unique(people)])
 
 
 def test_a_site_stops_before_its_epsilon_is_exceeded(tmp_path: Path) -> None:
@@ -133,25 +137,25 @@ def test_a_site_stops_before_its_epsilon_is_exceeded(tmp_path: Path) -> None:
     study["training"] = {"rounds": 12, "batch_size": 64, "lr": 0.5}
     study["evaluation"]["seeds"]["count"] = 1
     done = wardround.run_study(study, tmp_path)
-    told = done.results["privacy"]["arms"]["open"]
-    assert set(told["stopped"]) == set(ROWS)
-    assert told["stopped"]["switzerland"] == min(told["stopped"].values())
-    for site, spent in told["sites"].items():
+    arm_privacy = done.results["privacy"]["arms"]["open"]
+    assert set(arm_privacy["stopped"]) == set(ROWS)
+    assert arm_privacy["stopped"]["switzerland"] == min(arm_privacy["stopped"].values())
+    for site, spent in arm_privacy["sites"].items():
         assert spent["epsilon"] <= 4
         one_more = Charge(spent["rate"], 2.0, spent["steps"] // spent["rounds"] * (spent["rounds"] + 1))
         assert epsilon([one_more], 1e-5) > 4
-        assert told["stopped"][site] == spent["rounds"] + 1
+        assert arm_privacy["stopped"][site] == spent["rounds"] + 1
 
 
 def test_whole_sites_have_a_line_of_their_own(tmp_path: Path) -> None:
     study = changed(privacy={"site": {"epsilon": 8.0, "delta": 1e-3, "clip": 0.5}}, arms=[{"algorithm": "fedavg"}])
     study["evaluation"] = {"seeds": {"first": 1, "count": 1}, "every": 0}
     done = wardround.run_study(study, tmp_path)
-    told = done.results["privacy"]
-    shown = told["arms"]["fedavg"]["sites"][EACH_SITE]
+    privacy = done.results["privacy"]
+    shown = privacy["arms"]["fedavg"]["sites"][EACH_SITE]
     assert (shown["rate"], shown["steps"]) == (1.0, 3)
     assert 0.97 * 8 < shown["epsilon"] <= 8
-    assert told["total"] == {}  # which is of patients
+    assert privacy["total"] == {}  # which is of patients
 
 
 def test_a_study_without_protection_says_nothing_of_privacy(tmp_path: Path) -> None:
@@ -214,9 +218,9 @@ def test_plan_prints_every_arm_with_its_swept_value(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["privacy", "plan", str(path)])
     assert "private[" in shown.stdout
     assert "by RDP" in shown.stdout
-    told = json.loads(CliRunner().invoke(app, ["privacy", "plan", str(path), "--json"]).stdout)
-    assert {one["arm"] for one in told["arms"]} == {"private[epsilon=1.0]", "private[epsilon=4.0]", "pooled"}
-    assert set(told["total"]["va"]) == {"epsilon", "epsilon_replace", "delta", "arms", "seeds"}
+    plan = json.loads(CliRunner().invoke(app, ["privacy", "plan", str(path), "--json"]).stdout)
+    assert {arm["arm"] for arm in plan["arms"]} == {"private[epsilon=1.0]", "private[epsilon=4.0]", "pooled"}
+    assert set(plan["total"]["va"]) == {"epsilon", "epsilon_replace", "delta", "arms", "seeds"}
 
 
 def test_declared_levels_and_ranges_are_all_that_is_read() -> None:

@@ -41,8 +41,8 @@ def test_a_saved_run_is_where_the_next_one_starts_but_for_its_head(saved: tuple[
         name.removeprefix("server/params/"): leaf
         for name, leaf in RunFolder(saved[0].parents[2]).load_model("fedavg", 1).items()
     }
-    taken = [name for name in start if torch.equal(start[name], before[name])]
-    assert set(start) - set(taken) == {"head.weight", "head.bias"}
+    shared_names = [name for name in start if torch.equal(start[name], before[name])]
+    assert set(start) - set(shared_names) == {"head.weight", "head.bias"}
 
 
 @pytest.mark.slow

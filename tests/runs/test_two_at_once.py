@@ -40,8 +40,8 @@ def test_two_resumes_at_once_give_one_result(tmp_path: Path) -> None:
     expected = numbers(wardround.run_study(STUDY, tmp_path / "alone").folder)
     folder = stopped_after_two_rounds(tmp_path / "runs")
     both = [resume(folder.path), resume(folder.path)]
-    shown = [one.communicate(timeout=120)[0] for one in both]
-    codes = sorted(one.returncode for one in both)
+    shown = [process.communicate(timeout=120)[0] for process in both]
+    codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, RunError.exit_code]), shown
     assert "Traceback" not in "".join(shown)
     assert numbers(folder.path) == expected

@@ -48,11 +48,11 @@ PARTIES = {"clinic": ["age", "sex", "cp"], "cardiology": ["thalach", "oldpeak"]}
 
 def changed(**tables: Any) -> dict[str, Any]:
     """HEART with keys of tables, such as `evaluation__seeds`, or whole tables changed, and no reference."""
-    made = {**HEART, "evaluation": {"seeds": {"count": 1}, "validation_share": 0.2, "every": 0}}
+    raw_study = {**HEART, "evaluation": {"seeds": {"count": 1}, "validation_share": 0.2, "every": 0}}
     for path, value in tables.items():
         section, _, key = path.partition("__")
-        made[section] = {**made.get(section, {}), key: value} if key else value
-    return made
+        raw_study[section] = {**raw_study.get(section, {}), key: value} if key else value
+    return raw_study
 
 
 def planned(study: dict[str, Any]) -> None:
@@ -156,35 +156,42 @@ def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: 
     without["arms"] = [{"algorithm": "fedavg"}, {"name": "laplace", "algorithm": "fedavg"}, {"algorithm": "local"}]
     plain = wardround.run_study(without, tmp_path)
     assert plain.results["arms"]["fedavg"]["uncertainty"] is None
-    for arm, told in plain.results["arms"].items():
-        assert told["metrics"] == run.results["arms"][arm]["metrics"]
+    for arm, arm_results in plain.results["arms"].items():
+        assert arm_results["metrics"] == run.results["arms"][arm]["metrics"]
     assert not (plain.folder / "uncertainty.parquet").exists()
     assert "uncertainty" not in sections_of(read_evidence(RunFolder(plain.folder)))
 
 
 def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
-    kept = pd.read_parquet(run.folder / "uncertainty.parquet")
+    rows = pd.read_parquet(run.folder / "uncertainty.parquet")
     plain = pd.read_parquet(run.folder / "predictions.parquet")
     for arm in ("fedavg", "laplace", "local"):
-        mine = kept[kept["arm"] == arm]
+        mine = rows[rows["arm"] == arm]
         test = mine[mine["subset"] == "test"]
         assert test["row"].tolist() == plain.loc[plain["arm"] == arm, "row"].tolist()
         assert set(mine["subset"]) == {"validation", "test"}
-    none = kept[(kept["arm"] == "local") & (kept["subset"] == "test")]
+    none = rows[(rows["arm"] == "local") & (rows["subset"] == "test")]
     assert none["score"].to_numpy() == pytest.approx(plain.loc[plain["arm"] == "local", "score"].to_numpy())
     assert none["epistemic"].isna().all()
-    told = kept[kept["arm"] != "local"]
-    assert told["total"].to_numpy() == pytest.approx((told["aleatoric"] + told["epistemic"]).to_numpy())
-    assert (told["epistemic"] > 0).all()
+    sampled_rows = rows[rows["arm"] != "local"]
+    assert sampled_rows["total"].to_numpy() == pytest.approx(
+        (sampled_rows["aleatoric"] + sampled_rows["epistemic"]).to_numpy()
+    )
+    assert (sampled_rows["epistemic"] > 0).all()
 
 
 def test_results_tell_of_every_site(run: StudyRun) -> None:
-    told = run.results["arms"]["fedavg"]["uncertainty"]
-    assert (told["method"], told["passes"], told["seeds"], told["shifted"]) == ("dropout", 6, 1, None)
+    uncertainty = run.results["arms"]["fedavg"]["uncertainty"]
+    assert (uncertainty["method"], uncertainty["passes"], uncertainty["seeds"], uncertainty["shifted"]) == (
+        "dropout",
+        6,
+        1,
+        None,
+    )
     sites = list(run.results["arms"]["fedavg"]["sites"])
-    for part in (told["calibration"], told["sets"], told["referral"]["at"]):
+    for part in (uncertainty["calibration"], uncertainty["sets"], uncertainty["referral"]["at"]):
         assert list(part["sites"]) == sites
-    difference = told["referral"]["at"]["figures"]["accuracy"]["difference"]
+    difference = uncertainty["referral"]["at"]["figures"]["accuracy"]["difference"]
     assert difference["interval"][0] <= difference["difference"] <= difference["interval"][1]
     assert run.results["arms"]["local"]["uncertainty"]["passes"] == 1
     local = run.results["arms"]["local"]["uncertainty"]["referral"]["at"]["figures"]
@@ -196,9 +203,9 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     evidence = read_evidence(RunFolder(run.folder))
     words = " ".join(uncertainty_sentences(evidence))
     assert "fedavg: 6 passes with dropout; laplace: 6 passes by Laplace" in words
-    told = run.results["arms"]["fedavg"]["uncertainty"]
-    assert f"off by {100 * told['calibration']['ece']:.1f} points" in words
-    assert f"In fedavg, {100 * told['sets']['coverage']:.1f} % do" in words
+    uncertainty = run.results["arms"]["fedavg"]["uncertainty"]
+    assert f"off by {100 * uncertainty['calibration']['ece']:.1f} points" in words
+    assert f"In fedavg, {100 * uncertainty['sets']['coverage']:.1f} % do" in words
     assert "switzerland had too few validation patients" in words
     cited = " ".join(citations(evidence))
     assert "Gal, Ghahramani" in cited
@@ -211,17 +218,17 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
 
 
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = pd.read_parquet(chests.folder / "uncertainty.parquet")
-    counts = kept[kept["arm"] == "fedavg"]["subset"].value_counts().to_dict()
+    rows = pd.read_parquet(chests.folder / "uncertainty.parquet")
+    counts = rows[rows["arm"] == "fedavg"]["subset"].value_counts().to_dict()
     assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40, "limb": 40}
-    told = chests.results["arms"]["fedavg"]["uncertainty"]
-    assert list(told["shifted"]) == ["inverted", "noise", "upside down", "limb"]
-    for found in told["shifted"].values():
-        assert found["images"] == 40
-        assert all(0 <= found[name] <= 1 for name in ("total", "epistemic", "spread"))
+    uncertainty = chests.results["arms"]["fedavg"]["uncertainty"]
+    assert list(uncertainty["shifted"]) == ["inverted", "noise", "upside down", "limb"]
+    for shift in uncertainty["shifted"].values():
+        assert shift["images"] == 40
+        assert all(0 <= shift[name] <= 1 for name in ("total", "epistemic", "spread"))
     findings = chests.results["findings"]
-    assert list(told["errors"]["findings"]) == list(told["sets"]["findings"]) == findings
-    assert told["referral"]["at"]["figures"]["auc"]["all"]["mean"] is not None
+    assert list(uncertainty["errors"]["findings"]) == list(uncertainty["sets"]["findings"]) == findings
+    assert uncertainty["referral"]["at"]["figures"]["auc"]["all"]["mean"] is not None
     evidence = read_evidence(RunFolder(chests.folder))
     assert "inverted images are" in " ".join(uncertainty_sentences(evidence))
     table = evidence.results["arms"]["fedavg"]["uncertainty"]["sets"]["findings"]["Few"]
@@ -249,18 +256,18 @@ def test_an_ensemble_is_told_of_as_one_model(tmp_path: Path) -> None:
         evaluation__vary=["batches", "init"],
         arms=[{"algorithm": "fedavg"}],
     )
-    made = wardround.run_study(study, tmp_path)
-    told = made.results["arms"]["fedavg"]["uncertainty"]
-    assert (told["passes"], told["seeds"]) == (3, 1)
-    kept = pd.read_parquet(made.folder / "uncertainty.parquet")
-    test = kept[kept["subset"] == "test"]
+    study_run = wardround.run_study(study, tmp_path)
+    uncertainty = study_run.results["arms"]["fedavg"]["uncertainty"]
+    assert (uncertainty["passes"], uncertainty["seeds"]) == (3, 1)
+    rows = pd.read_parquet(study_run.folder / "uncertainty.parquet")
+    test = rows[rows["subset"] == "test"]
     mean = test.groupby(["site", "row"])["score"].mean()
     label = test.groupby(["site", "row"])["label"].first()
-    other = kept[kept["subset"] == "validation"].groupby(["site", "row"])
+    other = rows[rows["subset"] == "validation"].groupby(["site", "row"])
     cut = class_threshold(other["label"].first().to_numpy(), other["score"].mean().to_numpy())
     accuracy = ((mean >= cut) == (label == 1)).mean()
-    assert told["referral"]["at"]["figures"]["accuracy"]["all"]["mean"] == pytest.approx(accuracy)
-    assert told["parts"]["epistemic"] > 0
+    assert uncertainty["referral"]["at"]["figures"]["accuracy"]["all"]["mean"] == pytest.approx(accuracy)
+    assert uncertainty["parts"]["epistemic"] > 0
 
 
 @pytest.mark.slow
@@ -269,8 +276,8 @@ def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
     study = changed(
         topology={"kind": "hierarchical", "regions": regions}, training={"rounds": 2}, arms=[{"algorithm": "fedavg"}]
     )
-    told = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["uncertainty"]
-    assert len(told["calibration"]["sites"]) == 4
+    uncertainty = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["uncertainty"]
+    assert len(uncertainty["calibration"]["sites"]) == 4
     study = changed(
         model={"kind": "joined", "embedding": 4, "hidden": 8, "absent": 0.2, "dropout": 0.2},
         topology={"kind": "vertical", "parties": PARTIES},
@@ -359,19 +366,19 @@ def radiographs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_on_real_radiographs_referral_helps_and_doubt_points_at_errors(radiographs: Any, arm: str) -> None:
     """Without the least clear fifth accuracy rises by more than chance explains: the interval over patients is above
     none. So it is of telling errors from hits (one half is a coin)."""
-    told = radiographs[arm]["uncertainty"]
-    curve = told["referral"]["curve"]
+    uncertainty = radiographs[arm]["uncertainty"]
+    curve = uncertainty["referral"]["curve"]
     at = curve["share"].index(0.2)
     assert curve["accuracy"][at] > curve["accuracy"][0]
     assert curve["auc"][at] > curve["auc"][0]
-    difference = told["referral"]["at"]["figures"]["accuracy"]["difference"]
+    difference = uncertainty["referral"]["at"]["figures"]["accuracy"]["difference"]
     assert difference["interval"][0] > 0
-    assert told["errors"]["errors"] > told["errors"]["hits"]
-    assert told["errors"]["auc"]["interval"][0] > 0.5
+    assert uncertainty["errors"]["errors"] > uncertainty["errors"]["hits"]
+    assert uncertainty["errors"]["auc"]["interval"][0] > 0.5
 
 
 @pytest.mark.slow
 def test_on_real_radiographs_the_spread_of_laplace_is_higher_on_changed_images(radiographs: Any) -> None:
     shifted = radiographs["laplace"]["uncertainty"]["shifted"]
-    assert {kind: found["images"] for kind, found in shifted.items()} == dict.fromkeys(shifted, 498)
-    assert min(found["spread"] for found in shifted.values()) > 0.8, shifted
+    assert {kind: shift["images"] for kind, shift in shifted.items()} == dict.fromkeys(shifted, 498)
+    assert min(shift["spread"] for shift in shifted.values()) > 0.8, shifted

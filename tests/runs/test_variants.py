@@ -1,5 +1,6 @@
 """Variants, and arms in which only some sites train: names, errors, and that outsiders contribute nothing."""
 
+import itertools
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import wardround
+from tests.representatives import represented
 from tests.small_federations import after, assert_same, assert_same_tree
 from wardround.core.errors import StudyError
 from wardround.data.agreement import agree, fit
@@ -57,30 +59,30 @@ def message(**changes: Any) -> str:
 
 
 def test_a_variant_has_all_arms_once_more_under_its_name() -> None:
-    made = study(variants=[{"name": "slow", "training.lr": 0.01}, {"name": "long", "training": {"rounds": 9}}])
-    assert [arm.name for arm in made.arms] == [
+    parsed_study = study(variants=[{"name": "slow", "training.lr": 0.01}, {"name": "long", "training": {"rounds": 9}}])
+    assert [arm.name for arm in parsed_study.arms] == [
         *NAMES,
         *(f"{name}@slow" for name in NAMES),
         *(f"{name}@long" for name in NAMES),
     ]
-    for arm in made.arms:
+    for arm in parsed_study.arms:
         assert (arm.variant, arm.family) == (arm.name.partition("@")[2], arm.name.partition("@")[0].partition("[")[0])
         assert arm.training.lr == (0.01 if arm.variant == "slow" else 0.1)
         assert arm.training.rounds == (9 if arm.variant == "long" else 2)
-    assert made.reference_of("slow") == "fedavg@slow"
-    assert made.reference_of("") == "fedavg"
+    assert parsed_study.reference_of("slow") == "fedavg@slow"
+    assert parsed_study.reference_of("") == "fedavg"
 
 
 def test_a_variant_may_be_of_some_arms_with_all_values_of_their_sweeps() -> None:
-    made = study(variants=[{"name": "slow", "training.lr": 0.01, "arms": ["fedprox", "fedavg"]}])
-    there = [arm.name for arm in made.arms if arm.variant]
+    parsed_study = study(variants=[{"name": "slow", "training.lr": 0.01, "arms": ["fedprox", "fedavg"]}])
+    there = [arm.name for arm in parsed_study.arms if arm.variant]
     assert there == ["fedavg@slow", "fedprox[mu=0.1]@slow", "fedprox[mu=1.0]@slow"]
 
 
 def test_what_an_arm_says_for_itself_holds_in_a_variant_too() -> None:
     arms = [{"algorithm": "fedavg"}, {"name": "fast", "algorithm": "fedavg", "training.lr": 0.5}]
-    made = study(arms=arms, variants=[{"name": "slow", "training.lr": 0.01}])
-    assert {arm.name: arm.training.lr for arm in made.arms} == {
+    parsed_study = study(arms=arms, variants=[{"name": "slow", "training.lr": 0.01}])
+    assert {arm.name: arm.training.lr for arm in parsed_study.arms} == {
         "fedavg": 0.1,
         "fast": 0.5,
         "fedavg@slow": 0.01,
@@ -90,10 +92,10 @@ def test_what_an_arm_says_for_itself_holds_in_a_variant_too() -> None:
 
 def test_quick_and_set_reach_variants_except_where_these_say_otherwise() -> None:
     raw = {**BASE, "variants": [{"name": "slow", "training.lr": 0.01}], "quick": {"training.rounds": 1}}
-    made, _ = wardround.load_study(raw, quick=True, changes={"training.lr": 0.3, "training.batch_size": 8})
-    there = made.arm("fedavg@slow").training
+    parsed_study, _ = wardround.load_study(raw, quick=True, changes={"training.lr": 0.3, "training.batch_size": 8})
+    there = parsed_study.arm("fedavg@slow").training
     assert (there.rounds, there.batch_size, there.lr) == (1, 8, 0.01)
-    assert made.arm("fedavg").training.lr == 0.3
+    assert parsed_study.arm("fedavg").training.lr == 0.3
 
 
 @pytest.mark.parametrize(
@@ -149,10 +151,12 @@ def test_two_variants_of_one_name_are_called_so() -> None:
 def test_a_variant_of_the_preparation_is_refused_or_prepares_otherwise(key: str) -> None:
     value = {"scale": "none", "missing": "mean", "categories": "codes", "indicator": False}[key]
     try:
-        made = plan(variants=[{"name": "other", f"data.{key}": value}])
+        loaded_plan = plan(variants=[{"name": "other", f"data.{key}": value}])
     except StudyError:
         return
-    here, there = (made.trial(made.study.arm(name), 1).sites[0].train.x for name in ("fedavg", "fedavg@other"))
+    here, there = (
+        loaded_plan.trial(loaded_plan.study.arm(name), 1).sites[0].train.x for name in ("fedavg", "fedavg@other")
+    )
     assert here.shape != there.shape or not torch.equal(here, there)
 
 
@@ -262,8 +266,10 @@ def test_a_wrong_claim_says_where_what_and_what_to_do(claim: dict[str, Any], exp
 
 def test_a_claim_may_be_about_a_variants_arm_and_about_a_selected_one() -> None:
     claims = [{"text": "t", "source": "s", "published": 1, "arms": ["fedprox[selected]@v"], "against": ["fedavg"]}]
-    made = study(claims=claims, selection={"arms": ["fedprox"], **AT_VA}, variants=[{"name": "v", "training.lr": 0.2}])
-    assert made.claims[0].arms == ("fedprox[selected]@v",)
+    parsed_study = study(
+        claims=claims, selection={"arms": ["fedprox"], **AT_VA}, variants=[{"name": "v", "training.lr": 0.2}]
+    )
+    assert parsed_study.claims[0].arms == ("fedprox[selected]@v",)
 
 
 def test_what_a_claim_does_not_use_is_not_in_the_hash() -> None:
@@ -303,11 +309,11 @@ EVERYTHING: dict[str, Any] = {
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_resolved_study_reads_back_to_the_same_study_and_hash(quick: bool) -> None:
-    made, _ = wardround.load_study(EVERYTHING, quick=quick)
-    again, _ = wardround.load_study(tomllib.loads(tomli_w.dumps(dict(made.resolved))))
-    assert again == made
-    assert again.hash == made.hash
-    assert [arm.name for arm in again.selection_arms] == [arm.name for arm in made.selection_arms]
+    parsed_study, _ = wardround.load_study(EVERYTHING, quick=quick)
+    again, _ = wardround.load_study(tomllib.loads(tomli_w.dumps(dict(parsed_study.resolved))))
+    assert again == parsed_study
+    assert again.hash == parsed_study.hash
+    assert [arm.name for arm in again.selection_arms] == [arm.name for arm in parsed_study.selection_arms]
 
 
 @pytest.mark.parametrize(
@@ -329,9 +335,11 @@ def test_each_of_them_is_part_of_the_hash(changes: dict[str, Any]) -> None:
 def test_a_variant_with_another_partition_reads_back_too() -> None:
     """Its file says nothing of windows and sizes; the resolved study writes these defaults of the first partition."""
     raw = {**BASE, "sites": {"partition": "age-windows"}}
-    made, _ = wardround.load_study({**raw, "variants": [{"name": "even", "sites.partition": "iid", "sites.count": 4}]})
-    again, _ = wardround.load_study(tomllib.loads(tomli_w.dumps(dict(made.resolved))))
-    assert again.hash == made.hash
+    parsed_study, _ = wardround.load_study(
+        {**raw, "variants": [{"name": "even", "sites.partition": "iid", "sites.count": 4}]}
+    )
+    again, _ = wardround.load_study(tomllib.loads(tomli_w.dumps(dict(parsed_study.resolved))))
+    assert again.hash == parsed_study.hash
 
 
 # What a seed varies
@@ -340,9 +348,9 @@ FIXED = [{"name": "fixed", "evaluation.vary": ["batches"]}]
 
 
 def test_with_nothing_varied_but_batches_all_seeds_share_their_rows() -> None:
-    made = plan(sites={"partition": "dirichlet", "count": 4}, variants=FIXED)
-    free, fixed = (made.study.arm(name) for name in ("fedavg", "fedavg@fixed"))
-    trials = {arm.name: [made.trial(arm, seed) for seed in (1, 2, 3)] for arm in (free, fixed)}
+    loaded_plan = plan(sites={"partition": "dirichlet", "count": 4}, variants=FIXED)
+    free, fixed = (loaded_plan.study.arm(name) for name in ("fedavg", "fedavg@fixed"))
+    trials = {arm.name: [loaded_plan.trial(arm, seed) for seed in (1, 2, 3)] for arm in (free, fixed)}
     for name, same in (("fedavg", False), ("fedavg@fixed", True)):
         first, *others = trials[name]
         for other in others:
@@ -350,8 +358,8 @@ def test_with_nothing_varied_but_batches_all_seeds_share_their_rows() -> None:
             assert np.array_equal(here, there) == same
     assert [trial.batch_seed for trial in trials["fedavg@fixed"]] == [1, 2, 3]
     assert [trial.init_seed for trial in trials["fedavg@fixed"]] == [1, 1, 1]
-    assert made.data_seeds(fixed) == [1]
-    assert made.data_seeds(free) == [1, 2, 3]
+    assert loaded_plan.data_seeds(fixed) == [1]
+    assert loaded_plan.data_seeds(free) == [1, 2, 3]
     # the first seed's rows are those of the study as it stands
     assert_same(after(trials["fedavg"][0], 1), after(trials["fedavg@fixed"][0], 1))
 
@@ -389,17 +397,17 @@ WINDOWS: dict[str, Any] = {
 def test_leakage_is_counted_for_each_variant(tmp_path: Path) -> None:
     """Test rows that are training rows of some site, counted from the splits."""
     raw = {**WINDOWS, "variants": [{"name": "disjoint", "sites.disjoint": True}, *FIXED]}
-    found = wardround.run_study(raw, tmp_path).results["leakage"]
-    made = wardround.load_plan(*wardround.load_study(raw))
+    leakage = wardround.run_study(raw, tmp_path).results["leakage"]
+    loaded_plan = wardround.load_plan(*wardround.load_study(raw))
     for variant, seeds in (("", [1, 2, 3]), ("disjoint", [1, 2, 3]), ("fixed", [1])):
-        arm = made.study.arm(f"fedavg@{variant}" if variant else "fedavg")
+        arm = loaded_plan.study.arm(f"fedavg@{variant}" if variant else "fedavg")
         leaked: dict[str, list[int]] = {}
         for seed in seeds:
-            splits = made.splits(arm, seed)
+            splits = loaded_plan.splits(arm, seed)
             trained = np.concatenate([split.train for split in splits])
             for split in splits:
                 leaked.setdefault(split.site, []).append(int(np.isin(split.test, trained).sum()))
-        assert {site: entry["rows"] for site, entry in found[variant].items()} == pytest.approx(
+        assert {site: entry["rows"] for site, entry in leakage[variant].items()} == pytest.approx(
             {site: np.mean(counts) for site, counts in leaked.items()}
         )
         assert (sum(map(sum, leaked.values())) > 0) == (variant != "disjoint")
@@ -407,8 +415,8 @@ def test_leakage_is_counted_for_each_variant(tmp_path: Path) -> None:
 
 def test_a_variant_that_shares_its_rows_with_the_study_leaks_as_much(tmp_path: Path) -> None:
     raw = {**WINDOWS, "variants": [{"name": "slow", "training.lr": 0.01}]}
-    found = wardround.run_study(raw, tmp_path).results["leakage"]
-    assert found["slow"] == found[""]
+    leakage = wardround.run_study(raw, tmp_path).results["leakage"]
+    assert leakage["slow"] == leakage[""]
 
 
 def test_leakage_does_not_depend_on_how_many_seeds_fit_into_memory(
@@ -463,8 +471,10 @@ SOME: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("scale", ["federated", "per-site"])
-@pytest.mark.parametrize("engine", ["auto", "serial"])
+@pytest.mark.parametrize(
+    ("engine", "scale"),
+    represented(itertools.product(["auto", "serial"], ["federated", "per-site"]), by=[("auto", "federated")]),
+)
 def test_outsiders_contribute_nothing_to_what_is_trained(tmp_path: Path, scale: str, engine: str) -> None:
     """Other patients, other categories, other gaps, other labels at c: the same weights, bit for bit."""
     runs = [
@@ -479,7 +489,7 @@ def test_outsiders_contribute_nothing_to_what_is_trained(tmp_path: Path, scale: 
     ]
     first, outsider, insider = (RunFolder(run.folder) for run in runs)
     predicted = [folder.predictions() for folder in (first, outsider)]
-    before, now = (one[one["site"].isin(["a", "b"])].reset_index(drop=True) for one in predicted)
+    before, now = (table[table["site"].isin(["a", "b"])].reset_index(drop=True) for table in predicted)
     pd.testing.assert_frame_equal(before, now, check_exact=True)  # nor to what is predicted for those who train
     for arm in SOME["arms"]:
         for seed in (1, 2):
@@ -492,15 +502,15 @@ def test_outsiders_contribute_nothing_to_what_is_trained(tmp_path: Path, scale: 
 
 
 def prepared(change: str | None, members: Sequence[str] | None, scale: str = "federated") -> tuple[Plan, Any, Any]:
-    made = wardround.load_plan(
+    loaded_plan = wardround.load_plan(
         *wardround.load_study({**SOME, "data": {"source": "mine", "scale": scale}}, sources={"mine": hospitals(change)})
     )
-    arm = made.study.arms[0]
-    splits = made.splits(arm, 1)
-    cohort = made.cohort_of(arm)
-    sites = prepare_sites(cohort, splits, made.study.arms[0].preparation, torch.float64, members)
+    arm = loaded_plan.study.arms[0]
+    splits = loaded_plan.splits(arm, 1)
+    cohort = loaded_plan.cohort_of(arm)
+    sites = prepare_sites(cohort, splits, loaded_plan.study.arms[0].preparation, torch.float64, members)
     recipes = {site.name: site.recipe for site in sites if site.recipe is not None}
-    return made, recipes[sites[0].name].layout, {site: recipe.fit for site, recipe in recipes.items()}
+    return loaded_plan, recipes[sites[0].name].layout, {site: recipe.fit for site, recipe in recipes.items()}
 
 
 def test_the_layout_the_fills_and_the_common_scale_come_from_those_who_train() -> None:
@@ -569,21 +579,26 @@ def test_arms_of_equally_many_sites_run_in_one_stack_as_they_would_one_by_one(tm
     subsets = [["a", "b"], ["c", "d"], ["b", "c"], ["a"], ["d"]]
     arms = [{"algorithm": "fedavg"}, {"name": "some", "algorithm": "scaffold", "train_at": subsets}]
     raw = {**SOME, "arms": arms, "training": {**SOME["training"], "precision": "float64"}}
-    found = [
+    folders = [
         RunFolder(wardround.run_study(raw, tmp_path / engine, engine=engine, sources={"mine": hospitals()}).folder)
         for engine in ("auto", "serial")
     ]
     keys = ["arm", "seed", "site", "row"]
-    fast, plain = (folder.predictions().sort_values(keys, ignore_index=True) for folder in found)
+    fast, plain = (folder.predictions().sort_values(keys, ignore_index=True) for folder in folders)
     pd.testing.assert_frame_equal(fast, plain, check_exact=False, rtol=0, atol=1e-9)
     assert fast["arm"].nunique() == 1 + len(subsets)
 
 
 def test_all_sites_named_train_as_all_sites_do() -> None:
     arms = [{"algorithm": "fedavg"}, {"name": "all", "algorithm": "fedavg", "train_at": ["d", "c", "b", "a"]}]
-    made = wardround.load_plan(*wardround.load_study({**SOME, "arms": arms}, sources={"mine": hospitals()}))
-    assert members_of(made.study.arm("all"), ["a", "b", "c", "d"]) == ["a", "b", "c", "d"]  # in the order of the sites
-    first, second = (made.trial(made.study.arm(name), 1) for name in ("fedavg", "all"))
+    loaded_plan = wardround.load_plan(*wardround.load_study({**SOME, "arms": arms}, sources={"mine": hospitals()}))
+    assert members_of(loaded_plan.study.arm("all"), ["a", "b", "c", "d"]) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]  # in the order of the sites
+    first, second = (loaded_plan.trial(loaded_plan.study.arm(name), 1) for name in ("fedavg", "all"))
     assert_same(after(first, 2), after(second, 2))
 
 
@@ -634,12 +649,12 @@ def test_models_that_keep_a_part_at_each_site_are_refused_where_some_do_not_trai
     with pytest.raises(StudyError, match="keeps a part of itself at each site"):
         wardround.run_study(chosen, tmp_path, models=own, sources={"mine": hospitals()})
     for everyone in ({"train_at": ["a", "b", "c", "d"]}, {}):
-        made = wardround.load_plan(
+        loaded_plan = wardround.load_plan(
             *wardround.load_study(
                 {**base, "arms": [{"algorithm": "fedavg", **everyone}]}, models=own, sources={"mine": hospitals()}
             )
         )
-        assert cut(made, "auto")  # nothing to object to: all sites train
+        assert cut(loaded_plan, "auto")  # nothing to object to: all sites train
 
 
 def test_a_site_named_twice_is_refused() -> None:
@@ -651,7 +666,8 @@ def test_a_site_named_twice_is_refused() -> None:
 
 def splits_of(*sides: tuple[list[int], list[int], list[int]]) -> tuple[Split, ...]:
     return tuple(
-        Split(f"site-{n}", *(np.array(rows, dtype=np.int64) for rows in one)) for n, one in enumerate(sides, 1)
+        Split(f"site-{n}", *(np.array(rows, dtype=np.int64) for rows in site_rows))
+        for n, site_rows in enumerate(sides, 1)
     )
 
 
@@ -659,11 +675,11 @@ def test_a_held_out_site_is_scored_on_all_rows_whose_patient_nobody_else_trains_
     """Rows 0 to 9 of patients 0 to 9; at site 2, row 10 is patient 3 again, and row 11 patient 5."""
     patient = np.array([*range(10), 3, 5])
     splits = splits_of(([0, 2, 3, 5], [1, 4], [6]), ([7, 8], [], [9, 10]), ([0], [], [2, 11]))
-    found = held_out_rows(splits, "site-1", patient)
+    held_out_splits = held_out_rows(splits, "site-1", patient)
     # not 0 (site 3 trains on it), not 2 (tested at site 3), not 3 and 5 (their patients are tested)
-    assert found[0].test.tolist() == [1, 4]
-    assert [split.train.tolist() for split in found] == [split.train.tolist() for split in splits]
-    assert [split.test.tolist() for split in found[1:]] == [split.test.tolist() for split in splits[1:]]
+    assert held_out_splits[0].test.tolist() == [1, 4]
+    assert [split.train.tolist() for split in held_out_splits] == [split.train.tolist() for split in splits]
+    assert [split.test.tolist() for split in held_out_splits[1:]] == [split.test.tolist() for split in splits[1:]]
 
 
 def test_a_held_out_site_whose_patients_are_all_tested_elsewhere_is_refused() -> None:
@@ -675,15 +691,15 @@ def test_a_held_out_site_whose_patients_are_all_tested_elsewhere_is_refused() ->
 def test_a_held_out_site_that_does_not_train_anyway_is_scored_all_the_same() -> None:
     arms = [{"algorithm": "fedprox", "mu": [0.1, 1.0], "train_at": ["a", "b"]}]
     raw = {**SOME, "arms": arms, "selection": {"arms": ["fedprox"], "on": "site", "site": "c"}}
-    made = wardround.load_plan(*wardround.load_study(raw, sources={"mine": hospitals()}))
-    for arm in made.study.selection_arms:
-        trial = made.trial(arm, 1)
+    loaded_plan = wardround.load_plan(*wardround.load_study(raw, sources={"mine": hospitals()}))
+    for arm in loaded_plan.study.selection_arms:
+        trial = loaded_plan.trial(arm, 1)
         assert [site.name for site in trial.sites] == ["a", "b"]
         assert [site.name for site in trial.scored] == ["c"]
-        tested = next(split for split in made.splits(arm, 1) if split.site == "c").test
+        tested = next(split for split in loaded_plan.splits(arm, 1) if split.site == "c").test
         assert not set(trial.scored[0].test_rows) & set(tested)
         assert len(trial.scored[0].test_rows) + len(tested) == 60  # all rows of c: nobody else has them
-    only = replace(made.study.arms[0], train_at=("c",), held_out="c")
+    only = replace(loaded_plan.study.arms[0], train_at=("c",), held_out="c")
     with pytest.raises(StudyError, match="no site is left to train"):
         members_of(only, ["a", "b", "c", "d"])
 

@@ -39,7 +39,7 @@ PARTIES = {"clinic": ["age", "sex", "cp"], "laboratory": ["chol", "fbs"], "cardi
 
 def study(**changes: Any) -> dict[str, Any]:
     """The heart hospitals' rows, whose columns three parties hold."""
-    told: dict[str, Any] = {
+    raw_study: dict[str, Any] = {
         "name": "parties",
         "data": {"source": "heart", "scale": "federated"},
         "model": {"kind": "joined", "embedding": 4, "hidden": 8, "absent": 0.2},
@@ -51,10 +51,10 @@ def study(**changes: Any) -> dict[str, Any]:
     for path, value in changes.items():
         section, _, key = path.partition("__")
         if key:
-            told[section] = {**told.get(section, {}), key: value}
+            raw_study[section] = {**raw_study.get(section, {}), key: value}
         else:
-            told[section] = value
-    return told
+            raw_study[section] = value
+    return raw_study
 
 
 def planned(**changes: Any) -> Plan:
@@ -75,7 +75,7 @@ def test_a_row_is_a_line_of_numbers_party_by_party() -> None:
     trial = plan.trial(plan.study.arms[0], 42)
     [site] = trial.sites
     clinic, laboratory, cardiology = site.blocks
-    assert [one.party for one in site.blocks] == list(PARTIES)
+    assert [block.party for block in site.blocks] == list(PARTIES)
     assert clinic.start == 0
     assert (laboratory.start, cardiology.start) == (clinic.stop, laboratory.stop)
     assert (clinic.present, laboratory.present, cardiology.present) == (None, cardiology.stop, cardiology.stop + 1)
@@ -83,7 +83,7 @@ def test_a_row_is_a_line_of_numbers_party_by_party() -> None:
     assert site.recipe is not None
     behind = site.recipe.layout.columns
     counted = {party: sum(column in columns for column in behind) for party, columns in PARTIES.items()}
-    assert counted == {one.party: one.stop - one.start for one in site.blocks}
+    assert counted == {block.party: block.stop - block.start for block in site.blocks}
 
 
 def test_all_of_a_column_is_prepared_by_the_party_that_holds_it() -> None:
@@ -130,16 +130,18 @@ def test_the_split_engine_runs_it_whatever_engine_is_asked_for() -> None:
 def test_split_in_blocks_of_one_equals_the_whole_network_on_joined_rows() -> None:
     """From the study file on; one site, so that the whole network's rows are prepared as the parties prepare them."""
     arms = [{"algorithm": "split"}, {"algorithm": "pooled", "topology.kind": "flat"}]
-    told = images(sites={"partition": "iid", "count": 1}, arms=arms, training={"rounds": 2, "augment": {"rotate": 5}})
-    plan = load_plan(*load_study(told))
-    made = {}
+    raw_study = images(
+        sites={"partition": "iid", "count": 1}, arms=arms, training={"rounds": 2, "augment": {"rotate": 5}}
+    )
+    plan = load_plan(*load_study(raw_study))
+    scores = {}
     for arm, engine in zip(plan.study.arms, ("split", "serial"), strict=True):
         trial, run = plan.trial(arm, 42), None
         for run, _ in ENGINES[engine].rounds([trial], ENGINES[engine].start([trial])):  # noqa: B007
             pass
         assert run is not None
-        made[arm.name] = np.concatenate([one.score for one in predict(trial, run)])
-    np.testing.assert_allclose(made["split"], made["pooled"], atol=1e-5)
+        scores[arm.name] = np.concatenate([prediction.score for prediction in predict(trial, run)])
+    np.testing.assert_allclose(scores["split"], scores["pooled"], atol=1e-5)
 
 
 def test_without_a_party_nothing_of_it_is_read() -> None:
@@ -156,7 +158,7 @@ def test_without_a_party_nothing_of_it_is_read() -> None:
     params["absent.laboratory"] = torch.ones(4)
     spoilt = Rows(emptied.x.clone(), emptied.y)
     spoilt.x[:, part.start : part.stop] = 99.0
-    first, second = (trial.model.logits(params, buffers, one.x, None)[0] for one in (emptied, spoilt))
+    first, second = (trial.model.logits(params, buffers, changed_rows.x, None)[0] for changed_rows in (emptied, spoilt))
     assert torch.equal(first, second)
     assert not torch.equal(first, trial.model.logits(params, buffers, rows.x, None)[0])
 
@@ -165,22 +167,22 @@ def test_a_run_tells_of_its_parties(tmp_path: Path) -> None:
     arms = [{"algorithm": "split", "topology.block": [1, 8]}, {"algorithm": "pooled", "topology.kind": "flat"}]
     result = run_study(study(arms=arms, topology__known={"laboratory": 0.7}), out=tmp_path)
     content = json.loads((result.folder / "results.json").read_text())
-    told = content["arms"]["split[block=8]"]["topology"]
+    topology = content["arms"]["split[block=8]"]["topology"]
     assert content["arms"]["pooled"]["topology"] is None
-    assert (told["kind"], told["labels"], told["block"]) == ("vertical", "clinic", 8)
-    assert told["parties"]["laboratory"]["columns"] == ["chol", "fbs"]
-    matched = told["matched"]
+    assert (topology["kind"], topology["labels"], topology["block"]) == ("vertical", "clinic", 8)
+    assert topology["parties"]["laboratory"]["columns"] == ["chol", "fbs"]
+    matched = topology["matched"]
     assert matched["patients"]["clinic"] == 918
     assert matched["common"] == matched["patients"]["laboratory"] < 918
     batches = -(-matched["train"] // 32)
-    assert told["cost"]["exchanges"] == 2 * -(-batches // 8)
+    assert topology["cost"]["exchanges"] == 2 * -(-batches // 8)
     # embeddings of four numbers, of two parties, in two epochs
-    assert told["cost"]["bytes_up"] == told["cost"]["bytes_down"] == 2 * 2 * matched["train"] * 4 * 4
-    assert set(told["missing_party"]) == {"laboratory", "cardiology"}
-    for one in told["missing_party"].values():
-        accuracy, without = content["arms"]["split[block=8]"]["metrics"]["accuracy"], one["metrics"]["accuracy"]
-        assert one["difference"]["accuracy"]["difference"] == pytest.approx(without["mean"] - accuracy["mean"])
-        assert one["difference"]["accuracy"]["interval"][0] <= one["difference"]["accuracy"]["interval"][1]
+    assert topology["cost"]["bytes_up"] == topology["cost"]["bytes_down"] == 2 * 2 * matched["train"] * 4 * 4
+    assert set(topology["missing_party"]) == {"laboratory", "cardiology"}
+    for absence in topology["missing_party"].values():
+        accuracy, without = content["arms"]["split[block=8]"]["metrics"]["accuracy"], absence["metrics"]["accuracy"]
+        assert absence["difference"]["accuracy"]["difference"] == pytest.approx(without["mean"] - accuracy["mean"])
+        assert absence["difference"]["accuracy"]["interval"][0] <= absence["difference"]["accuracy"]["interval"][1]
     assert (result.folder / "missing_party.parquet").is_file()
 
 
@@ -188,10 +190,10 @@ def test_predictions_without_a_party_are_of_all_test_rows() -> None:
     plan = planned()
     trial = plan.trial(plan.study.arms[0], 42)
     run = ENGINES["split"].start([trial])
-    made = predict_missing_party(trial, run)
-    assert set(made) == {"laboratory", "cardiology"}
-    for sites in made.values():
-        assert [len(one.rows) for one in sites] == [len(site.test) for site in trial.scored]
+    predictions = predict_missing_party(trial, run)
+    assert set(predictions) == {"laboratory", "cardiology"}
+    for sites in predictions.values():
+        assert [len(prediction.rows) for prediction in sites] == [len(site.test) for site in trial.scored]
 
 
 def test_what_noise_on_embeddings_gives() -> None:
@@ -200,14 +202,14 @@ def test_what_noise_on_embeddings_gives() -> None:
     from scipy.optimize import brentq
     from scipy.stats import norm
 
-    told = describe_noise(EmbeddingNoise(1.0, 20.0), 10)
-    assert told is not None
+    guarantee = describe_noise(EmbeddingNoise(1.0, 20.0), 10)
+    assert guarantee is not None
     mu = 2 * np.sqrt(10) / 20
 
     def excess(epsilon: float) -> float:
         return float(norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)) - 1e-5
 
-    assert told["epsilon"] == pytest.approx(brentq(excess, 0.01, 10), rel=2e-3)
+    assert guarantee["epsilon"] == pytest.approx(brentq(excess, 0.01, 10), rel=2e-3)
     nothing = describe_noise(EmbeddingNoise(1.0), 10)
     assert nothing is not None
     assert nothing["epsilon"] is None  # a clip alone hides nothing
@@ -221,11 +223,11 @@ def test_noise_of_all_arms_and_seeds_counts_where_embeddings_really_leave() -> N
         arms=arms, topology__embeddings={"clip": 1.0, "noise": 20.0}, evaluation__seeds={"first": 1, "count": 3}
     )
     parsed = load_study({**noisy, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}})[0]
-    told = [describe_deployed_noise(parsed, arm) for arm in parsed.arms]
+    guarantees = [describe_deployed_noise(parsed, arm) for arm in parsed.arms]
     expected = describe_noise(EmbeddingNoise(1.0, 20.0), 18)
     assert expected is not None
     assert expected["covers"] == "one seed"
-    assert told == [{**expected, "covers": "all arms and seeds"}] * 2
+    assert guarantees == [{**expected, "covers": "all arms and seeds"}] * 2
     arms[1]["topology.embeddings.noise"] = 0.0
     bare = describe_deployed_noise(load_study({**noisy, "arms": arms})[0], parsed.arms[0])
     assert bare is not None
@@ -266,25 +268,25 @@ def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch
     monkeypatch.setattr(psi_simulated, "match_patients", watched)
     arms = [{"algorithm": "split"}, {"algorithm": "split", "name": "blocks", "topology.block": 4}]
     plan = load_plan(*load_study({**files_of_parties(tmp_path, 250), "arms": arms}))
-    found = describe_matching(plan)
+    matching = describe_matching(plan)
     assert asked == [{"clinic": 250, "lab": 270}]
-    assert found["split"]["patients"] == {"clinic": 250, "lab": 270}
-    assert found["split"]["common"] == 250
-    assert found["blocks"] == found["split"]
+    assert matching["split"]["patients"] == {"clinic": 250, "lab": 270}
+    assert matching["split"]["common"] == 250
+    assert matching["blocks"] == matching["split"]
     assert not plan.notices
     assert {notice.code for notice in matching_notices(plan)} == {"matched-rows"}
 
 
 def test_few_patients_in_common_are_warned_of(tmp_path: Path) -> None:
     """25 of 250 are a tenth; of those who train, a share near 25 x 0.65 = 16, fewer than 20."""
-    told = files_of_parties(tmp_path, 25)
-    plan = load_plan(*load_study(told))
+    raw_study = files_of_parties(tmp_path, 25)
+    plan = load_plan(*load_study(raw_study))
     matched, few = matching_notices(plan)
     assert (matched.code, matched.severity, matched.arm) == ("matched-rows", "info", "split")
     assert (few.code, few.severity, few.arm) == ("few-matched-patients", "warning", "split")
     assert few.counts["patients"] < 20
     assert few.counts == {"patients": matched.counts["rows"], "of": matched.counts["of"]}
-    results = json.loads((run_study(told, out=tmp_path / "runs").folder / "results.json").read_bytes())
+    results = json.loads((run_study(raw_study, out=tmp_path / "runs").folder / "results.json").read_bytes())
     assert {**few.to_json(), "text": line_of(few)} in results["notices"]
 
 
@@ -346,8 +348,8 @@ def test_the_image_part_starts_from_a_horizontally_trained_network(tmp_path: Pat
     horizontal = images(model=settings, topology={}, arms=[{"algorithm": "fedavg"}])
     result = run_study(horizontal, out=tmp_path)
     path = result.folder / "models" / "fedavg" / "seed-42.safetensors"
-    told = images(model__bottoms={"radiology": settings}, model__weights=str(path))
-    plan = load_plan(*load_study(told))
+    raw_study = images(model__bottoms={"radiology": settings}, model__weights=str(path))
+    plan = load_plan(*load_study(raw_study))
     started = ENGINES["split"].start([plan.trial(plan.study.arms[0], 42)]).server["params"]
     from safetensors.torch import load_file
 
@@ -382,8 +384,8 @@ def test_an_arm_that_sends_embeddings_as_they_are_leaves_nothing_to_tell() -> No
     """The same rows leave in both arms, with noise in one of them only."""
     noisy = {"algorithm": "split", "topology.embeddings.clip": 1.0, "topology.embeddings.noise": 20.0}
     parsed = load_study(study(arms=[noisy, {"algorithm": "split", "name": "plain"}]))[0]
-    told = describe_deployed_noise(parsed, parsed.arms[0])
-    assert told is not None
-    assert told["epsilon"] is None
-    assert told["releases"] == 2 * len(list(parsed.evaluation.seeds)) * releases_of(parsed.arms[0])
+    guarantee = describe_deployed_noise(parsed, parsed.arms[0])
+    assert guarantee is not None
+    assert guarantee["epsilon"] is None
+    assert guarantee["releases"] == 2 * len(list(parsed.evaluation.seeds)) * releases_of(parsed.arms[0])
     assert describe_deployed_noise(parsed, parsed.arms[1]) is None

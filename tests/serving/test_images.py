@@ -50,15 +50,15 @@ def in_base64(pixels: np.ndarray, kind: str = "PNG") -> str:
 def test_answers_are_those_of_predict_to_the_last_bit(client: Client, bundle: Bundle, records: Records) -> None:
     images, known = np.asarray(records.features)[:5, 0], records.groups.iloc[:5]
     expected = predict_images(bundle, images, known).drop(columns=["row", "image"])
-    told = [
+    request_rows = [
         {"image": in_base64(image), **{key: None if value != value else value for key, value in row.items()}}
         for image, row in zip(images, known.to_dict("records"), strict=True)
     ]
-    answer = client.post("/predict", json={"rows": told})
+    answer = client.post("/predict", json={"rows": request_rows})
     assert answer.status_code == 200
     assert answer.json()["rows"] == expected.to_dict("records")
     assert list(answer.json()["rows"][0]) == list(answer_schema(bundle)["properties"]["rows"]["items"]["properties"])
-    lone = client.post("/predict", json={"rows": [{"image": told[0]["image"]}]}).json()["rows"][0]
+    lone = client.post("/predict", json={"rows": [{"image": request_rows[0]["image"]}]}).json()["rows"][0]
     assert lone["absent"] == "records"
 
 
@@ -86,11 +86,11 @@ def test_what_is_no_image_is_told_without_repeating_it(client: Client, image: st
 
 
 def test_limits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"image": in_base64(np.zeros((6, 6), dtype=np.uint8))}
-    many = client.post("/predict", json={"rows": [one] * (MOST_IMAGES + 1)})
+    row = {"image": in_base64(np.zeros((6, 6), dtype=np.uint8))}
+    many = client.post("/predict", json={"rows": [row] * (MOST_IMAGES + 1)})
     assert (many.status_code, "65 rows, and at most 64" in many.text) == (413, True)
     monkeypatch.setattr(image_requests, "MOST_PIXELS", 35)
-    large = client.post("/predict", json={"rows": [one]})
+    large = client.post("/predict", json={"rows": [row]})
     assert (large.status_code, "more than 35 pixels" in large.text) == (422, True)
 
 
@@ -107,8 +107,8 @@ def test_a_dicom_image_that_is_sent_is_read_as_the_file_is(bundle: Bundle, clien
     data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     data.save_as(tmp_path / "one", enforce_file_format=True)
     content = base64.b64encode((tmp_path / "one").read_bytes()).decode()
-    [made] = client.post("/predict", json={"rows": [{"image": content}]}).json()["rows"]
+    [answer] = client.post("/predict", json={"rows": [{"image": content}]}).json()["rows"]
     predict_file(bundle, tmp_path, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
     assert table["image"].tolist() == ["one"]
-    assert table["score_mass"][0] == made["score_mass"]
+    assert table["score_mass"][0] == answer["score_mass"]

@@ -65,13 +65,13 @@ def test_answers_are_those_of_predict_to_the_last_bit(client: Client, bundle: Bu
     expected = predict_table(bundle, table)
     answer = client.post("/predict", json={"rows": table.to_dict("records")})
     assert answer.status_code == 200
-    told = answer.json()
-    assert told["bundle"] == bundle.id
-    assert list(told["rows"][0]) == ["score", "probability", "predicted", "out_of_distribution", "why"]
-    made = pd.DataFrame(told["rows"])
-    pd.testing.assert_frame_equal(made, expected.drop(columns="row"), check_dtype=False, check_exact=True)
+    content = answer.json()
+    assert content["bundle"] == bundle.id
+    assert list(content["rows"][0]) == ["score", "probability", "predicted", "out_of_distribution", "why"]
+    answer_table = pd.DataFrame(content["rows"])
+    pd.testing.assert_frame_equal(answer_table, expected.drop(columns="row"), check_dtype=False, check_exact=True)
     alone = client.post("/predict", json={"rows": [table.iloc[7].to_dict()]}).json()["rows"]
-    assert alone == [told["rows"][7]]
+    assert alone == [content["rows"][7]]
 
 
 def test_health_names_the_bundle(client: Client, bundle: Bundle) -> None:
@@ -103,13 +103,13 @@ def test_levels_dates_ranges_and_columns_that_may_be_left_out_stand_in_the_schem
     )
     layout = Layout((columns[0], columns[1]), {"ward at north": ("er", "icu"), "ward at south": ("x",)}, ())
     recipe = replace(bundle.recipe, columns=columns, layout=layout)
-    made = row_schema(replace(bundle, recipe=recipe, about={**bundle.about, "unrecorded": ["ward at south", "ph"]}))
-    assert made["required"] == ["age", "seen", "ward"]
-    assert list(made["properties"]) == ["age", "seen", "ward", "ph"]
-    assert made["properties"]["age"]["description"].endswith("Known range: 18 to 100.")
-    assert made["properties"]["seen"]["type"] == ["string", "null"]
-    assert made["properties"]["ward"]["examples"] == ["er", "icu"]
-    assert made["properties"]["ph"]["description"].endswith("this site did not record it, and it is not used.")
+    schema = row_schema(replace(bundle, recipe=recipe, about={**bundle.about, "unrecorded": ["ward at south", "ph"]}))
+    assert schema["required"] == ["age", "seen", "ward"]
+    assert list(schema["properties"]) == ["age", "seen", "ward", "ph"]
+    assert schema["properties"]["age"]["description"].endswith("Known range: 18 to 100.")
+    assert schema["properties"]["seen"]["type"] == ["string", "null"]
+    assert schema["properties"]["ward"]["examples"] == ["er", "icu"]
+    assert schema["properties"]["ph"]["description"].endswith("this site did not record it, and it is not used.")
 
 
 SECRET = "Smith-1234"
@@ -293,8 +293,8 @@ def test_other_machines_are_let_in_only_if_somebody_says_so(bundle: Bundle) -> N
 
 
 def test_a_port_in_use_is_told(bundle: Bundle) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(MachineError, match=f"127.0.0.1, port {port}: is in use"):
             serve(bundle, "127.0.0.1", port, False, never)
 

@@ -46,10 +46,10 @@ def connect(address: Address) -> socket.socket:
 
 def answer_to(connection: socket.socket) -> bytes:
     """All that comes until the server closes the connection."""
-    found = b""
+    answer = b""
     while part := connection.recv(65536):
-        found += part
-    return found
+        answer += part
+    return answer
 
 
 def predicts(address: Address) -> bool:

@@ -119,10 +119,8 @@ def test_oversampled_orders_hold_rare_rows_as_often_as_derived(strength: float, 
     """A tenth of 200 rows is of class 1. 40 epochs are 8,000 draws: the count's SD is at most sqrt(8000) / 2."""
     rows = 200
     y = (torch.arange(rows) < rows // 10).long()
-    made = trial(
-        fedavg(), [site("a", torch.zeros(rows, 2, dtype=torch.float64), y)], batch_size=16, oversample=strength
-    )
-    steps = order_of(made, made.sites[0], 3, 40)
+    arm = trial(fedavg(), [site("a", torch.zeros(rows, 2, dtype=torch.float64), y)], batch_size=16, oversample=strength)
+    steps = order_of(arm, arm.sites[0], 3, 40)
     assert len(steps) == 40 * 13  # as many steps as without: an epoch is as many rows as there are
     assert sum(map(len, steps)) == 40 * rows
     rare = int(y[torch.cat(steps)].sum())
@@ -131,8 +129,8 @@ def test_oversampled_orders_hold_rare_rows_as_often_as_derived(strength: float, 
 
 def test_findings_are_oversampled_too() -> None:
     model = logistic()(Shape((2,), findings_task(2)))
-    made = trial(fedavg(), [site("a", torch.zeros(10, 2, dtype=torch.float64), FINDINGS)], model, oversample=1.0)
-    drawn = torch.cat(order_of(made, made.sites[0], 0, 500)).numpy()
+    arm = trial(fedavg(), [site("a", torch.zeros(10, 2, dtype=torch.float64), FINDINGS)], model, oversample=1.0)
+    drawn = torch.cat(order_of(arm, arm.sites[0], 0, 500)).numpy()
     expected = np.array([5, 5, 2.5, 2.5, 2.5, 2, 2, 2, 2, 2]) / 27.5 * 5000
     counts = np.bincount(drawn, minlength=10)
     assert (abs(counts - expected) < 4.5 * np.sqrt(expected)).all(), counts
@@ -159,10 +157,12 @@ def test_the_order_is_drawn_from_the_sites_own_rows_and_repeats() -> None:
         site(name, torch.zeros(rows, 2, dtype=torch.float64), (torch.arange(rows) < rare).long())
         for name, rare in (("few", 6), ("many", 30))
     ]
-    made = trial(fedavg(), sites, oversample=1.0)
-    first, again = ([step.tolist() for step in order_of(made, sites[0], 1, 2)] for _ in range(2))
+    arm = trial(fedavg(), sites, oversample=1.0)
+    first, again = ([step.tolist() for step in order_of(arm, sites[0], 1, 2)] for _ in range(2))
     assert first == again
-    other = replace(made, batch_seed=made.batch_seed + 1)
+    other = replace(arm, batch_seed=arm.batch_seed + 1)
     assert first != [step.tolist() for step in order_of(other, sites[0], 1, 2)]
-    shares = [float(one.train.labels[torch.cat(order_of(made, one, 1, 100))].double().mean()) for one in sites]
+    shares = [
+        float(hospital.train.labels[torch.cat(order_of(arm, hospital, 1, 100))].double().mean()) for hospital in sites
+    ]
     assert shares == pytest.approx([0.5, 0.5], abs=4 * 0.5 / np.sqrt(6000))

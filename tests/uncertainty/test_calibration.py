@@ -59,8 +59,8 @@ def test_errors_by_hand() -> None:
 def test_a_bin_holds_every_row_once_and_the_error_is_bounded() -> None:
     label, score = drawn("two", 997, 1)
     points = reliability(label, score)
-    assert sum(one["rows"] for one in points) == 997
-    assert sum(one["rows"] * one["positive"] for one in points) == pytest.approx(label.sum())
+    assert sum(point["rows"] for point in points) == 997
+    assert sum(point["rows"] * point["positive"] for point in points) == pytest.approx(label.sum())
     # no binning finds less than scores and labels differ by overall, nor more than they do row by row
     assert abs(score.mean() - label.mean()) <= expected_error(label, score) <= np.abs(score - label).mean()
 
@@ -79,8 +79,11 @@ def test_events_of_each_kind() -> None:
     ((right, confidence),) = events(label, score)
     assert right.tolist() == [1, 0]
     assert confidence.tolist() == [0.7, 0.5]
-    found = events(np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.8], [0.3, 0.4]]))
-    assert [(happened.tolist(), said.tolist()) for happened, said in found] == [([1, 0], [0.9, 0.3]), ([1], [0.4])]
+    event_pairs = events(np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.8], [0.3, 0.4]]))
+    assert [(happened.tolist(), probability.tolist()) for happened, probability in event_pairs] == [
+        ([1, 0], [0.9, 0.3]),
+        ([1], [0.4]),
+    ]
 
 
 def test_without_rows_or_with_a_diverged_model_there_is_no_error() -> None:
@@ -96,9 +99,9 @@ def test_the_error_by_chance_is_what_scores_that_are_right_have() -> None:
     """Mean over 400 draws; the SD of one draw's error is below a third of it, so that a mean strays by 1.7 %."""
     rng = np.random.default_rng(0)
     score = rng.beta(0.8, 2.0, 600)
-    found = [expected_error((rng.random(600) < score).astype(np.int64), score) for _ in range(400)]
-    assert np.std(found) < np.mean(found) / 3
-    assert error_by_chance(score) == pytest.approx(float(np.mean(found)), rel=0.05)
+    errors = [expected_error((rng.random(600) < score).astype(np.int64), score) for _ in range(400)]
+    assert np.std(errors) < np.mean(errors) / 3
+    assert error_by_chance(score) == pytest.approx(float(np.mean(errors)), rel=0.05)
 
 
 # Temperatures
@@ -107,8 +110,8 @@ def test_the_error_by_chance_is_what_scores_that_are_right_have() -> None:
 def by_scipy(kind: Kind, label: np.ndarray, score: np.ndarray) -> list[float]:
     """The likeliest temperatures, by a search over the loss itself."""
 
-    def two(happened: np.ndarray, said: np.ndarray) -> float:
-        z = np.log(said / (1 - said))
+    def two(happened: np.ndarray, probability: np.ndarray) -> float:
+        z = np.log(probability / (1 - probability))
         return search(lambda t: float((np.logaddexp(0, z / t) - happened * z / t).mean()))
 
     def search(loss: Callable[[float], float]) -> float:
@@ -126,13 +129,14 @@ def test_the_likeliest_temperatures_are_those_of_a_search_by_scipy(kind: Kind, s
     label, score = drawn(kind, 400, 3, stretch)
     score = np.clip(score, 1e-6, 1 - 1e-6)
     if kind == "several":
-        found = [likeliest(multiclass_slope(label, np.log(score)))]
+        temperatures = [likeliest(multiclass_slope(label, np.log(score)))]
     else:
-        found = [
-            likeliest(binary_slope(happened, np.log(said / (1 - said)))) for happened, said in events(label, score)
+        temperatures = [
+            likeliest(binary_slope(happened, np.log(probability / (1 - probability))))
+            for happened, probability in events(label, score)
         ]
     # a search that only sees the loss finds its place to a thousandth, and no lower loss
-    assert found == pytest.approx(by_scipy(kind, label, score), rel=2e-3)
+    assert temperatures == pytest.approx(by_scipy(kind, label, score), rel=2e-3)
 
 
 def test_how_far_it_goes_is_by_how_clear_it_is() -> None:
@@ -212,8 +216,8 @@ def test_a_finding_that_few_have_keeps_its_scores_while_others_are_fitted() -> N
 
 def test_right_scores_keep_a_temperature_of_one() -> None:
     """In 95 of 100 draws, because the test is at 1.96 SDs: of 400 draws 380, with an SD of 4.4. Four are allowed."""
-    kept = [(fit_temperature(*drawn("two", 300, seed)).values == 1).sum() for seed in range(400)]
-    assert abs(sum(kept) - 380) < 4 * 4.4
+    counts = [(fit_temperature(*drawn("two", 300, seed)).values == 1).sum() for seed in range(400)]
+    assert abs(sum(counts) - 380) < 4 * 4.4
 
 
 def test_many_rows_of_a_patient_are_no_more_evidence_than_one() -> None:
@@ -223,12 +227,12 @@ def test_many_rows_of_a_patient_are_no_more_evidence_than_one() -> None:
         once = fit_temperature(label, score)
         again = fit_temperature(np.repeat(label, 10), np.repeat(score, 10), np.repeat(np.arange(120), 10))
         assert again.values == pytest.approx(once.values)
-    taken = [
-        fit_temperature(*(np.repeat(one, 10) for one in drawn("two", 120, seed, 1.3))).values[0] != 1
+    rejections = [
+        fit_temperature(*(np.repeat(array, 10) for array in drawn("two", 120, seed, 1.3))).values[0] != 1
         for seed in range(40)
     ]
     known = [fit_temperature(*drawn("two", 120, seed, 1.3)).values[0] != 1 for seed in range(40)]
-    assert sum(taken) > sum(known) + 5  # rows that are taken for patients show more than there is
+    assert sum(rejections) > sum(known) + 5  # rows that are taken for patients show more than there is
 
 
 def test_patients_of_either_outcome_are_needed() -> None:

@@ -70,8 +70,8 @@ def test_a_set_may_be_empty_where_no_label_is_as_likely_as_those_of_validation_r
 
 
 def test_adaptive_strangeness_by_hand() -> None:
-    made = strangeness(np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), findings=False, kind="adaptive")
-    assert made == pytest.approx(np.array([[0.8, 0.0, 0.5], [0.8, 0.9, 0.0]]))
+    values = strangeness(np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), findings=False, kind="adaptive")
+    assert values == pytest.approx(np.array([[0.8, 0.0, 0.5], [0.8, 0.9, 0.0]]))
     assert strangeness(np.array([0.3]), findings=False) == pytest.approx(np.array([[0.3, 0.7]]))
 
 
@@ -104,20 +104,22 @@ def test_coverage_over_resamplings_is_what_was_asked_for_and_single_ones_lie_wit
     """The coverage of 2,000 rows given 199 has an SD of 2.2 points, so that a mean over 200 has one of 0.16 points;
     half a point is three of them. Of the single ones 1 % may lie outside: with 200 (600 for findings) more than 7 (15)
     are improbable (below one in a hundred)."""
-    found = np.stack([covered(kind, seed, 2000) for seed in range(RESAMPLINGS)])
+    coverages = np.stack([covered(kind, seed, 2000) for seed in range(RESAMPLINGS)])
     sd = stats.betabinom(2000, 180, 20).std() / 2000
     assert sd == pytest.approx(0.022, abs=0.001)
-    assert np.abs(found.mean(axis=0) - (1 - ALPHA)).max() < 0.005
+    assert np.abs(coverages.mean(axis=0) - (1 - ALPHA)).max() < 0.005
     low, high = expected_coverage(((ROWS, 2000),), ALPHA)
-    outside = int(((found < low) | (found > high)).sum())
-    assert outside <= stats.binom(found.size, 0.01).ppf(0.999)
-    assert found.std(axis=0) == pytest.approx(np.full(found.shape[1], sd), rel=0.2)  # its SD strays by 1 / sqrt(400)
+    outside = int(((coverages < low) | (coverages > high)).sum())
+    assert outside <= stats.binom(coverages.size, 0.01).ppf(0.999)
+    assert coverages.std(axis=0) == pytest.approx(
+        np.full(coverages.shape[1], sd), rel=0.2
+    )  # its SD strays by 1 / sqrt(400)
 
 
 @KINDS
 def test_adaptive_sets_cover_at_least_what_was_asked_for_and_hold_the_likeliest_label(kind: Kind) -> None:
-    found = np.stack([covered(kind, seed, 500, shape="adaptive") for seed in range(RESAMPLINGS)])
-    assert (found.mean(axis=0) > 1 - ALPHA - 0.005).all()
+    coverages = np.stack([covered(kind, seed, 500, shape="adaptive") for seed in range(RESAMPLINGS)])
+    assert (coverages.mean(axis=0) > 1 - ALPHA - 0.005).all()
     rng = np.random.default_rng(5)
     cuts = fit_cuts(*drawn(kind, ROWS, rng), ALPHA, kind="adaptive")
     _, score = drawn(kind, 300, rng)
@@ -141,8 +143,8 @@ def test_the_distribution_of_coverage_is_beta_binomial() -> None:
     cut = np.sort(rng.random((20_000, n)), axis=1)[:, k - 1]
     number = rng.binomial(m, cut)
     expected = stats.betabinom(m, k, n + 1 - k).cdf(np.arange(m + 1))
-    found = np.searchsorted(np.sort(number), np.arange(m + 1), side="right") / 20_000
-    assert np.abs(found - expected).max() < 0.0195
+    shares = np.searchsorted(np.sort(number), np.arange(m + 1), side="right") / 20_000
+    assert np.abs(shares - expected).max() < 0.0195
     low, high = expected_coverage(((n, m),), ALPHA)
     assert ((number >= low * m) & (number <= high * m)).mean() > 0.985
 
@@ -175,12 +177,13 @@ def test_a_sites_cut_holds_for_that_site_and_not_for_another() -> None:
         "other's": fit_cuts(here[0][:2000], here[1][:2000]),
         "all": fit_cuts(both[0], both[1]),
     }
-    found = {
-        name: float(coverage(prediction_sets(one, there[1][2000:]), there[0][2000:])) for name, one in cuts.items()
+    coverages = {
+        name: float(coverage(prediction_sets(site_cuts, there[1][2000:]), there[0][2000:]))
+        for name, site_cuts in cuts.items()
     }
     low, high = expected_coverage(((2000, 2000),), ALPHA)
-    assert low <= found["own"] <= high
-    assert found["other's"] < found["all"] < low
+    assert low <= coverages["own"] <= high
+    assert coverages["other's"] < coverages["all"] < low
 
 
 def test_labels_that_are_not_known_count_nowhere() -> None:

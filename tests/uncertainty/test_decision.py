@@ -63,19 +63,19 @@ def test_a_call_is_in_its_set_and_who_is_referred_has_a_reason(
     mean = (1 - moved) * score + moved * (noise / noise.sum(axis=1, keepdims=True) if threshold is None else noise)
     conformal = prediction_sets(cuts, mean)
     call = predicted_labels(score, threshold)
-    found = answers(conformal, call)
-    sizes, before = found.sets.sum(axis=-1), conformal.sum(axis=-1)
-    assert held(found.sets, call).all()
-    assert (found.sets >= conformal).all()  # nothing is taken away: coverage stays
+    answer_sets = answers(conformal, call)
+    sizes, before = answer_sets.sets.sum(axis=-1), conformal.sum(axis=-1)
+    assert held(answer_sets.sets, call).all()
+    assert (answer_sets.sets >= conformal).all()  # nothing is taken away: coverage stays
     # where the call was there already, nothing was added; otherwise one answer, or all where there was none
     agreed = held(conformal, call)
     assert (sizes == np.where(agreed, before, np.where(before == 0, conformal.shape[-1], before + 1))).all()
-    assert ((found.added | found.empty) == ~agreed).all()
-    assert not (found.added & found.empty).any()
+    assert ((answer_sets.added | answer_sets.empty) == ~agreed).all()
+    assert not (answer_sets.added & answer_sets.empty).any()
     assert agreed[sizes == 1].all()  # one answer stands on the score alone, and is the call
 
     doubt = rng.random(len(score))
-    reasons = referral_reasons(doubt, limit, found)
+    reasons = referral_reasons(doubt, limit, answer_sets)
     assert set(reasons) <= set(REASONS)
     away = referred(reasons)
     assert (away == ((doubt > limit) | rows_with(~agreed))).all()
@@ -88,10 +88,10 @@ def test_what_is_added_by_hand() -> None:
     cuts = fit_cuts(np.array([0] * 9 + [1] * 9), np.array([0.5] * 9 + [0.7] * 9), 0.1, each_label=True)
     assert cuts.values == pytest.approx([0.5, 0.3])
     score = np.array([0.2, 0.55, 0.72])
-    found = answers(prediction_sets(cuts, score), predicted_labels(score, 0.6))
-    assert found.sets.tolist() == [[True, False], [True, True], [False, True]]
-    assert found.empty.tolist() == [False, True, False]
-    assert not found.added.any()
+    answer_sets = answers(prediction_sets(cuts, score), predicted_labels(score, 0.6))
+    assert answer_sets.sets.tolist() == [[True, False], [True, True], [False, True]]
+    assert answer_sets.empty.tolist() == [False, True, False]
+    assert not answer_sets.added.any()
     later = answers(prediction_sets(cuts, score), predicted_labels(score, 0.8))
     assert later.sets.tolist() == [[True, False], [True, True], [True, True]]
     assert later.added.tolist() == [False, False, True]
@@ -106,9 +106,9 @@ def test_what_is_added_by_hand() -> None:
 
 def test_a_row_without_a_prediction_is_neither_in_doubt_nor_added_to() -> None:
     conformal = np.zeros((2, 3), dtype=bool)
-    found = answers(conformal, np.array([-1, 2]))
-    assert found.sets.tolist() == [[False] * 3, [True] * 3]
-    assert found.empty.tolist() == [False, True]
+    answer_sets = answers(conformal, np.array([-1, 2]))
+    assert answer_sets.sets.tolist() == [[False] * 3, [True] * 3]
+    assert answer_sets.empty.tolist() == [False, True]
     reasons = referral_reasons(np.array([-np.inf, 0.0]), -np.inf, None)
     assert reasons[DOUBT].tolist() == [False, True]
     assert not reasons[UNKNOWN].any()
@@ -136,9 +136,9 @@ def test_coverage_is_no_less_than_promised_at_any_threshold(kind: str, alpha: fl
         score, threshold = drawn(kind, rng, 140)
         label = labels_of(kind, score, rng)
         cuts = fit_cuts(label[:100], score[:100], alpha, each_label=kind != "several classes")
-        found = answers(prediction_sets(cuts, score[100:]), predicted_labels(score[100:], threshold))
-        given_sets.append(coverage(found.sets, label[100:]).mean())
-        bare.append(coverage(found.conformal, label[100:]).mean())
+        answer_sets = answers(prediction_sets(cuts, score[100:]), predicted_labels(score[100:], threshold))
+        given_sets.append(coverage(answer_sets.sets, label[100:]).mean())
+        bare.append(coverage(answer_sets.conformal, label[100:]).mean())
     assert np.mean(given_sets) >= np.mean(bare) >= 1 - alpha - 0.015
 
 

@@ -82,8 +82,8 @@ def precision_by_autograd(model: Model, params: Tree, buffers: Tree, x: Tensor, 
         return (losses * known).sum()
 
     at = torch.cat([params[names[0]][output], params[names[1]][output : output + 1]])
-    found: Tensor = torch.autograd.functional.hessian(loss, at)  # type: ignore[no-untyped-call]
-    return found
+    precision: Tensor = torch.autograd.functional.hessian(loss, at)  # type: ignore[no-untyped-call]
+    return precision
 
 
 @SHAPES

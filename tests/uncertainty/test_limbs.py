@@ -22,8 +22,8 @@ def test_limbs_are_bright_inside_dark_outside_and_all_different() -> None:
 
 
 def test_the_same_draw_gives_the_same_limbs() -> None:
-    one, two = (drawn_limbs(5, 16, 16, np.random.default_rng(3)) for _ in range(2))
-    assert np.array_equal(one, two)
+    limbs, two = (drawn_limbs(5, 16, 16, np.random.default_rng(3)) for _ in range(2))
+    assert np.array_equal(limbs, two)
 
 
 def test_walls_of_a_bone_are_brighter_than_its_marrow() -> None:

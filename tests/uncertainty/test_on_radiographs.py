@@ -21,8 +21,8 @@ def found() -> Any:
 def test_without_the_most_doubtful_fifth_accuracy_rises(found: Any, way: str) -> None:
     """14 calls of each of 3,598 images, at thresholds from validation rows. Even if an image's calls were all one, an
     accuracy of the 80 % that are kept would stray by 0.5 / sqrt(2,878), 0.9 points; three of them are wanted."""
-    before, kept, area = found[way]["referral"]["accuracy"]
-    assert kept > before + 0.028
+    before, remaining_accuracy, area = found[way]["referral"]["accuracy"]
+    assert remaining_accuracy > before + 0.028
     assert area > before
 
 
@@ -44,9 +44,9 @@ def test_doubt_is_higher_on_errors_than_on_hits(found: Any, way: str) -> None:
 
 
 def test_images_that_are_no_chests_are_told_by_the_spread_of_laplaces_scores(found: Any) -> None:
-    told = {kind: figures["spread"] for kind, figures in found["laplace"]["strange"].items()}
-    assert {"noise", "inverted", "upside down", "lying"} <= set(told)
-    assert min(told.values()) > 0.85, told
+    spreads = {kind: figures["spread"] for kind, figures in found["laplace"]["strange"].items()}
+    assert {"noise", "inverted", "upside down", "lying"} <= set(spreads)
+    assert min(spreads.values()) > 0.85, spreads
 
 
 def test_a_temperature_from_validation_rows_does_not_raise_the_error_of_held_out_ones(found: Any) -> None:

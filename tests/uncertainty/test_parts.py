@@ -40,12 +40,12 @@ def test_passes_that_agree_and_passes_that_do_not_by_hand() -> None:
     quarrel = np.array([[0.0], [1.0]])
     sure = np.ones((2, 1))
     both = np.array([[0.25], [0.75]])
-    made = entropy_parts(np.concatenate([coin, quarrel, sure, both], axis=1))
+    parts = entropy_parts(np.concatenate([coin, quarrel, sure, both], axis=1))
     quarter = -(0.25 * np.log2(0.25) + 0.75 * np.log2(0.75))
-    assert made.mean == pytest.approx([0.5, 0.5, 1.0, 0.5])
-    assert made.total == pytest.approx([1.0, 1.0, 0.0, 1.0])
-    assert made.aleatoric == pytest.approx([1.0, 0.0, 0.0, quarter])
-    assert made.epistemic == pytest.approx([0.0, 1.0, 0.0, 1.0 - quarter])
+    assert parts.mean == pytest.approx([0.5, 0.5, 1.0, 0.5])
+    assert parts.total == pytest.approx([1.0, 1.0, 0.0, 1.0])
+    assert parts.aleatoric == pytest.approx([1.0, 0.0, 0.0, quarter])
+    assert parts.epistemic == pytest.approx([0.0, 1.0, 0.0, 1.0 - quarter])
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,19 +53,19 @@ def test_passes_that_agree_and_passes_that_do_not_by_hand() -> None:
 def test_parts_add_up_lie_within_their_bounds_and_are_scipys(shape: tuple[int, int, int, int, bool]) -> None:
     *_, width, several = shape
     p = drawn(*shape)
-    made = entropy_parts(p, several)
+    parts = entropy_parts(p, several)
     labels = p if several else np.stack([1 - p, p], axis=-1)  # one axis more: absent and present
     most = np.log2(width) if several else 1.0
-    assert made.total == pytest.approx(entropy(labels.mean(axis=0), base=2, axis=-1), abs=ROUNDING)
-    assert made.aleatoric == pytest.approx(entropy(labels, base=2, axis=-1).mean(axis=0), abs=ROUNDING)
-    assert made.epistemic == pytest.approx(made.total - made.aleatoric)
+    assert parts.total == pytest.approx(entropy(labels.mean(axis=0), base=2, axis=-1), abs=ROUNDING)
+    assert parts.aleatoric == pytest.approx(entropy(labels, base=2, axis=-1).mean(axis=0), abs=ROUNDING)
+    assert parts.epistemic == pytest.approx(parts.total - parts.aleatoric)
     # mutual information is also the mean divergence of the passes from their mean
     divergence = entropy(labels, np.broadcast_to(labels.mean(axis=0), labels.shape), base=2, axis=-1).mean(axis=0)
-    assert made.epistemic == pytest.approx(divergence, abs=1e-9)
-    for part in (made.total, made.aleatoric, made.epistemic):
+    assert parts.epistemic == pytest.approx(divergence, abs=1e-9)
+    for part in (parts.total, parts.aleatoric, parts.epistemic):
         assert (part >= 0).all()
         assert (part <= most + ROUNDING).all()
-    assert (made.epistemic <= np.log2(len(p)) + ROUNDING).all()  # n passes can disagree by log n at most
+    assert (parts.epistemic <= np.log2(len(p)) + ROUNDING).all()  # n passes can disagree by log n at most
 
 
 @settings(max_examples=30, deadline=None)
@@ -83,10 +83,10 @@ def test_the_order_of_passes_says_nothing_and_one_pass_has_no_epistemic_part(
 
 def test_two_classes_are_several_classes_of_two() -> None:
     p = drawn(4, 6, 5, 2, several=True)
-    one, two = entropy_parts(p, multiclass=True), entropy_parts(p[:, :, 1])
-    assert one.epistemic == pytest.approx(two.epistemic)
-    assert one.total == pytest.approx(two.total)
-    assert one.mean[:, 1] == pytest.approx(two.mean)
+    multiclass_parts, two = entropy_parts(p, multiclass=True), entropy_parts(p[:, :, 1])
+    assert multiclass_parts.epistemic == pytest.approx(two.epistemic)
+    assert multiclass_parts.total == pytest.approx(two.total)
+    assert multiclass_parts.mean[:, 1] == pytest.approx(two.mean)
 
 
 def test_single_precision_may_round_above_one() -> None:
@@ -148,8 +148,8 @@ def test_the_spread_of_scores_by_hand() -> None:
 def test_a_call_is_most_in_doubt_at_its_threshold() -> None:
     """The entropy of 0.5 is one bit, that of 0.9 is 0.469. A finding that is called from 0.1 on (odds 1 : 9) is as much
     in doubt at one half (odds 1 : 1, nine times as high) as 0.9 is about one half."""
-    found = doubt_of(np.array([0.5, 0.9, 0.1]), False, 0.5)
-    assert found == pytest.approx([1, 0.468996, 0.468996], abs=1e-6)
+    doubts = doubt_of(np.array([0.5, 0.9, 0.1]), False, 0.5)
+    assert doubts == pytest.approx([1, 0.468996, 0.468996], abs=1e-6)
     findings = doubt_of(np.array([[0.1, 0.5], [0.5, 0.1]]), True, np.array([0.1, 0.5]))
     assert findings == pytest.approx(np.array([[1, 1], [0.468996, 0.468996]]), abs=1e-6)
     assert doubt_of(np.full((1, 4), 0.25), False, 0.5) == pytest.approx([2])  # four classes alike

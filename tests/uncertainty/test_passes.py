@@ -55,18 +55,18 @@ class Between(nn.Module):
         self.last = nn.Sequential(nn.Flatten(), nn.Linear(50, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.last(self.second(self.thinned(torch.relu_(self.first(x)))))
-        return made
+        scores: Tensor = self.last(self.second(self.thinned(torch.relu_(self.first(x)))))
+        return scores
 
 
 def by_a_loop(model: Model, params: Tree, buffers: Tree, x: Tensor, passes: int) -> Tensor:
     """One pass after the other, each row with the pass's masks written out for it."""
     masks = model.masks(rng(), passes, x.dtype)
-    made = []
+    pass_scores = []
     for number in range(passes):
         own = {name: mask[number].expand(len(x), *mask.shape[1:]) for name, mask in masks.items()}
-        made.append(model.logits(params, {**buffers, **own}, x, None)[0])
-    return torch.stack(made)
+        pass_scores.append(model.logits(params, {**buffers, **own}, x, None)[0])
+    return torch.stack(pass_scores)
 
 
 @KINDS
@@ -77,18 +77,18 @@ def test_passes_are_those_of_a_loop(
     model = MODELS[name](**settings, dropout=0.3)(Shape(inputs, (findings_task if shape[1] else class_task)(shape[0])))
     params, buffers = weights_of(model)
     x = some_rows(inputs)
-    made = mc_dropout(model, params, buffers, x, 9, rng())
-    assert made.shape == (9, 6, 1 if shape == (2, False) else shape[0])
-    torch.testing.assert_close(made, by_a_loop(model, params, buffers, x, 9), rtol=0, atol=1e-12)
-    assert len(torch.unique(made[:, 0, 0])) > 1
+    pass_scores = mc_dropout(model, params, buffers, x, 9, rng())
+    assert pass_scores.shape == (9, 6, 1 if shape == (2, False) else shape[0])
+    torch.testing.assert_close(pass_scores, by_a_loop(model, params, buffers, x, 9), rtol=0, atol=1e-12)
+    assert len(torch.unique(pass_scores[:, 0, 0])) > 1
 
 
 def test_dropout_in_the_midst_of_convolutions_of_a_users_own_network() -> None:
     model = from_module(Between, Shape(IMAGES, class_task(2)))
     params, buffers = weights_of(model)
     x = some_rows(IMAGES)
-    made = mc_dropout(model, params, buffers, x, 9, rng())
-    torch.testing.assert_close(made, by_a_loop(model, params, buffers, x, 9), rtol=0, atol=1e-12)
+    pass_scores = mc_dropout(model, params, buffers, x, 9, rng())
+    torch.testing.assert_close(pass_scores, by_a_loop(model, params, buffers, x, 9), rtol=0, atol=1e-12)
 
 
 @EVERY_DROPOUT
@@ -123,12 +123,12 @@ def test_mean_and_variance_over_passes_where_they_can_be_worked_out() -> None:
     model = MODELS["mlp"](hidden=(40,), dropout=0.25)(Shape(TABLE, class_task(2)))
     params, buffers = weights_of(model)
     x, passes = some_rows(TABLE), 20_000
-    made = mc_dropout(model, params, buffers, x, passes, rng())[:, :, 0]
+    pass_scores = mc_dropout(model, params, buffers, x, passes, rng())[:, :, 0]
     h = torch.relu(x @ params["1.weight"].mT + params["1.bias"])
     each = h * params["4.weight"][0]
     variance = 0.25 / 0.75 * each.square().sum(1)
-    assert ((made.mean(0) - each.sum(1) - params["4.bias"]).abs() < 5 * (variance / passes).sqrt()).all()
-    assert ((made.var(0) / variance - 1).abs() < 5 * (2 / passes) ** 0.5).all()
+    assert ((pass_scores.mean(0) - each.sum(1) - params["4.bias"]).abs() < 5 * (variance / passes).sqrt()).all()
+    assert ((pass_scores.var(0) / variance - 1).abs() < 5 * (2 / passes) ** 0.5).all()
 
 
 @pytest.mark.parametrize("kind", ["cnn", "residual"])

@@ -6,7 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround.core.errors import StudyError
-from wardround.uncertainty.referral import ReferralCurve, refer, referral_curve, referral_cut, referred_rows
+from wardround.evaluation.metrics import THRESHOLD, metrics
+from wardround.uncertainty.referral import SHARES, ReferralCurve, refer, referral_curves, referral_cut, referred_rows
+
+
+def referral_curve(
+    label: np.ndarray,
+    score: np.ndarray,
+    uncertainty: np.ndarray,
+    metric: str = "accuracy",
+    threshold: np.ndarray | float = THRESHOLD,
+    shares: tuple[float, ...] = SHARES,
+) -> ReferralCurve:
+    def figures(rows: np.ndarray) -> dict[str, float]:
+        return metrics(label[rows], score[rows], threshold)
+
+    return referral_curves(uncertainty, figures, (metric,), shares)[metric]
 
 
 def test_a_curve_by_hand() -> None:
@@ -16,12 +31,12 @@ def test_a_curve_by_hand() -> None:
     uncertainty = np.linspace(0.1, 0.5, 10)
     uncertainty[3], uncertainty[7] = 0.9, 0.6
     uncertainty[0] = 0.7
-    made = referral_curve(label, score, uncertainty, shares=(0.0, 0.1, 0.2, 0.3, 0.9))
-    assert made.rows == (10, 9, 8, 7, 1)
-    assert made.figures == pytest.approx((0.8, 8 / 9, 7 / 8, 1.0, 1.0))
+    curve = referral_curve(label, score, uncertainty, shares=(0.0, 0.1, 0.2, 0.3, 0.9))
+    assert curve.rows == (10, 9, 8, 7, 1)
+    assert curve.figures == pytest.approx((0.8, 8 / 9, 7 / 8, 1.0, 1.0))
     area = 0.1 * (0.8 + 8 / 9) / 2 + 0.1 * (8 / 9 + 7 / 8) / 2 + 0.1 * (7 / 8 + 1) / 2 + 0.6
-    assert made.area == pytest.approx(area / 0.9)
-    assert made.gain == pytest.approx(area / 0.9 - 0.8)
+    assert curve.area == pytest.approx(area / 0.9)
+    assert curve.gain == pytest.approx(area / 0.9 - 0.8)
 
 
 def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,8 +58,8 @@ def test_an_oracle_is_best_a_coin_is_worth_nothing_and_doubt_lies_between() -> N
     assert coin.gain + 0.05 < doubt.gain < oracle.gain
     # calibrated scores: each share's accuracy is the mean of max(p, 1 - p) over the surest rows
     sure = np.sort(np.maximum(score, 1 - score))[::-1]
-    for figure, kept in zip(doubt.figures, doubt.rows, strict=True):
-        assert figure == pytest.approx(sure[:kept].mean(), abs=4 * 0.5 / np.sqrt(kept))
+    for figure, row_count in zip(doubt.figures, doubt.rows, strict=True):
+        assert figure == pytest.approx(sure[:row_count].mean(), abs=4 * 0.5 / np.sqrt(row_count))
     share = wrong.mean()
     assert all(figure == 1 for figure, at in zip(oracle.figures, oracle.shares, strict=True) if at > share + 0.001)
 
@@ -55,24 +70,24 @@ def test_figures_are_scikit_learns_on_the_rows_that_are_kept(metric: str) -> Non
 
     label, score = rows(300, 3)
     uncertainty = np.random.default_rng(4).random(300)
-    made = referral_curve(label, score, uncertainty, metric, shares=(0.0, 0.2))
-    kept = uncertainty <= np.sort(uncertainty)[239]
-    expected = roc_auc_score(label[kept], score[kept]) if metric == "auc" else (label == (score >= 0.5))[kept].mean()
-    assert made.figures[1] == pytest.approx(expected)
+    curve = referral_curve(label, score, uncertainty, metric, shares=(0.0, 0.2))
+    mask = uncertainty <= np.sort(uncertainty)[239]
+    expected = roc_auc_score(label[mask], score[mask]) if metric == "auc" else (label == (score >= 0.5))[mask].mean()
+    assert curve.figures[1] == pytest.approx(expected)
 
 
 def test_rows_with_findings_are_referred_as_a_whole() -> None:
     label = np.array([[1, 0], [0, 1], [1, 1], [0, 0]])
     score = np.array([[0.9, 0.1], [0.2, 0.8], [0.1, 0.9], [0.3, 0.6]])
-    made = referral_curve(label, score, np.array([0.1, 0.2, 0.9, 0.4]), shares=(0.0, 0.25, 0.5))
-    assert made.figures == pytest.approx((6 / 8, 5 / 6, 1.0))
+    curve = referral_curve(label, score, np.array([0.1, 0.2, 0.9, 0.4]), shares=(0.0, 0.25, 0.5))
+    assert curve.figures == pytest.approx((6 / 8, 5 / 6, 1.0))
     at_07 = referral_curve(label, score, np.array([0.1, 0.2, 0.9, 0.4]), threshold=np.array([0.5, 0.7]), shares=(0.0,))
     assert at_07.figures == pytest.approx((7 / 8,))
 
 
 def test_a_figure_that_is_not_defined_is_left_out_of_the_area() -> None:
-    assert ReferralCurve("auc", (0.0, 0.5, 0.9), (0.6, 0.8, float("nan")), (10, 5, 1)).area == pytest.approx(0.7)
-    assert np.isnan(ReferralCurve("auc", (0.0,), (0.6,), (10,)).area)
+    assert ReferralCurve((0.0, 0.5, 0.9), (0.6, 0.8, float("nan")), (10, 5, 1)).area == pytest.approx(0.7)
+    assert np.isnan(ReferralCurve((0.0,), (0.6,), (10,)).area)
 
 
 def test_what_has_no_order_is_refused() -> None:
@@ -99,9 +114,9 @@ def test_a_cut_refers_the_share_of_validation_rows_or_less_where_some_are_equal(
     referred = refer(uncertainty, cut)
     wanted = referred_rows(len(values), share)
     assert referred.sum() <= wanted
-    kept = np.sort(uncertainty)[: len(values) - wanted]
+    remainder = np.sort(uncertainty)[: len(values) - wanted]
     if wanted < len(values):  # who is referred is more uncertain than who is kept, and all who are that are referred
-        assert referred.sum() == (uncertainty > kept.max()).sum()
+        assert referred.sum() == (uncertainty > remainder.max()).sum()
     else:
         assert referred.all()
     assert not np.isin(cut, uncertainty)

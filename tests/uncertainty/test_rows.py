@@ -28,14 +28,14 @@ from wardround.uncertainty.shifted_images import SHIFTS, chosen_images, shifted_
 
 def with_sides(sites: tuple[Site, ...]) -> tuple[Site, ...]:
     """A third of a site's rows is for validation, a third for test."""
-    made = []
+    split_sites = []
     for number, site in enumerate(sites):
         x, y, size = site.train.x, site.train.y, len(site.train) // 3
         sides = [Rows(x[begin : begin + size], y[begin : begin + size]) for begin in (0, size, 2 * size)]
         rows = 100 * number + np.arange(size)
-        made.append(replace(site, train=sides[0], validation=sides[1], test=sides[2]))
-        made[-1] = replace(made[-1], validation_rows=rows, test_rows=rows + size)
-    return tuple(made)
+        split_sites.append(replace(site, train=sides[0], validation=sides[1], test=sides[2]))
+        split_sites[-1] = replace(split_sites[-1], validation_rows=rows, test_rows=rows + size)
+    return tuple(split_sites)
 
 
 def a_trial(algorithm: str = "fedavg", classes: int = 2, **options: Any) -> Trial:
@@ -49,74 +49,76 @@ def asked(method: Any, passes: int = 8) -> Uncertainty:
 
 
 def test_without_passes_a_score_is_the_plain_one_and_nothing_is_epistemic() -> None:
-    one = a_trial()
-    run = after(one, 3)
-    made = {(part.site, part.subset): part for part in row_uncertainty(one, run, asked("none"))}
-    assert [side for _, side in made] == ["validation", "test"] * 3
+    experiment = a_trial()
+    run = after(experiment, 3)
+    measurements = {(part.site, part.subset): part for part in row_uncertainty(experiment, run, asked("none"))}
+    assert [side for _, side in measurements] == ["validation", "test"] * 3
     for side in ("validation", "test"):
-        for plain in predict(one, run, side):
-            found = made[plain.site, side]
-            assert np.array_equal(found.rows, plain.rows)
-            assert np.array_equal(found.label, plain.label)
-            assert found.score == pytest.approx(plain.score, rel=1e-14)  # made of all sites' rows at once
+        for plain in predict(experiment, run, side):
+            measurement = measurements[plain.site, side]
+            assert np.array_equal(measurement.rows, plain.rows)
+            assert np.array_equal(measurement.label, plain.label)
+            assert measurement.score == pytest.approx(plain.score, rel=1e-14)  # made of all sites' rows at once
             p = plain.score.astype(np.float64)
-            assert found.total == pytest.approx((entr(p) + entr(1 - p)) / np.log(2))
-            assert np.isnan([found.epistemic, found.aleatoric, found.spread]).all()
+            assert measurement.total == pytest.approx((entr(p) + entr(1 - p)) / np.log(2))
+            assert np.isnan([measurement.epistemic, measurement.aleatoric, measurement.spread]).all()
 
 
 def test_dropout_has_the_same_passes_for_every_site_and_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = a_trial()
-    run = after(one, 3)
-    whole = row_uncertainty(one, run, asked("dropout"))
-    params, buffers = site_model(one, run, 0)
-    for part, site in zip(whole[1::2], one.scored, strict=True):
-        rng = seeds.generator(one.batch_seed, "uncertainty", 0)
-        p = expit(mc_dropout(one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0])
+    experiment = a_trial()
+    run = after(experiment, 3)
+    whole = row_uncertainty(experiment, run, asked("dropout"))
+    params, buffers = site_model(experiment, run, 0)
+    for part, site in zip(whole[1::2], experiment.scored, strict=True):
+        rng = seeds.generator(experiment.batch_seed, "uncertainty", 0)
+        p = expit(mc_dropout(experiment.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0])
         assert part.score == pytest.approx(p.mean(axis=0))
         assert (part.epistemic > 0).all()
         assert part.total == pytest.approx(part.aleatoric + part.epistemic)
     monkeypatch.setattr(module, "CELLS", 9)  # three rows at a time
-    for part, again in zip(whole, row_uncertainty(one, run, asked("dropout")), strict=True):
+    for part, again in zip(whole, row_uncertainty(experiment, run, asked("dropout")), strict=True):
         for name in ("rows", "label", "score", "total", "aleatoric", "epistemic", "spread"):
             assert getattr(part, name) == pytest.approx(getattr(again, name), rel=1e-9)
 
 
 def test_laplace_of_a_shared_model_is_a_sum_over_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as fitted on all training rows at one place, however they are cut into pieces."""
-    one = a_trial()
-    run = after(one, 3)
+    experiment = a_trial()
+    run = after(experiment, 3)
     monkeypatch.setattr(module, "CELLS", 12)
-    made = row_uncertainty(one, run, asked("laplace"))
-    params, buffers = site_model(one, run, 0)
-    x, y = (torch.cat([getattr(site.train, name) for site in one.sites]) for name in ("x", "y"))
-    fitted = fit_laplace(one.model, params, buffers, x, y)
-    validation = [torch.cat([getattr(site.validation, name) for site in one.scored]) for name in ("x", "y")]
-    fitted = choose_prior(fitted, one.model, params, buffers, validation[0], validation[1])
-    for part, site in zip(made[1::2], one.scored, strict=True):
-        rng = seeds.generator(one.batch_seed, "uncertainty", 0)
-        passes = laplace_passes(fitted, one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
+    measurements = row_uncertainty(experiment, run, asked("laplace"))
+    params, buffers = site_model(experiment, run, 0)
+    x, y = (torch.cat([getattr(site.train, name) for site in experiment.sites]) for name in ("x", "y"))
+    fitted = fit_laplace(experiment.model, params, buffers, x, y)
+    validation = [torch.cat([getattr(site.validation, name) for site in experiment.scored]) for name in ("x", "y")]
+    fitted = choose_prior(fitted, experiment.model, params, buffers, validation[0], validation[1])
+    for part, site in zip(measurements[1::2], experiment.scored, strict=True):
+        rng = seeds.generator(experiment.batch_seed, "uncertainty", 0)
+        passes = laplace_passes(fitted, experiment.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
         assert part.score == pytest.approx(expit(passes).mean(axis=0), rel=1e-6)
         assert part.spread == pytest.approx(passes.std(axis=0), rel=1e-6)
 
 
 def test_sites_with_models_of_their_own_are_measured_by_these() -> None:
-    one = a_trial("local")
-    run = after(one, 3)
-    for part, plain in zip(row_uncertainty(one, run, asked("none"))[1::2], predict(one, run), strict=True):
+    experiment = a_trial("local")
+    run = after(experiment, 3)
+    for part, plain in zip(
+        row_uncertainty(experiment, run, asked("none"))[1::2], predict(experiment, run), strict=True
+    ):
         assert np.array_equal(part.score, plain.score)
-    for number, part in enumerate(row_uncertainty(one, run, asked("laplace"))[1::2]):
-        site, (params, buffers) = one.sites[number], site_model(one, run, number)
-        fitted = fit_laplace(one.model, params, buffers, site.train.x, site.train.y)
-        fitted = choose_prior(fitted, one.model, params, buffers, site.validation.x, site.validation.y)
-        rng = seeds.generator(one.batch_seed, "uncertainty", 0)
-        passes = laplace_passes(fitted, one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
+    for number, part in enumerate(row_uncertainty(experiment, run, asked("laplace"))[1::2]):
+        site, (params, buffers) = experiment.sites[number], site_model(experiment, run, number)
+        fitted = fit_laplace(experiment.model, params, buffers, site.train.x, site.train.y)
+        fitted = choose_prior(fitted, experiment.model, params, buffers, site.validation.x, site.validation.y)
+        rng = seeds.generator(experiment.batch_seed, "uncertainty", 0)
+        passes = laplace_passes(fitted, experiment.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
         assert part.spread == pytest.approx(passes.std(axis=0), rel=1e-6)
 
 
 def test_classes_have_one_number_a_row_and_pooled_models_serve_all_sites() -> None:
-    one = a_trial("pooled", classes=4)
-    made = row_uncertainty(one, after(one, 2), asked("dropout"))
-    for part in made:
+    experiment = a_trial("pooled", classes=4)
+    measurements = row_uncertainty(experiment, after(experiment, 2), asked("dropout"))
+    for part in measurements:
         assert part.score.shape == (len(part.rows), 4)
         assert part.score.sum(axis=1) == pytest.approx(1)
         assert part.total.shape == part.spread.shape == (len(part.rows),)
@@ -124,12 +126,12 @@ def test_classes_have_one_number_a_row_and_pooled_models_serve_all_sites() -> No
 
 
 def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing() -> None:
-    one = a_trial()
-    bare = replace(one.scored[0], validation=Rows(torch.zeros(0, 3).double(), torch.zeros(0, dtype=torch.int64)))
+    experiment = a_trial()
+    bare = replace(experiment.scored[0], validation=Rows(torch.zeros(0, 3).double(), torch.zeros(0, dtype=torch.int64)))
     bare = replace(bare, validation_rows=np.array([], dtype=np.int64))
-    one = replace(one, scored=(bare, *one.scored[1:]))
-    run = after(one, 2)
-    first = row_uncertainty(one, run, asked("laplace"))[0]
+    experiment = replace(experiment, scored=(bare, *experiment.scored[1:]))
+    run = after(experiment, 2)
+    first = row_uncertainty(experiment, run, asked("laplace"))[0]
     assert (len(first.rows), first.score.shape, first.total.shape) == (0, (0,), (0,))
     lost_run = replace(
         run,
@@ -139,7 +141,7 @@ def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing
         },
     )
     for method in ("none", "dropout", "laplace"):
-        for part in row_uncertainty(one, lost_run, asked(method)):
+        for part in row_uncertainty(experiment, lost_run, asked(method)):
             assert np.isnan(part.score).all()
             assert np.isnan(part.total).all()
 
@@ -190,8 +192,8 @@ def test_changed_images_are_scaled_by_what_they_have_become_where_each_is_scaled
 
 
 def test_at_most_500_images_are_changed_and_sites_have_their_shares() -> None:
-    found = chosen_images([images(900, "a"), images(100, "b")], 0)
-    assert {site: len(places) for site, places in found.items()} == {"a": 450, "b": 50}
-    assert len(np.unique(found["a"])) == 450
-    assert {site: len(one) for site, one in chosen_images([images(20, "a")], 0).items()} == {"a": 20}
+    choices = chosen_images([images(900, "a"), images(100, "b")], 0)
+    assert {site: len(places) for site, places in choices.items()} == {"a": 450, "b": 50}
+    assert len(np.unique(choices["a"])) == 450
+    assert {site: len(site_choices) for site, site_choices in chosen_images([images(20, "a")], 0).items()} == {"a": 20}
     assert chosen_images(with_sides(ragged_sites()), 0) == {}  # a table

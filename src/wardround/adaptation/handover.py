@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from wardround.adaptation.curve import caution
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import Trained
 from wardround.bundles.build.assemble import Origin
-from wardround.bundles.build.run_inputs import LabelledRows, RunInputs
+from wardround.bundles.build.run_inputs import RunInputs, labelled_rows
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.bundles.card.card import FIGURES, Adapter, CardFacts
 from wardround.core.settings import parse
-from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.facts import AlgorithmFacts, ModelFacts, PartitionFacts, SourceFacts
@@ -71,8 +69,8 @@ def origin_of(
         params=trained.params,
         buffers={},
         vocabulary=dict(cohort.records.vocabulary.get(name, {})),
-        train=_labelled_rows(trained.site.train),
-        validation=_labelled_rows(trained.site.validation),
+        train=labelled_rows(trained.site.train, part.dtype),
+        validation=labelled_rows(trained.site.validation, part.dtype),
         test=newcomer.splits[seed].test,
         test_label=predictions["label"].to_numpy(),
         saved=score[:, 0] if len(columns) == 1 else score,
@@ -136,10 +134,6 @@ def _card_facts(
         introduction=tuple(introduction(part, newcomer.name)),
         adapter=adapter,
     )
-
-
-def _labelled_rows(rows: Rows) -> LabelledRows:
-    return LabelledRows(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()), rows.people.numpy())
 
 
 def introduction(part: SharedPart, site: str) -> list[str]:

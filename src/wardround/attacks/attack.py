@@ -1,7 +1,6 @@
 """All attacks on one run; their results are the content of attack.json."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -24,22 +23,6 @@ SCHEMA = 1
 CONFIDENCE = 0.95  # that no bound of the audit exceeds a true claim by chance
 MOST_SITES = 4  # of an arm, by sampling rate
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much work is done."""
-
-    images: int  # rows that are reconstructed
-    starts: int  # of the search for an image
-    shadows: int  # shadow models of a small model
-    large_shadows: int  # of a large one
-    sites: int
-
-    @classmethod
-    def of(cls, quick: bool, shadows: int | None) -> "Sizes":
-        sizes = cls(1, 1, 8, 0, 1) if quick else cls(5, 2, 16, 4, MOST_SITES)
-        return sizes if shadows is None else cls(sizes.images, sizes.starts, shadows, shadows, sizes.sites)
 
 
 def attack_run(
@@ -72,7 +55,9 @@ def attack_target(
     shadows: int | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    sizes = Sizes.of(quick, shadows)
+    images, starts = (1, 1) if quick else (5, 2)  # rows that are reconstructed, and attempts at each
+    usual = (8, 0) if quick else (16, 4)  # shadow models of a small and of a large model
+    small_shadows, large_shadows = usual if shadows is None else (shadows, shadows)
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "study": {"name": target.plan.study.name, "hash": target.plan.study.hash},
@@ -83,18 +68,19 @@ def attack_target(
     }
     pictures: list[inversion.Picture] = []
     if "inversion" in only:
-        content["inversion"], pictures = inversion.invert_arms(
-            target, at, sizes.images, Effort(starts=sizes.starts), progress
-        )
+        content["inversion"], pictures = inversion.invert_arms(target, at, images, Effort(starts=starts), progress)
     if "membership" in only:
         content["membership"] = {
-            arm.name: infer_membership(target, arm, sizes.shadows, sizes.large_shadows, progress) for arm in target.arms
+            arm.name: infer_membership(target, arm, small_shadows, large_shadows, progress) for arm in target.arms
         }
     content["passed"] = None  # no claim was tested
     if "canary" in only:
-        content["canary"] = audit_claims(target, sizes, progress)
+        content["canary"] = audit_claims(target, 1 if quick else MOST_SITES, progress)
         content["passed"] = all(audit["holds"] for of_arm in content["canary"].values() for audit in of_arm)
-    write(target, content, pictures)
+    from wardround.attacks.figures import draw
+
+    target.folder.write_json(FILE, content)
+    draw(content, pictures, target.folder.path / "figures")
     return content
 
 
@@ -110,10 +96,10 @@ def _protection_of(arm: Arm) -> dict[str, Any]:
     }
 
 
-def audit_claims(target: Target, sizes: Sizes, progress: Progress) -> dict[str, list[dict[str, Any]]]:
+def audit_claims(target: Target, most_sites: int, progress: Progress) -> dict[str, list[dict[str, Any]]]:
     """For each protected arm and its sites: a lower bound on epsilon, and the claim."""
     sites_of = {
-        arm.name: chosen_sites(target.charges(arm.name), sizes.sites)
+        arm.name: chosen_sites(target.charges(arm.name), most_sites)
         for arm in target.arms
         if arm.privacy.example is not None and arm.privacy.example.clip != "none"  # without clipping nothing is claimed
     }
@@ -182,10 +168,3 @@ def chosen_sites(charges: Mapping[str, list[Charge]], most: int) -> dict[str, li
         kinds.setdefault(tuple(sorted(of_site)), site)
     ordered = sorted(kinds, key=lambda kind: (-max((charge.rate for charge in kind), default=0.0), kinds[kind]))
     return {kinds[kind]: list(kind) for kind in ordered[:most] if kind}
-
-
-def write(target: Target, content: Mapping[str, Any], pictures: list[inversion.Picture]) -> None:
-    from wardround.attacks.figures import draw
-
-    target.folder.write_json(FILE, content)
-    draw(content, pictures, target.folder.path / "figures")

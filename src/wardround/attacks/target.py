@@ -1,5 +1,6 @@
 """The run that is attacked: its study, rows, saved models and privacy charges."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +67,12 @@ def open_target(
 
 def total_charges(rounds: Sequence[Any]) -> dict[str, list[Charge]]:
     """From (rate, noise, steps) by site of each round; rounds with equal rate and noise are one charge."""
-    counted: dict[str, dict[tuple[float, float], int]] = {}
+    counted: Counter[tuple[str, float, float]] = Counter()
     for of_round in rounds:
         for site, charge in dict(of_round).items():
-            if charge is None:
-                continue
-            rate, noise, steps = float(charge[0]), float(charge[1]), int(charge[2])
-            of_site = counted.setdefault(str(site), {})
-            of_site[rate, noise] = of_site.get((rate, noise), 0) + steps
-    return {site: [Charge(*kind, steps) for kind, steps in kinds.items()] for site, kinds in counted.items()}
+            if charge is not None:
+                counted[str(site), float(charge[0]), float(charge[1])] += int(charge[2])
+    charges: dict[str, list[Charge]] = {}
+    for (site, rate, noise), steps in counted.items():
+        charges.setdefault(site, []).append(Charge(rate, noise, steps))
+    return charges

@@ -6,7 +6,7 @@ distances of rows that were new as well. About one in a hundred rows like the tr
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,10 +36,15 @@ class OutOfDistribution:
         """`outside`: by column, the rows with a value outside the public range."""
         if self.kind == "distance":
             return np.asarray(~(self.distances(x) <= self.cut))  # a distance that is NaN is out of distribution
-        outside_any = np.zeros(len(x), dtype=bool)
-        for rows in (outside or {}).values():
-            outside_any |= rows
-        return outside_any
+        return any_of((outside or {}).values(), len(x))
+
+
+def any_of(marks: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Rows that are marked by any of the marks."""
+    marked = np.zeros(rows, dtype=bool)
+    for rows_of_mark in marks:
+        marked |= rows_of_mark
+    return marked
 
 
 def by_ranges() -> OutOfDistribution:

@@ -61,10 +61,14 @@ def as_text(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n").encode()
 
 
+def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: sha256(files[name]).hexdigest() for name in sorted(files)}
+
+
 def seal(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """The content of bundle.json."""
     content = {key: value for key, value in about.items() if key != "files"}
-    return _sealed({**content, "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)}})
+    return _sealed({**content, "files": hashes_of(files)})
 
 
 def _sealed(about: Mapping[str, Any]) -> bytes:

@@ -13,10 +13,7 @@ def doctor(json: Json = False) -> None:
     from wardround.core.health import examine
 
     conditions, extras = examine(), examine_extras()
-    if json:
-        render.show_json({"conditions": conditions, "extras": extras})
-    else:
-        render.show_conditions(conditions)
-        render.show_extras(extras)
+    content = {"conditions": conditions, "extras": extras}
+    render.show_either(json, content, render.show_machine, conditions, extras)
     if any(condition.needed and not condition.ok for condition in conditions):
         raise typer.Exit(MachineError.exit_code)

@@ -1,6 +1,7 @@
 """`wardround`: one verb per file. Nothing heavy is imported until a verb needs it."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -20,32 +21,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("run")(run.run)
-app.command("simulate", help="The same as `run`: every arm of a study with every seed, on this machine.")(run.run)
-app.command("resume")(run.resume)
-app.command("report")(report.report)
-app.command("compare")(report.compare)
-app.command("results")(report.results)
-app.command("plots")(report.plots)
-app.command("check")(check.check)
-app.command("attack")(attack.attack)
-app.command("bundle")(bundle.bundle)
-app.add_typer(bundles.app, name="bundles")
-app.command("predict")(predict.predict)
-app.command("serve")(serve.serve)
-app.command("share")(share.share)
-app.command("adapt")(adapt.adapt)
-app.command("studies")(studies.studies)
-app.add_typer(data.app, name="data")
-app.add_typer(log.app, name="log")
-app.add_typer(privacy.app, name="privacy")
-app.add_typer(provision.app, name="provision")
-app.command("approve")(approve.approve)
-app.command("coordinate")(coordinate.coordinate)
-app.command("join")(join.join)
-app.command("region")(region.region)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
+SIMULATE = "The same as `run`: every arm of a study with every seed, on this machine."
+VERBS: dict[str, Callable[..., None]] = {
+    "run": run.run,
+    "simulate": run.run,
+    "resume": run.resume,
+    "report": report.report,
+    "compare": report.compare,
+    "results": report.results,
+    "plots": report.plots,
+    "check": check.check,
+    "attack": attack.attack,
+    "bundle": bundle.bundle,
+    "predict": predict.predict,
+    "serve": serve.serve,
+    "share": share.share,
+    "adapt": adapt.adapt,
+    "studies": studies.studies,
+    "approve": approve.approve,
+    "coordinate": coordinate.coordinate,
+    "join": join.join,
+    "region": region.region,
+    "demo": demo.demo,
+    "doctor": doctor.doctor,
+}
+GROUPS = {"bundles": bundles.app, "data": data.app, "log": log.app, "privacy": privacy.app, "provision": provision.app}
+for name, verb in VERBS.items():
+    app.command(name, help=SIMULATE if name == "simulate" else None)(verb)
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
 
 
 def _version(wanted: bool) -> None:

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rich.console import Console
 from rich.table import Table
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from wardround.runs.units import Kind
     from wardround.study.schema import Study
 
+KEEP_HEAD = "Keep the head elsewhere: with --head it shows whether lines were cut off at the end."
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 LOOKED_FOR = (
     "for leaks of two kinds: patients or copies of rows in both training and test [leak, shared-rows, copies], and "
     "single columns that tell the outcome [target-leak]. Not seen: columns that tell it only together or in part, any "
     "column where fewer than 21 rows are of the rarer class, and what images tell."
 )
+HETEROGENEITY = {"js": "label JS", "kl": "label KL", "mmd": "feature MMD", "gini": "Gini of sizes"}
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
 
+Arguments = ParamSpec("Arguments")
+OK = Text("ok", style="green")
 STYLES = {"error": "red", "warning": "yellow", "info": ""}  # of notices, by severity
 
 
@@ -39,12 +43,50 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
+def stderr_console() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
 def show_json(content: Any, compact: bool = False) -> None:
     sys.stdout.write(json.dumps(_plain(content), indent=None if compact else 2, allow_nan=False) + "\n")
 
 
+def show_either(
+    as_json: bool, content: Any, show: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> None:
+    """The content as JSON for machines, or what `show` shows of its arguments to people."""
+    if as_json:
+        show_json(content)
+    else:
+        show(*args, **kwargs)
+
+
+def show_lines(lines: Iterable[str], style: str = "", out: Console | None = None) -> None:
+    """Each as it stands: square brackets are no markup, and long lines are left to the terminal."""
+    out = console() if out is None else out
+    for line in lines:
+        out.print(Text(line, style=style), soft_wrap=True)
+
+
+def table_of(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str | Text]],
+    right: Container[str] = (),
+    title: str | Text | None = None,
+    title_style: str | None = "bold",
+    no_wrap: bool = False,
+) -> Table:
+    """`right` names the columns that are aligned there."""
+    table = Table(title=title, title_justify="left", title_style=title_style)
+    for column in columns:
+        table.add_column(Text(column), justify="right" if column in right else "left", no_wrap=no_wrap)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
 def warn(message: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style="yellow"))
+    stderr_console().print(Text(message, style="yellow"))
 
 
 def stopped(folder: Path) -> Exception:
@@ -61,7 +103,7 @@ def show_error(error: WardroundError, as_json: bool) -> None:
         notice = getattr(error, "notice", None)  # of a check that failed, or of a site that left
         show_json({"error": content if notice is None else {**content, "notice": notice.to_json()}})
     else:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"Error: {error}", style="red"))
+        stderr_console().print(Text(f"Error: {error}", style="red"))
 
 
 @contextmanager
@@ -108,7 +150,11 @@ def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
 
 
 def show_check(
-    study: "Study", of_source: Sequence["Notice"], notices: Sequence["Notice"], sites: Sequence[Mapping[str, Any]]
+    study: "Study",
+    of_source: Sequence["Notice"],
+    notices: Sequence["Notice"],
+    sites: Sequence[Mapping[str, Any]],
+    kinds: Sequence["Kind"],
 ) -> None:
     from wardround.core.notices import line_of
 
@@ -120,38 +166,23 @@ def show_check(
     )
     for described in sites:
         out.print(_sites_of(described))
-        h = described["heterogeneity"]
-        words = [
-            f"{label} {h[key]:.3f}"
-            for key, label in (
-                ("js", "label JS"),
-                ("kl", "label KL"),
-                ("mmd", "feature MMD"),
-                ("gini", "Gini of sizes"),
-            )
-            if h[key] is not None
-        ]
+        known = {key: value for key, value in described["heterogeneity"].items() if value is not None}
+        words = [f"{label} {known[key]:.3f}" for key, label in HETEROGENEITY.items() if key in known]
         out.print("Between sites, on average: " + ", ".join(words))
-    for notice in of_source:
-        out.print(Text(f"note     {line_of(notice)}"), soft_wrap=True)
+    show_lines(f"note     {line_of(notice)}" for notice in of_source)
     show_notices(out, notices)
-    out.print(Text(f"looked   {LOOKED_FOR}"), soft_wrap=True)
+    show_lines([f"looked   {LOOKED_FOR}"])
     refused = sum(notice.severity == "error" for notice in notices)
     count = f"{refused} error{'s' if refused != 1 else ''}"
     out.print(f"{count}: this study would be refused." if refused else "Ready to run.")
-
-
-def show_estimate(kinds: Sequence["Kind"]) -> None:
-    if not kinds:
-        return
-    out = console()
-    for kind in kinds:
-        line = (
-            f"{kind.title} and its like: rounds of {kind.seconds:.2g} s, {kind.rounds} of them, {_duration(kind.total)}"
-        )
-        out.print(Text(f"time     {line}"), soft_wrap=True)
-    total = _duration(sum(kind.total for kind in kinds))
-    out.print(f"Training would take about {total} here, by a few rounds of each kind; results come on top.")
+    show_lines(
+        f"time     {kind.title} and its like: rounds of {kind.seconds:.2g} s, {kind.rounds} of them, "
+        f"{_duration(kind.total)}"
+        for kind in kinds
+    )
+    if kinds:
+        total = _duration(sum(kind.total for kind in kinds))
+        show_lines([f"Training would take about {total} here, by a few rounds of each kind; results come on top."])
 
 
 def _duration(seconds: float) -> str:
@@ -166,37 +197,28 @@ def _sites_of(described: Mapping[str, Any]) -> Table:
     shown = classes if len(classes) <= 10 else []
     chosen = {name: value for name, value in described["partition"].items() if name != "name"}
     words = ", ".join([described["partition"]["name"], *(f"{name} {value}" for name, value in chosen.items())])
-    table = Table(title=Text(f"Sites ({words}), first seed"), title_justify="left", title_style="bold")
-    for name in ("site", "train", "validation", "test", *(f"{c}, all rows" for c in shown)):
-        table.add_column(Text(name), justify="left" if name == "site" else "right")
-    for name, counts in list(described["sites"].items())[: 3 * MOST_SITES]:
-        numbers = [counts["train"], counts["validation"], counts["test"], *(counts["classes"][c] for c in shown)]
-        table.add_row(Text(name), *map(str, numbers))
-    return table
+    subsets = ("train", "validation", "test")
+    numbers = [*subsets, *(f"{name}, all rows" for name in shown)]
+    rows = [
+        [name, *map(str, (*(counts[subset] for subset in subsets), *(counts["classes"][c] for c in shown)))]
+        for name, counts in list(described["sites"].items())[: 3 * MOST_SITES]
+    ]
+    return table_of(["site", *numbers], rows, numbers, Text(f"Sites ({words}), first seed"))
 
 
 def show_studies(listed: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(title="Shipped studies (wardround run NAME)", title_justify="left", title_style="bold")
-    for name in ("name", "question", "--quick"):
-        table.add_column(name)
-    for study in listed:
-        table.add_row(study["name"], study["question"], "yes" if study["quick"] else "no")
-    console().print(table)
-
-
-def show_copied(study: Path) -> None:
-    console().print(f"Copied to {study}. Change it, then: wardround run {study}", soft_wrap=True)
+    rows = [[study["name"], study["question"], "yes" if study["quick"] else "no"] for study in listed]
+    console().print(table_of(("name", "question", "--quick"), rows, title="Shipped studies (wardround run NAME)"))
 
 
 def show_members(listed: Mapping[str, Mapping[str, Any]]) -> None:
     out = console()
     for family, members in listed.items():
-        table = Table(title=family.capitalize(), title_justify="left", title_style="bold")
-        for name in ("name", "setting", "type", "default"):
-            table.add_column(name)
+        table = table_of(("name", "setting", "type", "default"), (), title=family.capitalize())
         for name, settings in members.items():
             rows = [
-                (key, s["type"], "required" if s["required"] else _default(s["default"])) for key, s in settings.items()
+                (key, s["type"], "required" if s["required"] else "–" if s["default"] is None else str(s["default"]))
+                for key, s in settings.items()
             ]
             for number, row in enumerate(rows or [("", "", "")]):
                 table.add_row("" if number else name, *map(Text, row))
@@ -204,26 +226,16 @@ def show_members(listed: Mapping[str, Mapping[str, Any]]) -> None:
         out.print(table)
 
 
-def _default(value: Any) -> str:
-    return "–" if value is None else str(value)
-
-
 def show_described(described: Mapping[str, Any]) -> None:
     out = console()
     out.print(Text(f"{described['name']}: {described['rows']} rows", style="bold"))
-    for line in described.get("summary", ()):
-        out.print(Text(f"note: {line}"), soft_wrap=True)
+    show_lines(f"note: {line}" for line in described.get("summary", ()))
     for notice in described["notices"]:
         is_problem = notice["severity"] != "info"
-        text = f"{'problem' if is_problem else 'note'}: {notice['text']}"
-        out.print(Text(text, style="red" if is_problem else ""), soft_wrap=True)
-    table = Table()
+        show_lines([f"{'problem' if is_problem else 'note'}: {notice['text']}"], "red" if is_problem else "")
     headings = list(dict.fromkeys(key for column in described["columns"] for key in column))
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("name", "type", "problems") else "right")
-    for column in described["columns"]:
-        table.add_row(*(Text(_cell(column.get(heading))) for heading in headings))
-    out.print(table)
+    rows = [[_cell(column.get(heading)) for heading in headings] for column in described["columns"]]
+    out.print(table_of(headings, rows, right={*headings} - {"name", "type", "problems"}))
 
 
 def _cell(value: Any) -> str:
@@ -233,52 +245,34 @@ def _cell(value: Any) -> str:
 
 
 def show_files(folder: Path, files: Mapping[str, int]) -> None:
-    table = Table(title=f"Written to {folder}", title_justify="left", title_style="bold")
-    table.add_column("file")
-    table.add_column("rows", justify="right")
-    for name, rows in files.items():
-        table.add_row(Text(name), str(rows))
-    console().print(table)
+    rows = [(name, str(count)) for name, count in files.items()]
+    console().print(table_of(("file", "rows"), rows, ("rows",), f"Written to {folder}"))
 
 
 def show_audit(file: str, audit: "Audit", changed: Sequence[str]) -> None:
-    out = console()
     if audit.broken:
-        out.print(Text(f"{file}: {audit.broken}", style="red"), soft_wrap=True)
-        out.print(f"{audit.entries} entries before it are in order; the last of them has the hash {audit.head}")
+        show_lines([f"{file}: {audit.broken}"], "red")
+        before = f"{audit.entries} entries before it are in order; the last of them has the hash {audit.head}"
+        console().print(before)
     else:
-        out.print(f"{file}: {audit.entries} entries, each as it was written", soft_wrap=True)
-        out.print(f"head {audit.head}", soft_wrap=True)
-        out.print("Keep the head elsewhere: with --head it shows whether lines were cut off at the end.")
-    for problem in changed:
-        out.print(Text(problem, style="red"), soft_wrap=True)
+        show_lines([f"{file}: {audit.entries} entries, each as it was written", f"head {audit.head}", KEEP_HEAD])
+    show_lines(changed, "red")
 
 
-def show_conditions(conditions: Sequence["Condition"]) -> None:
-    table = Table()
-    for heading in ("", "what", "found", "to do"):
-        table.add_column(heading)
-    for condition in conditions:
-        mark = (
-            Text("ok", style="green")
-            if condition.ok
-            else Text("missing", style="red")
-            if condition.needed
-            else Text("–")
+def show_machine(conditions: Sequence["Condition"], extras: Sequence["Extra"]) -> None:
+    """No study needs every extra, so that a missing one is no fault."""
+    rows = [
+        (
+            OK if condition.ok else Text("missing", style="red") if condition.needed else "–",
+            condition.name,
+            condition.state,
+            "" if condition.ok else condition.remedy,
         )
-        table.add_row(mark, condition.name, condition.state, "" if condition.ok else condition.remedy)
-    console().print(table)
-
-
-def show_extras(extras: Sequence["Extra"]) -> None:
-    """None of them is needed by every study, so that a missing one is no fault."""
-    table = Table(title="Extras", title_justify="left")
-    for heading in ("", "extra", "what it is for", "to do"):
-        table.add_column(heading)
-    for extra in extras:
-        mark = Text("ok", style="green") if extra.installed else Text("–")
-        table.add_row(mark, extra.name, extra.purpose, Text(extra.remedy))  # square brackets are no markup here
-    console().print(table)
+        for condition in conditions
+    ]
+    console().print(table_of(("", "what", "found", "to do"), rows))
+    rows = [(OK if extra.installed else "–", extra.name, extra.purpose, extra.remedy) for extra in extras]
+    console().print(table_of(("", "extra", "what it is for", "to do"), rows, title="Extras", title_style=None))
 
 
 def _plain(value: Any) -> Any:

@@ -5,34 +5,22 @@ from typing import TYPE_CHECKING
 from wardround.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from wardround.deployment.common.deployable import refuse_undeployable as refuse_undeployable
-    from wardround.deployment.common.local_predictions import load_predictions as load_predictions
-    from wardround.deployment.common.messaging import Step as Step
-    from wardround.deployment.common.parity import Parity as Parity
-    from wardround.deployment.common.parity import replay as replay
-    from wardround.deployment.coordinate import coordinate_study as coordinate_study
-    from wardround.deployment.coordinate import deployed_folder as deployed_folder
-    from wardround.deployment.demo import Demo as Demo
-    from wardround.deployment.demo import run_demo as run_demo
-    from wardround.deployment.flat.site_bundle import make_site_bundle as make_site_bundle
-    from wardround.deployment.governance.approvals import approvals_of as approvals_of
-    from wardround.deployment.governance.approvals import approve as approve
-    from wardround.deployment.governance.approvals import withdraw as withdraw
-    from wardround.deployment.governance.plain_words import in_plain_words as in_plain_words
-    from wardround.deployment.governance.policy import Policy as Policy
-    from wardround.deployment.governance.policy import Refusal as Refusal
-    from wardround.deployment.governance.policy import Refused as Refused
-    from wardround.deployment.governance.policy import objections as objections
-    from wardround.deployment.join import join_studies as join_studies
-    from wardround.deployment.join import preflight as preflight
-    from wardround.deployment.provisioning.kit import CoordinatorKit as CoordinatorKit
-    from wardround.deployment.provisioning.provision import provision as provision
-    from wardround.deployment.provisioning.provision import revoke as revoke
-    from wardround.deployment.provisioning.region_file import RegionFile as RegionFile
-    from wardround.deployment.provisioning.site_file import SiteFile as SiteFile
-    from wardround.deployment.provisioning.site_file import open_source as open_source
-    from wardround.deployment.regional.region_run import coordinate_region as coordinate_region
-    from wardround.deployment.regional.region_run import preflight_region as preflight_region
+    from wardround.deployment.common.deployable import refuse_undeployable
+    from wardround.deployment.common.local_predictions import load_predictions
+    from wardround.deployment.common.messaging import Step
+    from wardround.deployment.common.parity import Parity, replay
+    from wardround.deployment.coordinate import coordinate_study, deployed_folder
+    from wardround.deployment.demo import Demo, run_demo
+    from wardround.deployment.flat.site_bundle import make_site_bundle
+    from wardround.deployment.governance.approvals import approvals_of, approve, withdraw
+    from wardround.deployment.governance.plain_words import in_plain_words
+    from wardround.deployment.governance.policy import Policy, Refusal, Refused, objections
+    from wardround.deployment.join import join_studies, preflight
+    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment.provisioning.provision import provision, revoke
+    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment.provisioning.site_file import SiteFile, open_source
+    from wardround.deployment.regional.region_run import coordinate_region, preflight_region
 
 _HOMES = {
     "wardround.deployment.common.deployable": ("refuse_undeployable",),

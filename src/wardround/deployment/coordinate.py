@@ -1,6 +1,6 @@
 """The coordinator's part of a deployment: kit, SuperLink, study, run folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from wardround.core.atomic_files import reporting_full_disk
@@ -10,7 +10,7 @@ from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.join import alone
-from wardround.deployment.provisioning.kit import CoordinatorKit, read_keys
+from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
@@ -56,14 +56,17 @@ def coordinate_study(
 
     public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
 
-    def revoked() -> Mapping[str, str]:
-        return read_keys(kit.path).revoked
-
     coordinators: list[Coordinator] = []
+
+    def notice(line: str) -> None:
+        if coordinators:
+            coordinators[0].lines.append(line)
 
     def run(transport: Transport) -> None:
         kind = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
-        coordinator = kind(study, families, sites, folder, transport, read_key(kit.signing_key), public, again, revoked)
+        coordinator = kind(
+            study, families, sites, folder, transport, read_key(kit.signing_key), public, again, kit.revoked_now
+        )
         if isinstance(coordinator, CoordinatorOfAll):
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
@@ -73,19 +76,7 @@ def coordinate_study(
                 watch(step)
 
     with alone(kit.path / "link", "another process coordinates with this kit"):
-        SuperLink(
-            host=listen,
-            port=kit.port,
-            ca=kit.ca,
-            certificate=kit.certificate,
-            key=kit.key,
-            sites={site: key.public for site, key in public.items()},
-            folder=kit.path / "link",
-            connections=kit.connections,
-            connections_per_address=kit.connections_per_address,
-            revoked=revoked,
-            notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
-        ).carry(run)
+        SuperLink(kit, listen, public, notice).carry(run)
     return folder
 
 

@@ -15,9 +15,9 @@ from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
 from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.flat.site_session import Gate
 from wardround.deployment.governance.approvals import approvals_of, approved_study
 from wardround.deployment.governance.policy import (
-    Policy,
     Refusal,
     Refused,
     closed,
@@ -44,47 +44,47 @@ ShowLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class SiteGate:
+class SiteGate(Gate):
     """Decisions by the site file, which is read anew each time: an approval may be withdrawn during a run."""
 
     site: SiteFile
     families: Families
 
     def study(self, study_hash: str, sites: list[str]) -> Study:
-        try:
+        with _reliable():
             approvals = approvals_of(self.site)
             study = approved_study(self.site, study_hash, self.families)
-        except WardroundError as error:
-            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
         if study is None:
             how = "somebody there must read it and run `wardround approve`"
             raise Refused(Refusal(f"study {study_hash[:12]} is not approved at {self.site.name}; {how}"))
-        _stop_at(refusal_of_study(self.policy, study, self.site.name, sites, approvals))
+        _stop_at(refusal_of_study(self.site.policy, study, self.site.name, sites, approvals))
         return study
 
     def still_approved(self, study_hash: str) -> None:
-        try:
+        with _reliable():
             approved = study_hash in approvals_of(self.site)
-        except WardroundError as error:
-            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
         if not approved:
             raise Refused(Refusal(f"the approval of study {study_hash[:12]} was withdrawn at {self.site.name}"))
 
     def enough(self, training_rows: int) -> None:
-        _stop_at(refusal_of_rows(self.policy, training_rows))
+        _stop_at(refusal_of_rows(self.site.policy, training_rows))
 
     def budget(self) -> float | None:
-        return self.policy.most_total_epsilon
+        return self.site.policy.most_total_epsilon
 
     def least_sites(self) -> int:
-        return self.policy.least_sites
+        return self.site.policy.least_sites
 
     def opening_hours(self) -> None:
-        _stop_at(closed(self.policy, datetime.now().astimezone()))
+        _stop_at(closed(self.site.policy, datetime.now().astimezone()))
 
-    @property
-    def policy(self) -> Policy:
-        return self.site.policy
+
+@contextmanager
+def _reliable() -> Iterator[None]:
+    try:
+        yield
+    except WardroundError as error:
+        raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
 
 
 def _stop_at(refusal: Refusal | None) -> None:

@@ -16,6 +16,7 @@ from wardround.evaluation.comparisons.compare import (
     why_unknown,
 )
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
+from wardround.evaluation.comparisons.listing import grouped, listed
 from wardround.study.schema import LOWER_IS_BETTER
 
 Content = Mapping[str, Any]
@@ -67,12 +68,11 @@ def main_arms(content: Content) -> dict[str, Any]:
 def primary_figure(content: Content, arm: str) -> dict[str, Any]:
     """An arm's primary metric: over all sites' test rows, or the mean over sites where arms are compared that way."""
     place = "within_sites" if content["primary_within_sites"] else "metrics"
-    figure: dict[str, Any] = content["arms"][arm][place][content["primary_metric"]]
-    return figure
+    return dict(content["arms"][arm][place][content["primary_metric"]])
 
 
 def primary_word(content: Content) -> str:
-    word: str = WORDS.get(content["primary_metric"], str(content["primary_metric"]))
+    word = WORDS.get(content["primary_metric"], str(content["primary_metric"]))
     return f"{word} within sites" if content["primary_within_sites"] else word
 
 
@@ -102,12 +102,12 @@ def _training_problems(content: Content) -> list[dict[str, Any]]:
             continue
         if code == UNFINISHED:
             text = (
-                f"Training may have stopped too early in {_listed(broken)}: with every seed the test loss is still "
+                f"Training may have stopped too early in {listed(broken)}: with every seed the test loss is still "
                 "above that of one answer for everybody. More rounds may change the results below."
             )
         else:
             text = (
-                f"Training went wrong in {_listed(broken)}, with every seed: {PROBLEMS[code]}. The results of "
+                f"Training went wrong in {listed(broken)}, with every seed: {PROBLEMS[code]}. The results of "
                 f"{'this arm' if len(broken) == 1 else 'these arms'} below reflect that, not the way of training."
             )
         sentences.append(_sentence("training", text, [{"code": code, "arms": broken}]))
@@ -186,7 +186,7 @@ def _against_alone(content: Content) -> dict[str, Any] | None:
     text = f"{change}; {_site_verdicts(entries)}."
     undefined = [entry["site"] for entry in benefit if entry["difference"] is None]
     if undefined:
-        text += f" {_listed(undefined)}: no result, because {word} is not defined on the test rows there."
+        text += f" {listed(undefined)}: no result, because {word} is not defined on the test rows there."
     return _sentence("alone", text, _short([mean, *entries] if mean is not entries[0] else entries))
 
 
@@ -214,7 +214,7 @@ def _site_verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
     for verdict, verb in ((GAINS, "gained"), (LOSES, "lost")):
         sites = [f"{entry['site']} ({limit_words(entry)})" for entry in entries if entry["verdict"] == verdict]
         if sites:
-            parts.append(f"{_listed(sites)} {verb}")
+            parts.append(f"{listed(sites)} {verb}")
     if parts:
         return " and ".join(parts)
     if all(entry["verdict"] == UNKNOWN for entry in entries):
@@ -225,17 +225,14 @@ def _site_verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
 def _never_predicted(content: Content) -> list[dict[str, Any]]:
     """Models that never predict a class, with the accuracy of a constant prediction."""
     arms, classes = main_arms(content), content["classes"]
-    by_class: dict[tuple[int, ...], list[str]] = {}
-    for name, arm in arms.items():
-        if arm["predicted_classes"] and arm["predicted_classes"]["never_predicted"]:
-            by_class.setdefault(tuple(arm["predicted_classes"]["never_predicted"]), []).append(name)
+    never_by = {name: tuple((arm["predicted_classes"] or {}).get("never_predicted", ())) for name, arm in arms.items()}
     sentences = []
-    for never, names in by_class.items():
+    for never, names in grouped((never, name) for name, never in never_by.items() if never).items():
         first = arms[names[0]]
         counts = first["predicted_classes"]
-        missed = _listed([classes[place] if place < len(classes) else f"class {place}" for place in never])
+        missed = listed([classes[place] if place < len(classes) else f"class {place}" for place in never])
         text = (
-            f"{_listed(names)} never {'predicts' if len(names) == 1 else 'predict'} {missed}, which "
+            f"{listed(names)} never {'predicts' if len(names) == 1 else 'predict'} {missed}, which "
             f"{sum(counts['rows'][place] for place in never)} of {sum(counts['rows'])} test rows belong to (all seeds "
             f"together): compare the accuracy of {figure_words(first['metrics']['accuracy']['mean'], 'accuracy')} with "
             f"{figure_words(counts['constant_accuracy'], 'accuracy')}, that of predicting the most frequent class for "
@@ -250,13 +247,9 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
 def claim_words(claims: Sequence[Mapping[str, Any]]) -> str:
     counts = {outcome: count for outcome, count in count_outcomes(claims).items() if count}
     outcomes = [f"{count} {IN_SENTENCES[outcome][count > 1]}" for outcome, count in counts.items()]
-    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {_listed(outcomes)}."
+    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {listed(outcomes)}."
 
 
 def _corrected(entry: Mapping[str, Any]) -> str:
     count = entry["comparisons"]
     return f"; 95 % CI, corrected for {count} comparisons" if count > 1 else "; 95 % CI"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

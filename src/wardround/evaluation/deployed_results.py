@@ -1,11 +1,12 @@
 """`results.json` of a run across hospitals, from their summaries: no row of any patient is needed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from wardround.core.notices import Notice, some_of, with_texts
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.selection import choose_by, scored_name
 from wardround.evaluation.participation import not_finite
 from wardround.evaluation.regional import REGIONAL, score_region_summaries
@@ -46,7 +47,7 @@ def deployed_results(
             *not_finite(records),
             *diverged_arms(tested, len(seeds)),
             *training_notices(records),
-            *withheld(study, of_all, _classes(sites)),
+            *withheld(study, of_all, content["classes"]),
         ]
     )
     return {
@@ -71,10 +72,7 @@ def _choices(study: Study, lines: Sequence[Summary], findings: Sequence[str]) ->
 
 
 def diverged_arms(lines: Iterable[Summary], seeds: int) -> list[Notice]:
-    lost: dict[str, set[int]] = {}
-    for line in lines:
-        if line.get("diverged"):
-            lost.setdefault(line["arm"], set()).add(line["seed"])
+    lost = grouped(dict.fromkeys((line["arm"], line["seed"]) for line in lines if line.get("diverged")))
     return [
         Notice("diverged", "warning", arm=arm, seeds=some_of(len(lost_seeds), seeds))
         for arm, lost_seeds in lost.items()
@@ -84,51 +82,36 @@ def diverged_arms(lines: Iterable[Summary], seeds: int) -> list[Notice]:
 def withheld(study: Study, lines: Sequence[Summary], classes: Sequence[str]) -> list[Notice]:
     """For each site, and each class at a site, with too few patients for figures to leave it; one for all findings
     that are withheld there with as many seeds."""
-
-    def small(line: Summary) -> list[str]:
-        return [""] if line.get("suppressed") else [classes[number] for number in line.get("small_classes", ())]
-
-    def notice(place: tuple[str, str], names: Sequence[str], seeds: int, **details: bool) -> Notice:
-        return Notice(
-            "figures-withheld",
-            "info",
-            place[0],
-            counts={"smallest": study.deployment.smallest_cell},
-            classes=tuple(filter(None, names)),
-            seeds=some_of(seeds, study.evaluation.seeds.count),
-            details={"part": place[1], **details},
-        )
-
-    notices = []
-    for place, names in _too_few(study, lines, small).items():
-        notices += [notice(place, [name], seeds) for name, seeds in names.items()]
-    for place, names in _too_few(study, lines, _few_findings).items():
-        for count in dict.fromkeys(names.values()):
-            notices.append(
-                notice(place, [name for name, seeds in names.items() if seeds == count], count, findings=True)
-            )
-    return notices
-
-
-def _too_few(
-    study: Study, lines: Sequence[Summary], small: Callable[[Summary], list[str]]
-) -> dict[tuple[str, str], dict[str, int]]:
-    """By site and kind of rows: what is withheld, and with how many seeds."""
-    withheld_with: dict[tuple[str, str], dict[str, set[int]]] = {}
+    too_few: dict[tuple[bool, str, str], dict[str, set[int]]] = {}  # by whether it is a finding, site and kind of rows
     for line in lines:
         if line["subset"] == "validation" and study.selection is None:
             continue  # nobody asked for them
-        kind = "to select by" if _for_selection(line, study) else "tested"
-        for name in small(line):
-            withheld_with.setdefault((line["site"], kind), {}).setdefault(name, set()).add(line["seed"])
-    return {place: {name: len(seeds) for name, seeds in names.items()} for place, names in withheld_with.items()}
+        part = "to select by" if _for_selection(line, study) else "tested"
+        small = [""] if line.get("suppressed") else [classes[number] for number in line.get("small_classes", ())]
+        for is_finding, names in ((False, small), (True, _few_findings(line))):
+            for name in names:
+                seeds = too_few.setdefault((is_finding, line["site"], part), {}).setdefault(name, set())
+                seeds.add(line["seed"])
+    notices = []
+    for (are_findings, site, part), seeds_of in sorted(too_few.items(), key=lambda place: place[0][0]):
+        pairs = [(len(seeds), name) for name, seeds in seeds_of.items()]
+        together = list(grouped(pairs).items()) if are_findings else [(count, [name]) for count, name in pairs]
+        notices += [
+            Notice(
+                "figures-withheld",
+                "info",
+                site,
+                counts={"smallest": study.deployment.smallest_cell},
+                classes=tuple(filter(None, names)),
+                seeds=some_of(count, study.evaluation.seeds.count),
+                details={"part": part, **({"findings": True} if are_findings else {})},
+            )
+            for count, names in together
+        ]
+    return notices
 
 
 def _few_findings(line: Summary) -> list[str]:
     """Findings of which a site withholds something."""
     parts = line.get("findings", {}).items()
     return [name for name, part in parts if part.get("suppressed") or part.get("small_classes")]
-
-
-def _classes(sites: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(next(iter(sites[0]["sites"].values()))["classes"])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from wardround.study.schema import METRICS
@@ -160,14 +161,14 @@ def array_rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) 
     }
 
 
-def defined_mean(values: Sequence[float] | np.ndarray) -> float:
+def defined_mean(values: ArrayLike) -> float:
     """Mean of the values that are defined; NaN where none is."""
     x = np.asarray(values, dtype=float)
     known = x[~np.isnan(x)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def mean_or_none(values: Sequence[float] | np.ndarray) -> float | None:
+def mean_or_none(values: ArrayLike) -> float | None:
     mean = defined_mean(values)
     return None if np.isnan(mean) else mean
 
@@ -177,14 +178,14 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def grouped_metrics(
-    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | None = None
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD
 ) -> np.ndarray:
     """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
 
-    `threshold` has the threshold of the positive class, or of each finding, for each row. With more than two classes
-    the highest score decides.
+    `threshold` is that of the positive class, or of each finding, for each row; or one for all. With more than two
+    classes the highest score decides.
     """
-    cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
+    cut = np.broadcast_to(threshold, score.shape)
     if label.ndim == 2:
         return average(grouped_finding_metrics(group, count, label, score, cut))
     if score.ndim > 1:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from wardround.data.site import Block, Rows, Site
-from wardround.evaluation.comparisons.paired import compare_predictions
+from wardround.evaluation.comparisons.paired import compare_predictions, topologies_of
 from wardround.evaluation.prediction import SitePrediction, predict
 from wardround.evaluation.scores import Scores
 from wardround.privacy.dp.accountant import Charge, epsilon
@@ -120,11 +120,7 @@ def score_missing_party(
 
     `incomplete` are predictions made without the party in its column `party`.
     """
-    topologies = {
-        name: arm["topology"]
-        for name, arm in content["arms"].items()
-        if arm["topology"] is not None and arm["topology"]["kind"] == "vertical"
-    }
+    topologies = topologies_of(content, "vertical")
     incomplete = incomplete[incomplete["arm"].isin(list(topologies))]
     if not len(incomplete):
         return content

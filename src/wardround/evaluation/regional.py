@@ -13,7 +13,7 @@ import pandas as pd
 
 from wardround.algorithms.regions import region_of_each, with_only
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.paired import Comparison, compare_pairs, compare_predictions
+from wardround.evaluation.comparisons.paired import Comparison, compare_pairs, compare_predictions, topologies_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
@@ -104,7 +104,7 @@ def score_regions(
     `predictions` are of the global model, `regional` of the regions' own; both have the selected arms already. Both
     models use the same threshold.
     """
-    topologies = _topologies(content)
+    topologies = topologies_of(content, "hierarchical")
     own, of_all = (_by_region(table, topologies, groups, thresholds) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
@@ -113,7 +113,9 @@ def score_regions(
         for name, topology in topologies.items()
     }
     for name, region, comparison in compare_predictions(study, regions, own, of_all):
-        topologies[name]["regions"][region] |= {"test": _rows(own, name, region), **_scored(comparison)}
+        inside = own.site[own.of_arm(name)] == own.sites.index(region)
+        test_rows = float(inside.sum()) / len(own.seeds)
+        topologies[name]["regions"][region] |= {"test": test_rows, **_scored(comparison)}
     return content
 
 
@@ -140,7 +142,7 @@ def score_region_summaries(
             for lines in (regional, tested)
         ]
 
-    for name, topology in _topologies(content).items():
+    for name, topology in topologies_of(content, "hierarchical").items():
         pairs: dict[str, tuple[Figures, Figures]] = {}
         auc_bounds: dict[str, float] = {}
         for region, entry in topology["regions"].items():
@@ -177,15 +179,6 @@ def _scored(comparison: Comparison) -> dict[str, Any]:
     return {"metrics": metrics, "difference": comparison.difference}
 
 
-def _topologies(content: Mapping[str, Any]) -> dict[str, Any]:
-    topologies = {name: arm["topology"] for name, arm in content["arms"].items()}
-    return {
-        name: topology
-        for name, topology in topologies.items()
-        if topology is not None and topology["kind"] == "hierarchical"
-    }
-
-
 def _by_region(
     table: pd.DataFrame,
     topologies: Mapping[str, Mapping[str, Any]],
@@ -200,8 +193,3 @@ def _by_region(
         parts.append(mine.assign(site=mine["site"].map(region_of)))
     whole = pd.concat(parts, ignore_index=True) if parts else table.iloc[:0]
     return Scores.of(whole, groups, thresholds) if len(whole) else None
-
-
-def _rows(scores: Scores, arm: str, region: str) -> float:
-    inside = scores.site[scores.of_arm(arm)] == scores.sites.index(region)
-    return float(inside.sum()) / len(scores.seeds)

@@ -22,18 +22,24 @@ from wardround.evaluation.comparisons.benefit import (
     site_differences,
     spread,
 )
-from wardround.evaluation.comparisons.compare import RANKED, Pair, compare_arms, sentence
+from wardround.evaluation.comparisons.compare import RANKED, compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.evaluation.metrics import SMALLEST_GROUP, mean_or_none
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
-from wardround.evaluation.scores import Scored, Scores, within_sites
-from wardround.evaluation.summaries.merged_summaries import FindingSummaries, Summaries, describe_finding_summaries
-from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.evaluation.scores import Scores, within_sites
+from wardround.evaluation.summaries.merged_summaries import (
+    FindingSummaries,
+    Scored,
+    Summaries,
+    describe_finding_summaries,
+)
+from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
@@ -67,14 +73,10 @@ def results(
     notices = [*diverged(predictions), *training_notices(records, predictions)]
     choices = choose(study, selection) if selection is not None else []
     predictions = compose(predictions, choices)
-    fixed = study.evaluation.threshold
-    if not isinstance(fixed, str):
-        thresholds = fixed_thresholds(predictions, fixed)
-    elif validation is not None:
-        thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
-    else:
-        thresholds = None
-    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(fixed, str))
+    if validation is not None:
+        validation = untested(compose(validation, choices), predictions, groups)
+    thresholds = thresholds_of(study.evaluation.threshold, validation, predictions)
+    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(study.evaluation.threshold, str))
     content = assemble(study, scores, choices, records, sites)
     content["notices"] = with_texts(notices)
     over_patients = {
@@ -98,9 +100,8 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     All differences in one metric between arms of one variant are one family: those from the reference, those at each
     hospital, and those of the mean over hospitals.
     """
-    families: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for entry in (*content["tests"], *content["benefit"], *content["site_differences"]):
-        families.setdefault((content["arms"][entry["arm"]]["variant"], entry["metric"]), []).append(entry)
+    entries = (*content["tests"], *content["benefit"], *content["site_differences"])
+    families = grouped(((content["arms"][entry["arm"]]["variant"], entry["metric"]), entry) for entry in entries)
     for family in families.values():
         correct(family)
     correct(content["best_single"])
@@ -136,9 +137,7 @@ def assemble(
         for name, arm in origin.items()
         if name in scores.arms
     }
-    by_variant: dict[str, list[str]] = {}
-    for name in arms:
-        by_variant.setdefault(origin[name].variant, []).append(name)
+    by_variant = grouped((origin[name].variant, name) for name in arms)
     main = Resampling.of(study.evaluation)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -213,11 +212,9 @@ def describe_predicted_classes(scores: Scored, arm: str) -> dict[str, Any] | Non
     positive class of two, on average over seeds, and whether validation rows chose it in all of them. None for
     findings, which have thresholds and counts of their own, and where no site sends counts by class.
     """
-    if isinstance(scores, Scores) and not scores.findings:
-        return _predicted_from_rows(scores, arm)
-    if isinstance(scores, Summaries) and not scores.findings:
-        return _predicted_from_summaries(scores, arm)
-    return None
+    if scores.findings:
+        return None
+    return _predicted_from_rows(scores, arm) if isinstance(scores, Scores) else _predicted_from_summaries(scores, arm)
 
 
 def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
@@ -328,9 +325,8 @@ def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[s
         return []
     other = origin[reference]
     comparable = [name for name in names if name != reference and _rows_of(origin[name]) == _rows_of(other)]
-    pairs = [Pair(name, reference) for name in comparable]
-    within = ranks_within_sites(scores, origin)
-    return compare_arms(scores, pairs, Resampling.of(study.evaluation_of(other)), within, study.evaluation.metric)
+    resampling, within = Resampling.of(study.evaluation_of(other)), ranks_within_sites(scores, origin)
+    return compare_arms(scores, comparable, reference, resampling, within, study.evaluation.metric)
 
 
 def has_own_models(arm: Arm) -> bool:
@@ -362,17 +358,17 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
             "mean": float(needed.mean()) if len(needed) else None,
             "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,
         },
-        "final_change": _mean(final["change"]),
-        "mean_change": _mean(change),
-        "final_divergence": _mean(final["divergence"]),
-        "final_update_norm": _mean(final["update_norm"]),
+        "final_change": mean_or_none(final["change"]),
+        "mean_change": mean_or_none(change),
+        "final_divergence": mean_or_none(final["divergence"]),
+        "final_update_norm": mean_or_none(final["update_norm"]),
     }
 
 
 def _final(records: pd.DataFrame) -> dict[str, float | None]:
     """Loss and accuracy after the last round on other rows than test rows, where the study asks for them."""
     last = records[records["round"] == records["round"].max()]
-    return {name: _mean(last[name]) for name in FINAL if name in last}
+    return {name: mean_or_none(last[name]) for name in FINAL if name in last}
 
 
 def _rounds_needed(records: pd.DataFrame, name: str) -> np.ndarray:
@@ -405,8 +401,3 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     of_seeds = records.groupby("seed")["seconds"].sum()
     spread = {"fastest": float(of_seeds.min()), "median": float(of_seeds.median())}
     return {**cost, "seed_seconds": spread, "engine": engine, "updates": updates}
-
-
-def _mean(values: pd.Series) -> float | None:
-    defined = values.dropna()
-    return float(defined.mean()) if len(defined) else None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,35 +20,6 @@ class Subgroups(NamedTuple):
     values: list[str]
     figures: np.ndarray  # (arms, seeds, values, metrics)
     rows: np.ndarray  # (arms, seeds, values)
-
-
-class Scored(Protocol):
-    """Arms with their figures, computed from rows or from summaries."""
-
-    @property
-    def arms(self) -> tuple[str, ...]: ...
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """Their names, where a row may have several; else none."""
-
-    @property
-    def overall(self) -> Mapping[str, Figures]:
-        """By arm, over all sites' rows together."""
-
-    @property
-    def by_site(self) -> Mapping[str, Mapping[str, Figures]]:
-        """By arm, then site."""
-
-    def subgroups(self) -> Iterator[Subgroups]: ...
-    def calibration(self, arm: str) -> dict[str, Any] | None: ...
-    def decision_curve(self, arm: str) -> dict[str, Any] | None: ...
-    def auc_error_bound(self, arm: str) -> float | None:
-        """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
-
-    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
-        """For each arm, each patient's rows predicted correctly and rows tested; None where they are not known."""
 
 
 def within_sites(by_site: Mapping[str, Figures]) -> Figures:
@@ -77,6 +48,13 @@ def label_columns(predictions: pd.DataFrame) -> list[str]:
     return findings or ["label"]
 
 
+def labels_and_scores(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """In one column each, or one for each finding or class."""
+    labels, scores = label_columns(table), score_columns(table)
+    label = table["label" if labels == ["label"] else labels].to_numpy()
+    return label, table["score" if scores == ["score"] else scores].to_numpy()
+
+
 @dataclass(frozen=True)
 class Scores:
     """Columns of a predictions file. Arms, seeds and sites are numbered in the order of `arms`, `seeds` and `sites`."""
@@ -91,7 +69,7 @@ class Scores:
     label: np.ndarray  # (rows,) or (rows, findings)
     score: np.ndarray  # (rows,), (rows, classes) or (rows, findings)
     groups: pd.DataFrame | None = None  # of the rows' patients
-    findings: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()  # their names, where a row may have several
     # (rows,) or (rows, findings): chosen on validation rows, or fixed; NaN where none was. None for multiclass
     own_thresholds: np.ndarray | None = None
     fixed: bool = False  # whether the study fixes the thresholds, so that none was chosen
@@ -108,10 +86,9 @@ class Scores:
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
-        columns = score_columns(predictions)
-        score = predictions[columns].to_numpy()
-        labels = label_columns(predictions)
-        findings = () if labels == ["label"] else tuple(name.removeprefix("label_") for name in labels)
+        label, score = labels_and_scores(predictions)
+        names = tuple(name.removeprefix("label_") for name in label_columns(predictions))
+        findings = names if label.ndim == 2 else ()
         return cls(
             tuple(map(str, arms)),
             tuple(int(value) for value in seeds),
@@ -120,8 +97,8 @@ class Scores:
             seed,
             site,
             predictions["row"].to_numpy(),
-            predictions[labels].to_numpy() if findings else predictions["label"].to_numpy(),
-            score[:, 0] if columns == ["score"] else score,
+            label,
+            score,
             groups,
             findings,
             None if thresholds is None else _for_rows(thresholds, predictions, bool(findings)),
@@ -179,6 +156,7 @@ class Scores:
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
+        """By arm, over all sites' rows together."""
         figures = self._figures(self.trial, len(self.arms) * len(self.seeds))
         return dict(zip(self.arms, figures.reshape(len(self.arms), len(self.seeds), -1), strict=True))
 
@@ -215,9 +193,11 @@ class Scores:
         return decision_curve(self.label[places], self.score[places])
 
     def auc_error_bound(self, arm: str) -> float | None:
+        """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
         return None if np.isnan(self.overall[arm][:, METRICS.index("auc")]).all() else 0.0
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+        """For each arm, each patient's rows predicted correctly and rows tested; None where they are not known."""
         patients, number = np.unique(self.patient, return_inverse=True)
         hits_of_arm: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
         for arm in arms:

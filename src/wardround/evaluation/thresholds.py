@@ -16,6 +16,20 @@ LEAST_ROWS = 30  # of validation: fewer would choose by chance
 LEAST_EACH = 5  # of either class
 
 
+def thresholds_of(
+    threshold: float | str, validation: pd.DataFrame | None, predictions: pd.DataFrame
+) -> pd.DataFrame | None:
+    """In the form of `choose_thresholds`: the same for every arm and seed where the study gives `threshold`, else
+    chosen on validation rows; None where there are none of these, and for multiclass."""
+    if isinstance(threshold, str):
+        return None if validation is None or not len(validation) else choose_thresholds(validation)
+    labels = label_columns(predictions)
+    if len(labels) < len(score_columns(predictions)):
+        return None
+    pairs = predictions[["arm", "seed"]].drop_duplicates().itertuples(index=False, name=None)
+    return _by_arm_and_seed({pair: [threshold] * len(labels) for pair in pairs}, labels)
+
+
 def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame | None:
     """For each arm and seed (the index) the threshold of the positive class, or of each finding (a column).
 
@@ -33,18 +47,8 @@ def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame | None:
     return _by_arm_and_seed(thresholds, labels)
 
 
-def fixed_thresholds(predictions: pd.DataFrame, threshold: float) -> pd.DataFrame | None:
-    """The same for every arm and seed, as the study fixes it."""
-    labels = label_columns(predictions)
-    if len(labels) < len(score_columns(predictions)):
-        return None
-    pairs = predictions[["arm", "seed"]].drop_duplicates().itertuples(index=False, name=None)
-    return _by_arm_and_seed({pair: [threshold] * len(labels) for pair in pairs}, labels)
-
-
 def _by_arm_and_seed(thresholds: dict[tuple[str, int], list[float]], labels: list[str]) -> pd.DataFrame:
-    arms, seeds = [arm for arm, _ in thresholds], [seed for _, seed in thresholds]
-    index = pd.MultiIndex.from_arrays([arms, seeds], names=["arm", "seed"])
+    index = pd.MultiIndex.from_tuples(list(thresholds), names=["arm", "seed"])
     return pd.DataFrame(list(thresholds.values()), index=index, columns=labels)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.notices import Notice, some_of
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.scores import label_columns, score_columns
 
 SAME = 1e-3
@@ -31,12 +32,12 @@ CONFIDENT = 0.01  # of the scores at their ends
 
 def training_notices(records: pd.DataFrame, predictions: pd.DataFrame | None = None) -> list[Notice]:
     """One for each arm and rule. Across hospitals there are no predictions: only rules about losses apply."""
-    shares: dict[tuple[str, str], list[float]] = {}
     tested = {} if predictions is None else dict(iter(predictions.groupby(["arm", "seed"], sort=False)))
-    for key, rounds in records.groupby(["arm", "seed"], sort=False):
-        rule = next(_rules(rounds.sort_values("round"), tested.get(key)), None)
-        if rule is not None:
-            shares.setdefault((str(rounds["arm"].iloc[0]), rule[0]), []).append(rule[1])
+    first_rules = (
+        (str(rounds["arm"].iloc[0]), next(_rules(rounds.sort_values("round"), tested.get(key)), None))
+        for key, rounds in records.groupby(["arm", "seed"], sort=False)
+    )
+    shares = grouped(((arm, rule[0]), rule[1]) for arm, rule in first_rules if rule is not None)
     return [
         Notice(
             code,
@@ -86,11 +87,8 @@ def constant_loss(tested: pd.DataFrame) -> float:
     if "label" in tested:
         return _entropy(tested["label"].value_counts(normalize=True).to_numpy())
     labels = tested[label_columns(tested)].to_numpy(dtype=float)
-    entropies = []
-    for column in labels.T:
-        share = (column[column >= 0] == 1).mean() if (column >= 0).any() else 0.0
-        entropies.append(_entropy(np.array([share, 1 - share])))
-    return float(np.mean(entropies))
+    shares = (labels == 1).sum(axis=0) / np.maximum((labels >= 0).sum(axis=0), 1)
+    return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
 
 
 def _entropy(shares: np.ndarray) -> float:

@@ -10,6 +10,11 @@ PUBLIC_SCALES = ("ranges", "image", "none")
 LEAST_SITES = 3  # of a secure sum: of two, each can work out the other's part
 OFF = 'or write `"privacy.example" = "off"` in this arm.'
 Refusals = Iterator[tuple[str, str, str]]  # where, problem, remedy
+Rules = Sequence[tuple[bool, str, str, str]]  # whether it is broken; where, problem, remedy
+
+
+def broken(rules: Rules) -> Refusals:
+    return ((where, problem, remedy) for is_broken, where, problem, remedy in rules if is_broken)
 
 
 def refuse_unsound(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool) -> None:
@@ -22,31 +27,48 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], table
 def _refusals(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool) -> Refusals:
     if arm.privacy.example is not None:
         yield from _settings(arm.privacy.example)
-        yield from _example(arm, algorithm, buffers, overlapping)
-        yield from _preparation(arm, tables)
+        yield from broken(_example(arm, algorithm, buffers, overlapping))
+        yield from broken(_preparation(arm, tables))
     if arm.privacy.site is not None and algorithm.federated:
-        yield from _site(arm, algorithm)
+        yield from broken(_site(arm, algorithm))
     if arm.privacy.secure_sum is not None and algorithm.needs == "each" and algorithm.federated:
         problem = f"{arm.algorithm.name} looks at each site's update, and a secure sum shows none of them"
         yield "privacy: secure_sum", problem, 'Write `"privacy.secure_sum" = "off"` in this arm.'
 
 
-def _example(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], overlapping: bool) -> Refusals:
-    if buffers:
-        problem = "BatchNorm's statistics mix the patients of a batch and are kept without noise"
-        yield "model", problem, f'Use `norm = "group"`, {OFF}'
-    if arm.training.oversample:
-        problem = "a patient who is drawn more often than others costs more than is charged"
-        yield "training: oversample", problem, f"Set it to 0, {OFF}"
-    if arm.training.class_weights != "none":
-        problem = "weights that are counted from the patients are not charged"
-        yield "training: class_weights", problem, f'Set it to "none", {OFF}'
-    if algorithm.needs_start_loss:
-        problem = f"{arm.algorithm.name} sends the loss on all training rows, which is not charged"
-        yield "algorithm", problem, f"Choose another algorithm, {OFF}"
-    if overlapping:
-        problem = f"partition {arm.sites.name!r} may put a patient at two sites, whose epsilons would add up unseen"
-        yield "sites: partition", problem, f"Choose a partition without overlap, {OFF}"
+def _example(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], overlapping: bool) -> Rules:
+    return [
+        (
+            bool(buffers),
+            "model",
+            "BatchNorm's statistics mix the patients of a batch and are kept without noise",
+            f'Use `norm = "group"`, {OFF}',
+        ),
+        (
+            arm.training.oversample > 0,
+            "training: oversample",
+            "a patient who is drawn more often than others costs more than is charged",
+            f"Set it to 0, {OFF}",
+        ),
+        (
+            arm.training.class_weights != "none",
+            "training: class_weights",
+            "weights that are counted from the patients are not charged",
+            f'Set it to "none", {OFF}',
+        ),
+        (
+            algorithm.needs_start_loss,
+            "algorithm",
+            f"{arm.algorithm.name} sends the loss on all training rows, which is not charged",
+            f"Choose another algorithm, {OFF}",
+        ),
+        (
+            overlapping,
+            "sites: partition",
+            f"partition {arm.sites.name!r} may put a patient at two sites, whose epsilons would add up unseen",
+            f"Choose a partition without overlap, {OFF}",
+        ),
+    ]
 
 
 def _settings(example: ExamplePrivacy) -> Refusals:
@@ -60,28 +82,56 @@ def _settings(example: ExamplePrivacy) -> Refusals:
         yield "privacy: example: noise_schedule: at", problem, 'Leave it out, or write kind = "step".'
 
 
-def _preparation(arm: Arm, tables: bool) -> Refusals:
+def _preparation(arm: Arm, tables: bool) -> Rules:
     scale, missing = arm.preparation.scale, arm.preparation.missing
-    if scale not in PUBLIC_SCALES:
-        remedy = 'Write `scale = "ranges"` (public clinical bounds)' if tables else 'Write `scale = "image"`'
-        yield "data: scale", f"scale {scale!r} is fitted on patients and not charged", f"{remedy}, {OFF}"
-    if tables and missing not in ("drop", "range"):
-        remedy = f'Write `missing = "drop"` or "range" (the middle of the public range), {OFF}'
-        yield "data: missing", f"missing {missing!r} is fitted on patients and not charged", remedy
-    if tables and not arm.preparation.public:
-        problem = "which levels and gaps there are is read off patients and not charged"
-        yield "data: public", problem, f"Write `public = true` in [data], {OFF}"
+    public = 'Write `scale = "ranges"` (public clinical bounds)' if tables else 'Write `scale = "image"`'
+    return [
+        (
+            scale not in PUBLIC_SCALES,
+            "data: scale",
+            f"scale {scale!r} is fitted on patients and not charged",
+            f"{public}, {OFF}",
+        ),
+        (
+            tables and missing not in ("drop", "range"),
+            "data: missing",
+            f"missing {missing!r} is fitted on patients and not charged",
+            f'Write `missing = "drop"` or "range" (the middle of the public range), {OFF}',
+        ),
+        (
+            tables and not arm.preparation.public,
+            "data: public",
+            "which levels and gaps there are is read off patients and not charged",
+            f"Write `public = true` in [data], {OFF}",
+        ),
+    ]
 
 
-def _site(arm: Arm, algorithm: Algorithm) -> Refusals:
+def _site(arm: Arm, algorithm: Algorithm) -> Rules:
     off = 'Choose another algorithm, or write `"privacy.site" = "off"` in this arm.'
-    if algorithm.data_free:
-        problem = f"{arm.algorithm.name} sends how many steps a site made, which tells its size, and gets no noise"
-        yield "privacy: site", problem, off
-    if arm.training.stragglers is not None:
-        problem = "who is slow depends on who else is there, so that one site more changes what others send"
-        yield "training: stragglers", problem, 'Leave them out, or write `"privacy.site" = "off"` in this arm.'
-    if algorithm.needs == "each":
-        yield "privacy: site", "noise is on the sum, and the algorithm looks at each site's update", off
-    if algorithm.needs_start_loss:
-        yield "privacy: site", "the algorithm sends a loss beside its update, which a clip would mix up", off
+    return [
+        (
+            bool(algorithm.data_free),
+            "privacy: site",
+            f"{arm.algorithm.name} sends how many steps a site made, which tells its size, and gets no noise",
+            off,
+        ),
+        (
+            arm.training.stragglers is not None,
+            "training: stragglers",
+            "who is slow depends on who else is there, so that one site more changes what others send",
+            'Leave them out, or write `"privacy.site" = "off"` in this arm.',
+        ),
+        (
+            algorithm.needs == "each",
+            "privacy: site",
+            "noise is on the sum, and the algorithm looks at each site's update",
+            off,
+        ),
+        (
+            algorithm.needs_start_loss,
+            "privacy: site",
+            "the algorithm sends a loss beside its update, which a clip would mix up",
+            off,
+        ),
+    ]

@@ -26,6 +26,7 @@ from wardround.protocol.values import (
     Count,
     Counts,
     Epochs,
+    Fields,
     Flags,
     Hash,
     Hex,
@@ -43,6 +44,7 @@ from wardround.protocol.values import (
     Text,
     Totals,
     Values,
+    messages,
 )
 
 with needs("deploy", "a study across hospitals"):
@@ -50,30 +52,6 @@ with needs("deploy", "a study across hospitals"):
     from msgspec import UNSET, Meta, Struct, UnsetType
 
 REMEDY = "Install the same version of wardround everywhere."
-
-
-class AnswerBase(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The signature says who answers; the rest names the request, and the head of the sender's audit log."""
-
-    site: Name
-    head: Hex
-    wave: Place | UnsetType = UNSET
-    round: Place | UnsetType = UNSET
-
-
-class Answer(AnswerBase, kw_only=True):
-    run: Name
-
-
-class Refused(AnswerBase, kw_only=True):
-    reason: Text
-    until: Annotated[str, Meta(max_length=64)] | None
-    run: Name | UnsetType = UNSET  # none, where the request could not be read
-
-
-class Failed(AnswerBase, kw_only=True):
-    notice: Remark
-    run: Name | UnsetType = UNSET
 
 
 # -- before the first round
@@ -92,17 +70,11 @@ class ClassName(Part):
     hash: Hash
 
 
-class Greeting(Answer):
-    classes: Annotated[list[ClassName], Meta(max_length=MOST_CLASSES)]
-    findings: bool
-    versions: Annotated[
-        dict[Annotated[str, Meta(max_length=40)], Annotated[str, Meta(max_length=80)] | None], Meta(max_length=40)
-    ]
-
-
-class Ready(Greeting):
-    columns: Annotated[list[Column], Meta(max_length=MOST_COLUMNS)] | None
-    inputs: Shape | None
+Classes = Annotated[list[ClassName], Meta(max_length=MOST_CLASSES)]
+Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
+Versions = Annotated[
+    dict[Annotated[str, Meta(max_length=40)], Annotated[str, Meta(max_length=80)] | None], Meta(max_length=40)
+]
 
 
 class ColumnFacts(Part):
@@ -135,12 +107,6 @@ Direction = tuple[Annotated[float, Meta(ge=-0.5, le=0.5)], Annotated[float, Meta
 Directions = Annotated[dict[Name, Direction], Meta(max_length=MOST_COLUMNS)]
 
 
-class Facts(Answer):
-    sets: Annotated[list[RowSet], Meta(max_length=MOST_TRIALS)]
-    described: Described
-    directions: Directions
-
-
 class ColumnFillValues(Part):
     fill: Values
     counts: Counts
@@ -149,22 +115,14 @@ class ColumnFillValues(Part):
     ]
 
 
-class FillValues(Answer):
-    fill_values: Annotated[list[ColumnFillValues], Meta(max_length=MOST_TRIALS)]
-
-
 class ColumnMoments(Part):
     count: Counts
     total: Totals
     squares: Squares
 
 
-class Moments(Answer):
-    moments: Annotated[list[ColumnMoments | None], Meta(max_length=MOST_TRIALS)]
-
-
-class Prepared(Answer):
-    waves: Place
+ListOfFillValues = Annotated[list[ColumnFillValues], Meta(max_length=MOST_TRIALS)]
+ListOfMoments = Annotated[list[ColumnMoments | None], Meta(max_length=MOST_TRIALS)]
 
 
 # -- a secure sum
@@ -179,26 +137,13 @@ class AdvertPart(Part):
     signature: Hex
 
 
-class Advert(Answer):
-    advert: AdvertPart
-
-
-class Shared(Answer):
-    shares: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
-
-
-class Confirmed(Answer):
-    signature: Hex
-
-
 class RevealPart(Part):
     site: Name
     seeds: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
     keys: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
 
 
-class Revealed(Answer):
-    reveal: RevealPart
+SealedShares = Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
 
 
 # -- figures of predictions: after a round, and of the final models
@@ -298,61 +243,17 @@ class TrialWork(Part):
     finite: bool
 
 
-class Update(Answer):
-    trials: Annotated[dict[Key, TrialWork], Meta(max_length=MOST_TRIALS)]
-    figures: Figures
-
-
-class Summary(Answer):
-    summaries: Summaries
-    figures: Figures
-
-
 # -- of a region, for its hospitals together or for each of them
-
-
-class RegionAnswer(Answer):
-    left: Left
 
 
 class RegionColumn(Column):
     place: tuple[Place, Place]  # of the first hospital that has it, and among that hospital's columns
 
 
-class RegionReady(Greeting):
-    columns: Annotated[list[RegionColumn], Meta(max_length=MOST_COLUMNS)] | None
-    inputs: Shape | None
-    sites: Sites
-    left: Left
-
-
-class RegionAgreement(RegionAnswer):
-    gone: Sites | UnsetType = UNSET  # left while all had to agree: then the answer has nothing else
-
-
 class KindFacts(Part):
     facts: ColumnFacts | None
     present: Flags
     trains: bool
-
-
-class RegionFacts(RegionAgreement):
-    kinds: Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | UnsetType = UNSET
-    sets: dict[Name, Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)]] | UnsetType = UNSET
-    described: dict[Name, Described] | UnsetType = UNSET
-    directions: dict[Name, Directions] | UnsetType = UNSET
-
-
-class RegionFillValues(RegionAgreement):
-    fill_values: Annotated[list[ColumnFillValues], Meta(max_length=MOST_TRIALS)] | UnsetType = UNSET
-
-
-class RegionMoments(RegionAgreement):
-    moments: Annotated[list[ColumnMoments | None], Meta(max_length=MOST_TRIALS)] | UnsetType = UNSET
-
-
-class RegionPrepared(Prepared):
-    left: Left
 
 
 class RegionTrial(Part):
@@ -376,17 +277,6 @@ class RegionRound(Part):
     weight: Positive
 
 
-class RegionUpdate(RegionAnswer):
-    trials: Annotated[dict[Key, RegionTrial], Meta(max_length=MOST_TRIALS)]
-    rounds: Annotated[list[RegionRound], Meta(max_length=MOST_TRIALS)]
-    figures: RegionFigures
-
-
-class RegionSummary(RegionAnswer):
-    summaries: Annotated[dict[Name, Summaries], Meta(max_length=MOST_SITES)]
-    figures: RegionFigures
-
-
 # -- of a party with other features of the same patients
 
 
@@ -397,90 +287,119 @@ class Voucher(Part):
     signature: Hex
 
 
-class PartyReady(Greeting):
-    columns: None
-    inputs: None
-    visits: bool
-    voucher: Voucher
+# -- all answers by their kind: the signature says who answers; the rest names the request, and the head of the sender's
+# audit log
+
+Kinds = Mapping[str, type[Struct]]
+SENDER: Fields = {"site": Name, "head": Hex, "wave": Place | UnsetType, "round": Place | UnsetType}
+ANSWER: Fields = {**SENDER, "run": Name}
+GREETING: Fields = {"classes": Classes, "findings": bool, "versions": Versions}
+AGREEING: Fields = {"left": Left, "gone": Sites | UnsetType}  # who left while all had to agree: then there is no more
+SUMMARY: Fields = {"summaries": Summaries, "figures": Figures}
+REFUSALS = messages(
+    SENDER,  # `run` is missing where the request could not be read
+    {
+        "refused": {
+            "reason": Text,
+            "until": Annotated[str, Meta(max_length=64)] | None,
+            "run": Name | UnsetType,
+        },
+        "failed": {"notice": Remark, "run": Name | UnsetType},
+    },
+)
+OF_SITES: Kinds = REFUSALS | messages(
+    ANSWER,
+    {
+        "ready": {**GREETING, "columns": Columns | None, "inputs": Shape | None},
+        "facts": {
+            "sets": Annotated[list[RowSet], Meta(max_length=MOST_TRIALS)],
+            "described": Described,
+            "directions": Directions,
+        },
+        "fill_values": {"fill_values": ListOfFillValues},
+        "moments": {"moments": ListOfMoments},
+        "prepared": {"waves": Place},
+        "advert": {"advert": AdvertPart},
+        "shared": {"shares": SealedShares},
+        "confirmed": {"signature": Hex},
+        "revealed": {"reveal": RevealPart},
+        "update": {
+            "trials": Annotated[dict[Key, TrialWork], Meta(max_length=MOST_TRIALS)],
+            "figures": Figures,
+        },
+        "summary": SUMMARY,
+        "goodbye": {},
+    },
+)
+OF_REGIONS: Kinds = REFUSALS | messages(
+    ANSWER,
+    {
+        "ready": {
+            **GREETING,
+            "columns": Annotated[list[RegionColumn], Meta(max_length=MOST_COLUMNS)] | None,
+            "inputs": Shape | None,
+            "sites": Sites,
+            "left": Left,
+        },
+        "facts": {
+            **AGREEING,
+            "kinds": Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | UnsetType,
+            "sets": dict[Name, Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)]] | UnsetType,
+            "described": dict[Name, Described] | UnsetType,
+            "directions": dict[Name, Directions] | UnsetType,
+        },
+        "fill_values": {**AGREEING, "fill_values": ListOfFillValues | UnsetType},
+        "moments": {**AGREEING, "moments": ListOfMoments | UnsetType},
+        "prepared": {"waves": Place, "left": Left},
+        "update": {
+            "left": Left,
+            "trials": Annotated[dict[Key, RegionTrial], Meta(max_length=MOST_TRIALS)],
+            "rounds": Annotated[list[RegionRound], Meta(max_length=MOST_TRIALS)],
+            "figures": RegionFigures,
+        },
+        "summary": {
+            "left": Left,
+            "summaries": Annotated[dict[Name, Summaries], Meta(max_length=MOST_SITES)],
+            "figures": RegionFigures,
+        },
+        "goodbye": {},
+    },
+)
+OF_PARTIES: Kinds = REFUSALS | messages(
+    ANSWER,
+    {
+        "ready": {**GREETING, "columns": None, "inputs": None, "visits": bool, "voucher": Voucher},
+        "matched": {"common": Count | None},
+        "assigned": {
+            "sizes": Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)],
+            "unmatched": Count | None,
+            "described": Described,
+        },
+        "shaped": {"shapes": Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]},
+        "agreed": {"waves": Place},
+        "embedded": {},  # sealed for the party with the labels
+        "learned": {"losses": Annotated[dict[Key, Positive], Meta(max_length=MOST_TRIALS)]},
+        "last_embedded": {},
+        "assessed": {
+            **SUMMARY,
+            "without": Annotated[dict[Key, dict[Name, SiteSummary]], Meta(max_length=MOST_TRIALS)],
+        },
+        "goodbye": {},
+    },
+)
 
 
-class Matched(Answer):
-    common: Count | None
-
-
-class RowsAssigned(Answer):
-    sizes: Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)]
-    unmatched: Count | None
-    described: Described
-
-
-class Shaped(Answer):
-    shapes: Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]
-
-
-class Learned(Answer):
-    losses: Annotated[dict[Key, Positive], Meta(max_length=MOST_TRIALS)]
-
-
-class PartySummary(Summary):
-    without: Annotated[dict[Key, dict[Name, SiteSummary]], Meta(max_length=MOST_TRIALS)]
-
-
-Kinds = Mapping[str, type[AnswerBase]]
-REFUSALS: Kinds = {"refused": Refused, "failed": Failed}
-OF_SITES: Kinds = {
-    **REFUSALS,
-    "ready": Ready,
-    "facts": Facts,
-    "fill_values": FillValues,
-    "moments": Moments,
-    "prepared": Prepared,
-    "advert": Advert,
-    "shared": Shared,
-    "confirmed": Confirmed,
-    "revealed": Revealed,
-    "update": Update,
-    "summary": Summary,
-    "goodbye": Answer,
-}
-OF_REGIONS: Kinds = {
-    **REFUSALS,
-    "ready": RegionReady,
-    "facts": RegionFacts,
-    "fill_values": RegionFillValues,
-    "moments": RegionMoments,
-    "prepared": RegionPrepared,
-    "update": RegionUpdate,
-    "summary": RegionSummary,
-    "goodbye": Answer,
-}
-OF_PARTIES: Kinds = {
-    **REFUSALS,
-    "ready": PartyReady,
-    "matched": Matched,
-    "assigned": RowsAssigned,
-    "shaped": Shaped,
-    "agreed": Prepared,
-    "embedded": Answer,  # sealed for the party with the labels
-    "learned": Learned,
-    "last_embedded": Answer,
-    "assessed": PartySummary,
-    "goodbye": Answer,
-}
-
-
-def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> AnswerBase:
-    """The answer as its type. SiteError, which names the site and the place, where it is not one."""
+def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> None:
+    """SiteError, which names the site and the place, where it is no answer of this kind."""
     expected = kinds.get(kind)
     if expected is None:
         raise unusable(site, "it is of a kind that nobody asked for")
     try:
-        answer: AnswerBase = msgspec.convert(body, expected)
+        msgspec.convert(body, expected)
     except msgspec.ValidationError as error:
         raise unusable(site, str(error)) from None
     if kind not in REFUSALS and not _names_are_plain(body):
         raise unusable(site, "a name in it has control characters")
-    return answer
 
 
 def bad_answer(site: str, problem: str, remedy: str) -> SiteError:

@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.text import plain_text
 
 PROTOCOL = 5  # both ends must speak the same one
@@ -63,14 +64,6 @@ class Transport(Protocol):
         """
 
     def connected(self) -> Mapping[str, bool]: ...
-
-
-class Signer(Protocol):
-    def sign(self, content: bytes) -> bytes: ...
-
-
-class Verifier(Protocol):
-    def verify(self, signature: bytes, content: bytes) -> bool: ...
 
 
 def tensor_bytes(tensors: Tree) -> bytes:

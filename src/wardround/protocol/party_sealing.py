@@ -12,7 +12,7 @@ from typing import Any
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.privacy.secure_sum.masks import derive, pack
-from wardround.protocol.messages import Signer, Verifier
+from wardround.privacy.signatures import Signer, Verifier
 
 with needs("deploy", "a study across hospitals"):
     from cryptography.exceptions import InvalidTag

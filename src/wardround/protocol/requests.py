@@ -2,11 +2,11 @@
 before it looks at a value. What the approved study allows is checked by the site's own work."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
-from wardround.protocol.answers import AdvertPart, Column, Voucher
+from wardround.protocol.answers import AdvertPart, Columns, Voucher
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import (
     MOST_COLUMNS,
@@ -14,6 +14,7 @@ from wardround.protocol.values import (
     MOST_SITES,
     MOST_TRIALS,
     Epochs,
+    Fields,
     Hash,
     Hex,
     Key,
@@ -25,33 +26,14 @@ from wardround.protocol.values import (
     Sites,
     Text,
     Values,
+    messages,
 )
 
 with needs("deploy", "a study across hospitals"):
     import msgspec
     from msgspec import UNSET, Meta, Struct, UnsetType
 
-Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
 Levels = Annotated[list[Name], Meta(max_length=MOST_LEVELS)]
-
-
-class Request(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`to` whom, in which run, and the head of the coordinator's audit log."""
-
-    to: Name
-    head: Hex
-    run: Name
-
-
-class Hello(Request):
-    study: Hash
-    sites: Sites
-
-
-class Facts(Request):
-    columns: Columns | None
-    classes: Levels | UnsetType = UNSET  # to a region, which needs them for its own plan
-    findings: bool | UnsetType = UNSET
 
 
 class Layout(Part):
@@ -80,18 +62,6 @@ Of = Annotated[list[Place | None], Meta(max_length=MOST_TRIALS)]  # by kind of a
 Commons = Annotated[list[Common | None], Meta(max_length=MOST_TRIALS)]
 
 
-class FillValues(Request):
-    layouts: Layouts
-    of: Of
-    missing: Annotated[list[MissingColumns], Meta(max_length=MOST_TRIALS)]
-
-
-class Moments(Request):
-    layouts: Layouts
-    of: Of
-    commons: Commons
-
-
 class Agreement(Part):
     """What all agreed on; a site that was away receives it with its next request."""
 
@@ -101,16 +71,6 @@ class Agreement(Part):
     of: Of
     inputs: Shape | None
     commons: Commons
-
-
-class Prepare(Agreement):
-    to: Name
-    head: Hex
-
-
-class RoundRequest(Request):
-    wave: Place
-    round: Place
 
 
 class SumTerms(Part):
@@ -125,82 +85,67 @@ class SumTerms(Part):
     confirmations: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)] | UnsetType = UNSET
 
 
-class SumStage(RoundRequest):
-    sum: SumTerms
-    prepare: Agreement | UnsetType = UNSET
-
-
-Score = Annotated[list[Place], Meta(max_length=MOST_TRIALS)]
-Counted = Annotated[int, Meta(ge=-1, le=MOST_TRIALS)]  # the last round in which the site's work counted
-
-
-class TrainRegion(RoundRequest):
-    score: Score
-    prepare: Agreement | UnsetType = UNSET
-
-
-class Train(TrainRegion, kw_only=True):
-    counted: Counted
-    work: Annotated[dict[Key, Epochs], Meta(max_length=MOST_TRIALS)]
-    seconds: Positive | None
-    sum: SumTerms | UnsetType = UNSET
-
-
-class Evaluate(Request):
-    wave: Place
-    counted: Counted
-    score: Score
-    prepare: Agreement | UnsetType = UNSET
-
-
-class Goodbye(Request):
-    results: Hex
-    why: Text | UnsetType = UNSET
-
-
-# -- to parties with different features of the same patients
-
-
-class Match(RoundRequest):
-    stage: Literal["patients", "visits"]
-    vouchers: Annotated[dict[Name, Voucher], Meta(max_length=MOST_SITES)]
-    rosters: dict[Literal["patients", "visits"], Sites]
-
-
 class Outputs(Part):
     count: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)]
     findings: bool
 
 
-class Agree(Request):
-    shapes: Annotated[dict[Name, Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]], Meta(max_length=MOST_SITES)]
-    outputs: Outputs
-
-
+Score = Annotated[list[Place], Meta(max_length=MOST_TRIALS)]
+Counted = Annotated[int, Meta(ge=-1, le=MOST_TRIALS)]  # the last round in which the site's work counted
+Shapes = Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]
+Stage = Literal["patients", "visits"]
 Kinds = Mapping[str, type[Struct]]
-TO_SITES: Kinds = {
-    "hello": Hello,
-    "facts": Facts,
-    "fill_values": FillValues,
-    "moments": Moments,
-    "prepare": Prepare,
-    "keys": SumStage,
-    "shares": SumStage,
-    "train": Train,
-    "confirm": SumStage,
-    "unmask": SumStage,
-    "evaluate": Evaluate,
-    "goodbye": Goodbye,
-    "match": Match,
-    "assign": Request,
-    "shape": Request,
-    "agree": Agree,
-    "embed": RoundRequest,
-    "learn": RoundRequest,
-    "embed_last": RoundRequest,
-    "assess": RoundRequest,
-}
-TO_REGIONS: Kinds = {**TO_SITES, "train": TrainRegion}
+REQUEST: Fields = {"to": Name, "head": Hex, "run": Name}  # `head` of the coordinator's audit log
+ROUND: Fields = {"wave": Place, "round": Place}
+LATE: Fields = {"prepare": Agreement | UnsetType}  # to who was away when all agreed
+SUM_STAGE: Fields = {**ROUND, "sum": SumTerms, **LATE}
+TRAIN: Fields = {**ROUND, "score": Score, **LATE}
+TO_SITES: Kinds = messages(
+    REQUEST,
+    {
+        "hello": {"study": Hash, "sites": Sites},
+        "facts": {
+            "columns": Columns | None,
+            "classes": Levels | UnsetType,  # to a region, which needs them for its own plan
+            "findings": bool | UnsetType,
+        },
+        "fill_values": {
+            "layouts": Layouts,
+            "of": Of,
+            "missing": Annotated[list[MissingColumns], Meta(max_length=MOST_TRIALS)],
+        },
+        "moments": {"layouts": Layouts, "of": Of, "commons": Commons},
+        "prepare": get_type_hints(Agreement, include_extras=True),
+        "keys": SUM_STAGE,
+        "shares": SUM_STAGE,
+        "train": {
+            **TRAIN,
+            "counted": Counted,
+            "work": Annotated[dict[Key, Epochs], Meta(max_length=MOST_TRIALS)],
+            "seconds": Positive | None,
+            "sum": SumTerms | UnsetType,
+        },
+        "confirm": SUM_STAGE,
+        "unmask": SUM_STAGE,
+        "evaluate": {"wave": Place, "counted": Counted, "score": Score, **LATE},
+        "goodbye": {"results": Hex, "why": Text | UnsetType},
+        # to parties with different features of the same patients
+        "match": {
+            **ROUND,
+            "stage": Stage,
+            "vouchers": Annotated[dict[Name, Voucher], Meta(max_length=MOST_SITES)],
+            "rosters": dict[Stage, Sites],
+        },
+        "assign": {},
+        "shape": {},
+        "agree": {"shapes": Annotated[dict[Name, Shapes], Meta(max_length=MOST_SITES)], "outputs": Outputs},
+        "embed": ROUND,
+        "learn": ROUND,
+        "embed_last": ROUND,
+        "assess": ROUND,
+    },
+)
+TO_REGIONS: Kinds = {**TO_SITES, **messages(REQUEST, {"train": TRAIN})}
 
 
 def read_request(kind: str, body: Mapping[str, Any], kinds: Kinds) -> None:

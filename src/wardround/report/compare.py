@@ -59,10 +59,8 @@ def compare_runs(paths: Sequence[str | Path]) -> Comparison:
 
 
 def _settings(runs: Sequence[_Run]) -> Table:
-    documents = []
-    for run in runs:
-        study = {key: value for key, value in run.folder.read_study().items() if key not in ("arms", "claims")}
-        documents.append(flatten(study))
+    studies = [run.folder.read_study() for run in runs]
+    documents = [flatten({k: v for k, v in study.items() if k not in ("arms", "claims")}) for study in studies]
     rows = [[key, *(str(document.get(key, "–")) for document in documents)] for key in differing(documents)]
     return make_table(
         "settings", "What differs in the studies", dict.fromkeys(["setting", *(run.title for run in runs)]), rows

@@ -9,6 +9,7 @@ import numpy as np
 
 from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
+from wardround.evaluation.comparisons.paired import topologies_of
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.runs.audit import changed_files, verify
@@ -43,9 +44,10 @@ class Evidence:
         return HEADLINES["auc" if any("test_auc" in curve for curve in self.results["curves"].values()) else "accuracy"]
 
     @property
-    def referral_headline(self) -> Headline:
-        """What is followed as rows are referred: AUC, or accuracy where that is the primary metric."""
-        return HEADLINES["accuracy" if self.headline.metric == "accuracy" else "auc"]
+    def referral_headlines(self) -> tuple[Headline, Headline]:
+        """What is followed as rows are referred: AUC first, or accuracy where that is the primary metric."""
+        auc, accuracy = HEADLINES["auc"], HEADLINES["accuracy"]
+        return (accuracy, auc) if self.headline.metric == "accuracy" else (auc, accuracy)
 
     @property
     def findings(self) -> list[str]:
@@ -164,8 +166,7 @@ class Evidence:
 
     def topologies(self, kind: str) -> dict[str, dict[str, Any]]:
         """Arms with a topology of a kind, `hierarchical` or `vertical`, and what results.json has of it."""
-        described = {name: arm.get("topology") for name, arm in self.arms.items()}
-        return {name: topology for name, topology in described.items() if topology and topology["kind"] == kind}
+        return topologies_of({"arms": self.arms}, kind)
 
     @cached_property
     def uncertainty(self) -> dict[str, dict[str, Any]]:

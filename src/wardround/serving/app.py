@@ -29,6 +29,7 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     # the pages with documentation load scripts from elsewhere: a hospital's server must not
     api = FastAPI(title=f"wardround: {bundle.name}", docs_url=None, redoc_url=None)
     schema = {"$schema": DIALECT, **row_schema(bundle)}
+    body = {"required": True, "content": {"application/json": {"schema": request_schema(bundle)}}}
 
     @api.get("/health")
     def health() -> dict[str, str]:
@@ -38,7 +39,7 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     def row() -> dict[str, Any]:
         return schema
 
-    @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra=_body(bundle))
+    @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra={"requestBody": body})
     async def predict(request: Request) -> Response:
         content = await _content(request, LARGEST if bundle.inputs.images is None else LARGEST_IMAGES)
         rows = await run_in_threadpool(predict_rows, bundle, _rows(content, most_rows(bundle)))
@@ -120,10 +121,6 @@ def _error(status: int, error: WardroundError) -> Response:
 
 def _json(status: int, content: object) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
-
-
-def _body(bundle: Bundle) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": request_schema(bundle)}}}}
 
 
 def _responses(bundle: Bundle) -> dict[int | str, dict[str, Any]]:

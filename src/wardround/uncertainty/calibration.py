@@ -93,16 +93,13 @@ def fit_temperature(label: np.ndarray, score: np.ndarray, people: np.ndarray | N
     otherwise shrunk towards 1 (as in Breiman's garrote, Technometrics 1995). The loss on these rows never rises.
     """
     people = np.arange(len(label)) if people is None else people
-    if label.ndim == 2:
-        known = label >= 0
-        patients = [people[known[:, f]] for f in range(label.shape[1])]
-        pairs = zip(events(label, score), patients, strict=True)
-        fits = [_fitted(binary_slope(y, _logits(s)), own) if _enough(y, own) else None for (y, s), own in pairs]
-    elif score.ndim == 1:
-        fits = [_fitted(binary_slope(label, _logits(score)), people) if _enough(label, people) else None]
-    else:
+    if score.ndim > label.ndim:
         enough = len(np.unique(people)) >= LEAST_PATIENTS
         fits = [_fitted(multiclass_slope(label, _logs(score)), people) if enough else None]
+    else:
+        patients = [people[known] for known in np.atleast_2d((label >= 0).T)]
+        pairs = zip(events(label, score), patients, strict=True)
+        fits = [_fitted(binary_slope(y, _logits(s)), own) if _enough(y, own) else None for (y, s), own in pairs]
     values = np.array([1.0 if value is None else value for value in fits])
     return Temperature(values, np.array([value is not None for value in fits]), label.ndim == 2)
 

@@ -52,8 +52,7 @@ def fit_cuts(
 def prediction_sets(cuts: Cuts, score: np.ndarray) -> np.ndarray:
     """Which labels each row's set holds: (rows, classes), or (rows, findings, 2). A plain set may be empty: then
     every label would be stranger than those of validation rows. Users see `decision.answers`."""
-    held: np.ndarray = strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values
-    return held
+    return np.asarray(strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values)
 
 
 def strangeness(score: np.ndarray, findings: bool, kind: Kind = "plain") -> np.ndarray:

@@ -56,8 +56,7 @@ def about_threshold(probabilities: np.ndarray, threshold: np.ndarray | float) ->
     Their entropy is the doubt about the prediction."""
     p = np.clip(_checked(probabilities), CLIP, 1 - CLIP)
     cut = np.clip(np.asarray(threshold, dtype=np.float64), CLIP, 1 - CLIP)
-    moved: np.ndarray = expit(logit(p) - logit(cut))
-    return moved
+    return np.asarray(expit(logit(p) - logit(cut)))
 
 
 def doubt_of(mean: np.ndarray, findings: bool, threshold: np.ndarray | float) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Referral of the most uncertain rows to a clinician, and the model's figures on the rest."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wardround.core.errors import StudyError
-from wardround.evaluation.metrics import THRESHOLD, metrics
 
 SHARES = tuple(round(0.05 * step, 2) for step in range(19))  # referred: none to 90 %
 LEAST_ROWS = 30  # of validation: from fewer neither sets nor a cut for referral are chosen
@@ -13,9 +13,8 @@ LEAST_ROWS = 30  # of validation: from fewer neither sets nor a cut for referral
 
 @dataclass(frozen=True)
 class ReferralCurve:
-    """Figures of the rows that are not referred; NaN where a figure is not defined."""
+    """A figure of the rows that are not referred; NaN where it is not defined."""
 
-    metric: str
     shares: tuple[float, ...]
     figures: tuple[float, ...]
     rows: tuple[int, ...]
@@ -36,26 +35,23 @@ class ReferralCurve:
         return self.area - self.figures[0]
 
 
-def referral_curve(
-    label: np.ndarray,
-    score: np.ndarray,
+def referral_curves(
     uncertainty: np.ndarray,
-    metric: str = "accuracy",
-    threshold: np.ndarray | float = THRESHOLD,
+    figures_of: Callable[[np.ndarray], Mapping[str, float]],
+    metrics: Sequence[str],
     shares: tuple[float, ...] = SHARES,
-) -> ReferralCurve:
-    """Most uncertain rows first; of equals, those that come first. `uncertainty` has one number for each row.
-
-    `label`, `score` and `threshold` are as `evaluation.metrics` takes them: a row with findings is referred as a whole.
+) -> dict[str, ReferralCurve]:
+    """By metric. Most uncertain rows first; of equals, those that come first. `uncertainty` has one number for each
+    row: a row with findings is referred as a whole. `figures_of` has the figures of the rows at some places.
     """
-    if uncertainty.shape != (len(label),):
+    if uncertainty.ndim != 1:
         raise StudyError("uncertainty: referral", "needs one number for each row", "Average over findings first.")
     if np.isnan(uncertainty).any():
         raise StudyError("uncertainty: referral", "an uncertainty is no number", "A model that has diverged has none.")
     order = np.argsort(-uncertainty, kind="stable")
     retained = [order[referred_rows(len(order), share) :] for share in shares]
-    figures = [metrics(label[rows], score[rows], threshold)[metric] for rows in retained]
-    return ReferralCurve(metric, tuple(shares), tuple(figures), tuple(len(rows) for rows in retained))
+    figures, sizes = [figures_of(rows) for rows in retained], tuple(len(rows) for rows in retained)
+    return {name: ReferralCurve(shares, tuple(of_share[name] for of_share in figures), sizes) for name in metrics}
 
 
 def referred_rows(rows: int, share: float) -> int:

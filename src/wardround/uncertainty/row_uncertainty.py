@@ -5,8 +5,8 @@ the same passes. Rows are processed in batches, so that memory does not grow wit
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -59,23 +59,7 @@ class RowUncertainty:
     spread: np.ndarray
 
 
-@dataclass(frozen=True)
-class Predictor:
-    model: Model
-    params: Tree
-    buffers: Tree
-    settings: Uncertainty
-    seed: int
-    laplace: Laplace | None = None
-
-    def passes(self, x: Tensor) -> Tensor:
-        """Scores (passes, rows, outputs). The stream starts again with each batch: all batches have the same passes."""
-        rng = seeds.generator(self.seed, "uncertainty", 0)
-        if self.laplace is not None:
-            return laplace_passes(self.laplace, self.model, self.params, self.buffers, x, self.settings.passes, rng)
-        if self.settings.method == "dropout":
-            return mc_dropout(self.model, self.params, self.buffers, x, self.settings.passes, rng)
-        return self.model.logits(self.params, self.buffers, x, None)[0].unsqueeze(0)
+Passes = Callable[[Tensor], Tensor]  # the scores of rows: (passes, rows, outputs)
 
 
 def row_uncertainty(
@@ -85,67 +69,76 @@ def row_uncertainty(
     are scaled one by one. Members of an ensemble are measured alone, and merged once all are trained."""
     images = {} if images_seed is None else chosen_images(trial.scored, images_seed)
     measured = []
-    for site, predictor in _predictors(trial, run, settings):
+    for site, passes in _passes_at_sites(trial, run, settings):
         for subset in SUBSETS:
             rows, numbers = getattr(site, subset), getattr(site, f"{subset}_rows")
-            measured.append(_measure(predictor, site, subset, rows, numbers, trial.dtype))
+            measured.append(_measure(trial, settings, passes, site, subset, rows, numbers))
         for shift in SHIFTS if site.name in images else ():
             chosen = images[site.name]
             rows = shifted_rows(site, chosen, shift, images_seed or 0, each_image, trial.dtype)
-            measured.append(_measure(predictor, site, shift, rows, site.test_rows[chosen], trial.dtype))
+            measured.append(_measure(trial, settings, passes, site, shift, rows, site.test_rows[chosen]))
     return measured
 
 
-def _predictors(trial: Trial, run: Run, settings: Uncertainty) -> Iterator[tuple[Site, Predictor]]:
+def _passes_at_sites(trial: Trial, run: Run, settings: Uncertainty) -> Iterator[tuple[Site, Passes]]:
     """Each scored site with the model that predicts there. Sites with one shared model share what is fitted."""
     if has_site_models(trial, run):
         for number, site in enumerate(trial.scored):
-            yield site, _predictor(trial, site_model(trial, run, number), settings, [trial.sites[number]], [site])
+            yield site, _passes(trial, site_model(trial, run, number), settings, [trial.sites[number]], [site])
         return
     # Laplace's sums over the sites' training rows could be added up in a federation like updates
-    shared = _predictor(trial, site_model(trial, run, 0), settings, trial.sites, trial.scored)
+    shared = _passes(trial, site_model(trial, run, 0), settings, trial.sites, trial.scored)
     for site in trial.scored:
         yield site, shared
 
 
-def _predictor(
+def _passes(
     trial: Trial, weights: tuple[Tree, Tree], settings: Uncertainty, trained: Sequence[Site], validated: Sequence[Site]
-) -> Predictor:
-    params, buffers = weights
-    predictor = Predictor(trial.model, params, buffers, settings, trial.batch_seed)
-    diverged = any(not bool(torch.isfinite(leaf).all()) for leaf in params.values())
-    if settings.method != "laplace" or diverged:
-        return predictor
-    fitted = _fit_laplace(trial, params, buffers, [site.train for site in trained])
-    features, labels = [], []
-    for x, y in _batches([site.validation for site in validated], trial.dtype):
-        features.append(features_of(trial.model, params, buffers, fitted.layer, x))
-        labels.append(y)
-    if features:
-        fitted = choose_prior_by(fitted, trial.model, params, torch.cat(features), torch.cat(labels))
-    return replace(predictor, laplace=fitted)
+) -> Passes:
+    model, (params, buffers) = trial.model, weights
+    converged = all(bool(torch.isfinite(leaf).all()) for leaf in params.values())
+    uses_laplace = settings.method == "laplace" and converged
+    laplace = _fit_laplace(trial, params, buffers, trained, validated) if uses_laplace else None
+
+    def passes(x: Tensor) -> Tensor:
+        """The stream starts again with each batch: all batches have the same passes."""
+        rng = seeds.generator(trial.batch_seed, "uncertainty", 0)
+        if laplace is not None:
+            return laplace_passes(laplace, model, params, buffers, x, settings.passes, rng)
+        if settings.method == "dropout":
+            return mc_dropout(model, params, buffers, x, settings.passes, rng)
+        return model.logits(params, buffers, x, None)[0].unsqueeze(0)
+
+    return passes
 
 
-def _fit_laplace(trial: Trial, params: Tree, buffers: Tree, rows: Sequence[Rows]) -> Laplace:
+def _fit_laplace(
+    trial: Trial, params: Tree, buffers: Tree, trained: Sequence[Site], validated: Sequence[Site]
+) -> Laplace:
     layer, sums = "", None
-    for x, y in _batches(rows, trial.dtype):
+    for x, y in _batches([site.train for site in trained], trial.dtype):
         layer = last_layer(trial.model, params, buffers, x) if sums is None else layer
         part = curvature(trial.model, params, buffers, layer, x, y)
         sums = part if sums is None else sums + part
     assert sums is not None  # noqa: S101 - a site without training rows does not train
-    return from_curvature(layer, sums)
+    fitted, features, labels = from_curvature(layer, sums), [], []
+    for x, y in _batches([site.validation for site in validated], trial.dtype):
+        features.append(features_of(trial.model, params, buffers, layer, x))
+        labels.append(y)
+    if not features:
+        return fitted
+    return choose_prior_by(fitted, trial.model, params, torch.cat(features), torch.cat(labels))
 
 
 def _measure(
-    predictor: Predictor, site: Site, subset: Subset, rows: Rows, numbers: np.ndarray, dtype: torch.dtype
+    trial: Trial, settings: Uncertainty, passes: Passes, site: Site, subset: Subset, rows: Rows, numbers: np.ndarray
 ) -> RowUncertainty:
-    model = predictor.model
+    model = trial.model
     multiclass, names = isinstance(model.task, Multiclass), len(model.task.names)
-    most = max(1, PASS_CELLS // (predictor.settings.passes * names))
+    most = max(1, PASS_CELLS // (settings.passes * names))
     with torch.no_grad():
         parts = [
-            (y.cpu().numpy(), *_of_passes(model, predictor.passes(x), multiclass))
-            for x, y in _batches([rows], dtype, most)
+            (y.cpu().numpy(), *_of_passes(model, passes(x), multiclass)) for x, y in _batches([rows], trial.dtype, most)
         ]
     if not parts:
         label = rows.labels.cpu().numpy()

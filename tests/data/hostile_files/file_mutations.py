@@ -117,10 +117,10 @@ def mutated_data(data: Any, rng: np.random.Generator) -> Any:
     """A copy in which a value was replaced, removed, renamed, repeated or put elsewhere."""
     changed = deepcopy(data)
     for _ in range(int(rng.integers(1, 3))):
-        found = list(places(changed))
-        if not found:
+        all_places = list(places(changed))
+        if not all_places:
             return VALUES[int(rng.integers(0, len(VALUES)))]
-        *above, key = found[int(rng.integers(0, len(found)))]
+        *above, key = all_places[int(rng.integers(0, len(all_places)))]
         parent = changed
         for step in above:
             parent = parent[step]
@@ -132,7 +132,7 @@ def mutated_data(data: Any, rng: np.random.Generator) -> Any:
             case 2 if isinstance(parent, list):
                 parent.insert(key, deepcopy(parent[key]))
             case 3:
-                other = found[int(rng.integers(0, len(found)))]
+                other = all_places[int(rng.integers(0, len(all_places)))]
                 moved = changed
                 for step in other:
                     moved = moved[step] if isinstance(moved, dict | list) else moved

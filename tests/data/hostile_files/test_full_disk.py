@@ -46,10 +46,10 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     path = tmp_path / "run"
     path.mkdir()
-    made = subprocess.run(
+    completed = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(path)], capture_output=True, timeout=30
     )
-    if made.returncode:
+    if completed.returncode:
         pytest.skip("a small file system can only be mounted by root")
     yield Disk(path)
     subprocess.run(["umount", "--lazy", str(path)], check=True, timeout=30)
@@ -104,24 +104,24 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(
     "letter",
-    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("hello", "facts", "prepare")), "train", "evaluate"],
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hello", "facts", "prepare")), "train", "evaluate"],
 )
 def test_a_coordinator_whose_disk_is_full_goes_on_to_the_same_models(
     letter: str, disk: Disk, quiet: str, tmp_path: Path
 ) -> None:
-    made = begin(tmp_path)
+    network = begin(tmp_path)
 
     def full(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == letter and not (disk.path / "ballast").exists():
             disk.fill()
         return True
 
-    made.transport.before = full
-    with pytest.raises(MachineError, match="no space is left"), reporting_full_disk(made.folder.path, "Make room."):
-        made.run()
+    network.transport.before = full
+    with pytest.raises(MachineError, match="no space is left"), reporting_full_disk(network.folder.path, "Make room."):
+        network.run()
     assert not list(disk.path.rglob("*.partial"))
     disk.make_room()
-    again = made.restart_coordinator()
+    again = network.restart_coordinator()
     again.run()
     assert digest(tmp_path) == quiet
     assert verify(again.folder.path / "audit.jsonl").broken is None
@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space"):
         write_leaves(path, {}, {})
     assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:

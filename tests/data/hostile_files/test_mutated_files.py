@@ -201,8 +201,8 @@ def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Any:
     study = a_study(arms=[{"name": "local", "algorithm": "fedavg"}], training={"rounds": 1})
     sources = source_of(radiographs())
     run = wardround.run_study(study, folder / "runs", sources=sources, workers=1).folder
-    made = wardround.make_bundle(run, arm="local", site="hospital-0", out=folder / "b", sources=sources)
-    return load_bundle(made)
+    bundle_folder = wardround.make_bundle(run, arm="local", site="hospital-0", out=folder / "b", sources=sources)
+    return load_bundle(bundle_folder)
 
 
 def test_images_that_are_bombs_links_or_no_images(image_bundle: Any, tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_images_that_are_bombs_links_or_no_images(image_bundle: Any, tmp_path: P
         (folder / "a.png").write_bytes(content)
         tried.call(name, lambda: wardround.predict_file(image_bundle, folder, out / "o.csv"), out)
     (folder / "a.png").unlink()
-    made = dicom(tmp_path)
+    file_bytes = dicom(tmp_path)
     of_size = b"\x28\x00\x10\x00US\x02\x00", b"\x28\x00\x11\x00US\x02\x00"  # the elements Rows and Columns
     for tag in of_size:
-        place = made.index(tag) + len(tag)
-        made = made[:place] + b"\xff\xff" + made[place + 2 :]
-    (folder / "a.dcm").write_bytes(made)
+        place = file_bytes.index(tag) + len(tag)
+        file_bytes = file_bytes[:place] + b"\xff\xff" + file_bytes[place + 2 :]
+    (folder / "a.dcm").write_bytes(file_bytes)
     tried.call("large DICOM", lambda: wardround.predict_file(image_bundle, folder, out / "o.csv"), out)
     (folder / "a.dcm").unlink()
     links = {"loop": folder / "loop.png", "nowhere": folder / "gone.png", "device": Path("/dev/zero"), "up": tmp_path}
@@ -412,11 +412,11 @@ def test_mutated_bundles_with_valid_hashes(chosen: range, tmp_path: Path) -> Non
         rng = generator(number, "mutated bundle")
         rmtree(folder, ignore_errors=True)
         copytree(original, folder)
-        changed, told = dict(files), about
+        changed, description = dict(files), about
         which = number % 4
         try:
             if which == 0:
-                told = mutated_data(about, rng)
+                description = mutated_data(about, rng)
             elif which == 1:
                 name = PREPARATION if number % 8 < 4 else list(plain)[int(rng.integers(0, len(plain)))]
                 changed[name] = as_text(mutated_data(plain[name], rng))
@@ -425,7 +425,7 @@ def test_mutated_bundles_with_valid_hashes(chosen: range, tmp_path: Path) -> Non
             else:
                 name = list(files)[int(rng.integers(0, len(files)))]
                 changed[name] = mutated_bytes(files[name], rng)
-            sealed = seal(told, changed)
+            sealed = seal(description, changed)
         except (AttributeError, TypeError, ValueError):  # a mutation that JSON, or the seal, cannot hold
             continue
         for name, content in changed.items():
@@ -514,7 +514,7 @@ def test_mutated_run_folders(
         )
         rmtree(tmp_path / "b", ignore_errors=True)
         tried.call(f"log {name}", lambda: (verify(folder / "audit.jsonl"), changed_files(folder / "audit.jsonl")))
-        left = [str(one) for one in tmp_path.rglob("*.partial")]
+        left = [str(leftover) for leftover in tmp_path.rglob("*.partial")]
         if left:
             tried.wrong.append(f"{name}: {left}")
     tried.check()

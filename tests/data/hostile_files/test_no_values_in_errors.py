@@ -81,7 +81,10 @@ def test_no_public_function_repeats_what_it_was_given(name: str, parameter: str,
     function = getattr(wardround, name)
     parameters = inspect.signature(function).parameters
     needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    given = {one: usual["study" if (name, one) == ("load_plan", "study") else one] for one in needed}
+    given = {
+        needed_name: usual["study" if (name, needed_name) == ("load_plan", "study") else needed_name]
+        for needed_name in needed
+    }
     if name == "load_plan":
         given["study"] = wardround.load_study(usual["study"])[0]
     if "out" in parameters:
@@ -241,8 +244,8 @@ def say_no_cell(name: str, verb: str, tmp_path: Path) -> None:
         "run": ["run", study, "--out", tmp_path / "runs", "--no-report", "--workers", "1"],
     }
     done = command(*words[verb])
-    said = done.stderr if done.returncode in (0, 5) else done.stderr + done.stdout
-    assert not [sign for sign in SIGNS if sign in said], name
+    output = done.stderr if done.returncode in (0, 5) else done.stderr + done.stdout
+    assert not [sign for sign in SIGNS if sign in output], name
     assert "Traceback" not in done.stderr, name
 
 
@@ -266,7 +269,7 @@ def test_no_cell_is_in_an_error_of_a_bundle(row: dict[str, Any], bundle: Bundle,
     whole = {"age": 1.0, "crp": 2.0, "sodium": 3.0} if "age" in row else {"age": 1.0}
     rows = [{**whole, **row}, {**whole, **row, "crp": f"{NUMBER}{NAME}"}]
     path = tmp_path / "rows.csv"
-    text = "\n".join([",".join(rows[0]), *(",".join(map(str, one.values())) for one in rows)])
+    text = "\n".join([",".join(rows[0]), *(",".join(map(str, entry.values())) for entry in rows)])
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     packed = tmp_path / "rows.csv.gz"
     packed.write_bytes(gzip.compress(path.read_bytes())[:-9])
@@ -280,7 +283,7 @@ def test_no_cell_is_in_an_error_of_a_bundle(row: dict[str, Any], bundle: Bundle,
         with pytest.raises(WardroundError) as caught:
             call()
         assert not leaks(caught.value), str(caught.value)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["rows.csv", "rows.csv.gz"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["rows.csv", "rows.csv.gz"]
 
 
 def test_what_is_no_table_and_no_image_is_refused_by_a_bundle(bundle: Bundle) -> None:

@@ -127,8 +127,8 @@ def written(content: Any) -> bytes:
         return [plain(part) for part in value] if isinstance(value, list) else value
 
     text = json.dumps(plain(content), separators=(",", ":"))
-    for number, one in enumerate(raw):
-        text = text.replace(f'"@raw{number}@"', one)
+    for number, literal in enumerate(raw):
+        text = text.replace(f'"@raw{number}@"', literal)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -193,14 +193,14 @@ def on_tensors(change: Callable[[Tensors], Any]) -> Callable[[Given], Message]:
 
 def generated(answer: Message) -> list[Mutation]:
     """Every value at every place of the body."""
-    found = []
+    mutations = []
     for path, honest in places(body_of(answer)):
         for name, value in VALUES.items():
             if value is not DELETED and not isinstance(value, Raw) and _equal(value, honest):
                 continue
             expect: Expect = "refused" if _must_go(path, honest, name, value) else "safe"
-            found.append(Mutation(f"{_said(path)} = {name}", at(("body", *path), value), expect))
-    return found
+            mutations.append(Mutation(f"{_said(path)} = {name}", at(("body", *path), value), expect))
+    return mutations
 
 
 def _equal(value: Any, honest: Any) -> bool:
@@ -250,16 +250,23 @@ def envelope() -> list[Mutation]:
         return lambda given: signed(given.answer.head, given.answer.tensors, signer)
 
     return [
-        Mutation("head: empty", head(lambda one: b""), "refused"),
-        Mutation("head: half of it", head(lambda one: one[: len(one) // 2]), "refused"),
-        Mutation("head: no JSON", head(lambda one: b"\x80\x04\x95." + one), "refused"),
-        Mutation("head: not UTF-8", head(lambda one: one.replace(b'"site"', b'"\xff\xfe":1,"site"', 1)), "refused"),
-        Mutation("head: a list", head(lambda one: b"[" + one + b"]"), "refused"),
-        Mutation("head: a number", head(lambda one: b"7"), "refused"),
-        Mutation("head: null", head(lambda one: b"null"), "refused"),
-        Mutation("head: the site twice", head(lambda one: one.replace(b'"body":{', b'"body":{"site":"south",', 1))),
-        Mutation("head: brackets without end", head(lambda one: b"[" * 200_000), "refused"),
-        Mutation("head: a megabyte of spaces", head(lambda one: one + b" " * 1_000_000)),
+        Mutation("head: empty", head(lambda head_bytes: b""), "refused"),
+        Mutation("head: half of it", head(lambda head_bytes: head_bytes[: len(head_bytes) // 2]), "refused"),
+        Mutation("head: no JSON", head(lambda head_bytes: b"\x80\x04\x95." + head_bytes), "refused"),
+        Mutation(
+            "head: not UTF-8",
+            head(lambda head_bytes: head_bytes.replace(b'"site"', b'"\xff\xfe":1,"site"', 1)),
+            "refused",
+        ),
+        Mutation("head: a list", head(lambda head_bytes: b"[" + head_bytes + b"]"), "refused"),
+        Mutation("head: a number", head(lambda head_bytes: b"7"), "refused"),
+        Mutation("head: null", head(lambda head_bytes: b"null"), "refused"),
+        Mutation(
+            "head: the site twice",
+            head(lambda head_bytes: head_bytes.replace(b'"body":{', b'"body":{"site":"south",', 1)),
+        ),
+        Mutation("head: brackets without end", head(lambda head_bytes: b"[" * 200_000), "refused"),
+        Mutation("head: a megabyte of spaces", head(lambda head_bytes: head_bytes + b" " * 1_000_000)),
         Mutation("protocol = 1", at(("protocol",), 1), "refused"),
         Mutation("protocol = table", at(("protocol",), {}), "refused"),
         Mutation("protocol = control characters", at(("protocol",), FORGED_TEXT), "refused"),
@@ -305,10 +312,10 @@ def _as_another(given: Given) -> Message:
 
 def replays(given: Given) -> list[Mutation]:
     """Its own earlier answers, byte by byte, and earlier ones under this question's name."""
-    found = []
+    mutations = []
     for number, old in enumerate(given.earlier):
         name = f"earlier answer {number} ({kind_of(old)})"
-        found.append(Mutation(name, lambda given, old=old: old))  # type: ignore[misc]
+        mutations.append(Mutation(name, lambda given, old=old: old))  # type: ignore[misc]
         renamed = {**head_of(old), "kind": kind_of(given.answer)}
         for place in ("run", "wave", "round"):
             if place in body_of(given.answer):
@@ -316,8 +323,8 @@ def replays(given: Given) -> list[Mutation]:
         content, tensors = written(renamed), old.tensors
         if kind_of(old) != kind_of(given.answer):
             make = lambda given, head=content, tensors=tensors: signed(head, tensors, given.sender)  # noqa: E731
-            found.append(Mutation(f"{name}, renamed", make))
-    return found
+            mutations.append(Mutation(f"{name}, renamed", make))
+    return mutations
 
 
 # -- what an honest site may say, in a hostile way
@@ -358,7 +365,7 @@ def tensor_changes(answer: Message) -> list[Mutation]:
     """Of an answer that has tensors: other names, types, shapes and numbers, and bytes that are none."""
     if not answer.tensors:
         return [Mutation("tensors: where none belong", on_added({"0/params/weight": torch.zeros(3)}))]
-    found = [
+    mutations = [
         Mutation(
             "tensors: none", lambda given: with_head(given, {**head_of(given.answer), "order": []}, b""), "refused"
         ),
@@ -371,8 +378,8 @@ def tensor_changes(answer: Message) -> list[Mutation]:
         Mutation("tensors: 2,000 more", on_added({f"0/params/{n}": torch.zeros(1) for n in range(2_000)}), "refused"),
     ]
     for name, leaf in load(answer.tensors).items():
-        found += _of_tensor(name, leaf)
-    return found
+        mutations += _of_tensor(name, leaf)
+    return mutations
 
 
 def on_added(more: Tensors) -> Callable[[Given], Message]:

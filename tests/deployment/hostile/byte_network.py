@@ -35,8 +35,8 @@ DEADLINE = 1.0  # seconds, where the quorum lets somebody leave
 
 
 def head_of(message: Message) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(message.head)
-    return found
+    content: dict[str, Any] = orjson.loads(message.head)
+    return content
 
 
 def body_of(message: Message) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class Network:
         return self.folder / "run"
 
     def results(self) -> dict[str, Any]:
-        found: dict[str, Any] = RunFolder(self.run_folder).read_json("results.json")
-        return found
+        content: dict[str, Any] = RunFolder(self.run_folder).read_json("results.json")
+        return content
 
     def summaries(self) -> list[dict[str, Any]]:
         lines = (self.run_folder / "summaries.jsonl").read_text(encoding="utf-8").splitlines()

@@ -50,14 +50,14 @@ class Honest:
     @property
     def places(self) -> dict[str, list[Place]]:
         """Questions to each who answers: of each kind the last, or the last that is answered with tensors."""
-        found: dict[str, dict[str, Place]] = {}
+        by_sender: dict[str, dict[str, Place]] = {}
         sent: dict[tuple[str, str], bool] = {}
         for sender, question, answer in self.carried:
-            place, known = place_of(question), found.setdefault(sender, {})
+            place, known = place_of(question), by_sender.setdefault(sender, {})
             if place[0] not in known or answer.tensors or not sent.get((sender, place[0])):
                 known[place[0]] = place
             sent[sender, place[0]] = sent.get((sender, place[0]), False) or bool(answer.tensors)
-        return {sender: list(places.values()) for sender, places in found.items()}
+        return {sender: list(places.values()) for sender, places in by_sender.items()}
 
     def before(self, sender: str, place: Place) -> Path:
         """The folder of the run before this question. Who has heard a goodbye has forgotten the run, so that there is
@@ -85,9 +85,9 @@ def honest_run(opened: Open, folder: Path, senders: Sequence[str]) -> Honest:
 
     def question(sender: str, asked: Message) -> None:
         if sender in senders and kind_of(asked) != "goodbye":
-            kept = _before(folder, senders.index(sender), place_of(asked))
-            rmtree(kept, ignore_errors=True)
-            copytree(network.folder, kept)
+            copy = _before(folder, senders.index(sender), place_of(asked))
+            rmtree(copy, ignore_errors=True)
+            copytree(network.folder, copy)
 
     ended = network.run(answer, question)
     assert ended.error is None, ended.error
@@ -171,8 +171,8 @@ class WhereAllAreNeeded:
     def try_all(self, mutations: Sequence[Mutation]) -> Tried:
         """What is sealed comes last: until then all is one run that must be able to end."""
         where = f"{self.sender}, {self.place[0]}"
-        hidden = [one for one in mutations if one.expect == "sealed"]
-        for mutation in [*(one for one in mutations if one.expect != "sealed"), *hidden]:
+        hidden = [candidate for candidate in mutations if candidate.expect == "sealed"]
+        for mutation in [*(candidate for candidate in mutations if candidate.expect != "sealed"), *hidden]:
             if hidden and mutation is hidden[0]:
                 self.finish()
             ended, problems = self.attempt(mutation)
@@ -196,7 +196,7 @@ class WhereAllAreNeeded:
         """Whoever was hostile is honest now: the run ends as if nothing had been."""
         if self.network is not None and self.last is not None:
             where, after = f"{self.sender}, {self.place[0]}", f"after {self.last.name}"
-            self.tried.failures += [(where, after, one) for one in self.finishes(self.network)]
+            self.tried.failures += [(where, after, problem) for problem in self.finishes(self.network)]
         self.drop()
         return self.tried
 
@@ -222,21 +222,33 @@ class WhereAllAreNeeded:
         ended = network.run()
         if ended.error is not None:
             return [f"an honest run cannot go on: {_short(ended.error)}"]
-        found = same_but_for_reasons(network.results(), self.honest.results)
-        return found + (
+        differences = same_but_for_reasons(network.results(), self.honest.results)
+        return differences + (
             [] if network.summaries() == self.honest.summaries else ["summaries differ from the honest run"]
         )
 
 
 class WhereSomeMayLeave(WhereAllAreNeeded):
-    """The quorum allows that one leaves: the run ends as if the sender had failed at that question."""
+    """The quorum allows that one leaves: the run ends as if the sender had failed at that question.
+
+    Somebody else may leave where nobody can say who is right, and the sender is named then too. A share that is sealed
+    can be seen by its receiver alone, which does not go on with it: the run ends as if the receiver had failed. And
+    where the two hospitals of a region contradict each other, the run ends as if their region had failed.
+    """
 
     def __init__(self, honest: Honest, sender: str, place: Place, tmp: Path, failed: Mutation) -> None:
         super().__init__(honest, sender, place, tmp)
-        self.without = self.fresh()
-        ended = self.without.run(lying(failed, self.given, place, []))
-        assert ended.error is None, ended.error
-        assert named(sender, ended)
+        self.failed = failed
+        self.runs: dict[str, Network] = {}  # those in which somebody failed
+        self.run_without(sender, place)
+
+    def run_without(self, name: str, place: Place) -> Network:
+        if name not in self.runs:
+            self.runs[name] = self.fresh()
+            ended = self.runs[name].run(lying(self.failed, self.honest.given(name, place), place, []))
+            assert ended.error is None, ended.error
+            assert named(name, ended)
+        return self.runs[name]
 
     def try_all(self, mutations: Sequence[Mutation]) -> Tried:
         for mutation in mutations:
@@ -248,17 +260,38 @@ class WhereSomeMayLeave(WhereAllAreNeeded):
     def judged(self, network: Network, ended: Ended, mutation: Mutation) -> list[str]:
         if ended.error is not None and not isinstance(ended.error, WardroundError):
             return [f"raises {_short(ended.error)}"]
+        both = named(self.sender, ended) and any(named(name, ended) for name in self.given.others)
         if ended.error is not None:
             # where hospitals contradict each other nobody knows who is right: it stops, and both are named
-            both = named(self.sender, ended) and any(named(name, ended) for name in self.given.others)
             return [] if self.place[0] == "hello" and both else [f"stops the run: {_short(ended.error)}"]
-        if not named(self.sender, ended):
+        gone = who_left(network.results())
+        if not gone:
             return super().judged(network, ended, mutation)
         self.tried.refused += 1
-        found = same_but_for_reasons(network.results(), self.without.results())
-        if network.summaries() != self.without.summaries():
-            found.append("summaries differ from a run in which it failed")
-        return [*texts_are_plain(ended), *found]
+        without = self.runs[self.sender]
+        region = network.asker[self.sender].removesuffix(" as coordinator")
+        if mutation.expect == "sealed" and len(gone) == 1:
+            without = self.run_without(min(gone), self.next_place("train"))
+        elif self.place[0] == "hello" and both and set(REGIONS.get(region, ())) == gone:
+            without = self.run_without(region, self.place)
+        differences = [*texts_are_plain(ended)]
+        if not named(self.sender, ended):
+            differences.append(f"does not name {self.sender}")
+        if gone != who_left(without.results()):
+            differences.append(f"{', '.join(sorted(gone))} left")
+        differences += same_but_for_reasons(network.results(), without.results())
+        if network.summaries() != without.summaries():
+            differences.append("summaries differ from a run in which it failed")
+        return differences
+
+    def next_place(self, kind: str) -> Place:
+        """Of the question of this kind that comes next after the hostile answer."""
+        places = [place_of(question) for _, question, _ in self.honest.carried]
+        return next(place for place in places[places.index(self.place) :] if place[0] == kind)
+
+
+def who_left(results: dict[str, Any]) -> set[str]:
+    return {name for name, described in results["participation"].items() if described["reason"] is not None}
 
 
 def _came_to_nothing(ended: Ended) -> bool:

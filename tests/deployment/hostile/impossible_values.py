@@ -101,9 +101,9 @@ def of_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield put("directions of one number", ("directions",), {name: [0.1] for name in body["directions"]})
 
 
-def of_described(told: Body, place: tuple[Any, ...]) -> Iterator[Mutation]:
+def of_described(description: Body, place: tuple[Any, ...]) -> Iterator[Mutation]:
     """How a hospital counts its rows."""
-    label = next(iter(told["classes"]))
+    label = next(iter(description["classes"]))
     for name, value in COUNTS.items():
         yield put(f"described training rows = {name}", (*place, "train"), value, _null(name, "0"))
         yield put(f"described test rows = {name}", (*place, "test"), value, _null(name, "0"))
@@ -204,18 +204,18 @@ def of_figures(body: Body) -> Iterator[Mutation]:
         return
     number = next(iter(figures))
     side = next(iter(figures[number]))
-    told = figures[number][side]
+    figure = figures[number][side]
     for name, value in COUNTS.items():
         yield put(f"rows of a figure = {name}", ("figures", number, side, "rows"), value)
-    yield put("rows of a figure: one more", ("figures", number, side, "rows"), told["rows"] + 1)
-    yield put("figures of training rows", ("figures", number, "train"), told)
+    yield put("rows of a figure: one more", ("figures", number, side, "rows"), figure["rows"] + 1)
+    yield put("figures of training rows", ("figures", number, "train"), figure)
     yield put("accuracy = 7", ("figures", number, side, "accuracy"), 7)
     yield put("accuracy = -0.1", ("figures", number, side, "accuracy"), -0.1)
     yield put("accuracy = text", ("figures", number, side, "accuracy"), "0.9")
-    yield put("accuracy of half a row", ("figures", number, side, "accuracy"), 0.5 / told["rows"])
+    yield put("accuracy of half a row", ("figures", number, side, "accuracy"), 0.5 / figure["rows"])
     yield put("loss = -3", ("figures", number, side, "loss"), -3.0)
     yield put("more in a figure", ("figures", number, side, "site"), "elsewhere")
-    yield put("no accuracy", ("figures", number, side), {"rows": told["rows"], "loss": told["loss"]})
+    yield put("no accuracy", ("figures", number, side), {"rows": figure["rows"], "loss": figure["loss"]})
 
 
 def _figure() -> Body:
@@ -268,19 +268,19 @@ def _exchange(table: dict[str, Any]) -> None:
     table[first], table[second] = table[second], table[first]
 
 
-def of_side(place: tuple[Any, ...], told: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+def of_side(place: tuple[Any, ...], summary: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "subset": "validation"}
     for name, value in forged.items():
         yield put(f"forged {name}", (*place, name), value)
     yield put("forged site that does not exist", (*place, "site"), "elsewhere")
-    yield put("forged site, arm, seed and side", place, {**told, **forged})
+    yield put("forged site, arm, seed and side", place, {**summary, **forged})
     yield put("a key that nobody knows", (*place, "surprise"), 1)
     for name, value in COUNTS.items():
         yield put(f"summary rows = {name}", (*place, "rows"), value)
-    yield put("summary rows: one more than agreed", (*place, "rows"), told["rows"] + 1)
-    yield put("summary rows: one less than agreed", (*place, "rows"), told["rows"] - 1)
-    for name in told:
-        rest = {one: value for one, value in told.items() if one != name}
+    yield put("summary rows: one more than agreed", (*place, "rows"), summary["rows"] + 1)
+    yield put("summary rows: one less than agreed", (*place, "rows"), summary["rows"] - 1)
+    for name in summary:
+        rest = {key: value for key, value in summary.items() if key != name}
         yield put(f"a summary without {name}", place, rest, "safe" if name == "small_classes" else "refused")
     yield put("suppressed, and told", (*place, "suppressed"), True)
     yield put("diverged in words", (*place, "diverged"), "no")
@@ -295,29 +295,31 @@ def of_side(place: tuple[Any, ...], told: Body, others: tuple[str, ...]) -> Iter
     yield put("loss of a summary without end", (*metrics, "loss"), Raw("1e400"))
     yield put("a metric that nobody knows", (*metrics, "owned"), 1.0)
     yield put("metrics in a list", metrics, [1, 2])
-    for name, value in {**COUNTS, "more than rows": told["rows"] + 1}.items():
+    for name, value in {**COUNTS, "more than rows": summary["rows"] + 1}.items():
         if name != "0":
             yield put(f"right = {name}", (*sums, "right"), value)
     yield put("sum of Brier scores below zero", (*sums, "brier"), -4.0)
-    yield put("sum of Brier scores above rows", (*sums, "brier"), 3.0 * told["rows"])
+    yield put("sum of Brier scores above rows", (*sums, "brier"), 3.0 * summary["rows"])
     yield put("sum of losses below zero", (*sums, "loss"), -4.0)
-    if told["sums"]["confusion"]:
-        yield from _of_counts(sums, told)
-    if told["histogram"]:
-        yield from _of_histogram((*place, "histogram"), told)
+    if summary["sums"]["confusion"]:
+        yield from _of_counts(sums, summary)
+    if summary["histogram"]:
+        yield from _of_histogram((*place, "histogram"), summary)
     yield put("200,000 groups", (*place, "groups"), {"age": many_names({})})
     yield put("groups in a list", (*place, "groups"), [1])
     yield put("a kind of group that nobody knows", (*place, "groups"), {"owned": {}}, "safe")
-    kinds = {kind: groups for kind, groups in told["groups"].items() if groups}
+    kinds = {kind: groups for kind, groups in summary["groups"].items() if groups}
     for kind, groups in list(kinds.items())[:1]:
         group = next(iter(groups))
         yield put("an empty group", (*place, "groups", kind, group), {})
-        yield put("a group with more rows than there are", (*place, "groups", kind, group, "rows"), told["rows"] + 99)
+        yield put(
+            "a group with more rows than there are", (*place, "groups", kind, group, "rows"), summary["rows"] + 99
+        )
         yield put("a group with rows below zero", (*place, "groups", kind, group, "rows"), -5)
 
 
-def _of_counts(sums: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
-    cell = told["sums"]["confusion"][0]
+def _of_counts(sums: tuple[Any, ...], summary: Body) -> Iterator[Mutation]:
+    cell = summary["sums"]["confusion"][0]
     for name, value in COUNTS.items():
         if name != "0":
             yield put(f"true positives = {name}", (*sums, "confusion", 0, "tp"), value)
@@ -333,8 +335,8 @@ def _of_counts(sums: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
     yield put("a confusion without true negatives", (*sums, "confusion", 0), {"tp": 1, "fp": 1, "fn": 1})
 
 
-def _of_histogram(place: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
-    bins = told["histogram"][0]
+def _of_histogram(place: tuple[Any, ...], summary: Body) -> Iterator[Mutation]:
+    bins = summary["histogram"][0]
     for name, value in COUNTS.items():
         yield put(f"rows of a bin = {name}", (*place, 0, 0, "rows"), value)
     yield put("a histogram of one row more", (*place, 0, 0, "rows"), bins[0]["rows"] + 1)
@@ -343,7 +345,7 @@ def _of_histogram(place: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
     yield put("scores that are not in the bin", (*place, 0, 0, "score_sum"), 99.0)
     yield put("a bin twice", (*place, 0), [*bins, bins[0]])
     yield put("200,000 bins", (*place, 0), Many(written({**bins[0], "rows": 0, "score_sum": 0.0}).decode()))
-    yield put("a histogram of one class", place, told["histogram"][:1])
+    yield put("a histogram of one class", place, summary["histogram"][:1])
     yield put("a bin of words", (*place, 0, 0), "low")
 
 

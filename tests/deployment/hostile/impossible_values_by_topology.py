@@ -142,7 +142,7 @@ def of_region_moments(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]
 
 def of_region_update(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield from of_update(body, others)
-    yield from (one for one in of_left(body, others) if "gone" not in one.name)
+    yield from (mutation for mutation in of_left(body, others) if "gone" not in mutation.name)
 
 
 def of_region_summary(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
@@ -162,15 +162,15 @@ def of_region_summary(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]
     yield from of_side(place, summaries[own][number]["test"], others)
     yield put("regional rows = -5", ("summaries", own, number, "regional", "rows"), -5)
     yield from of_figures(body)
-    yield from (one for one in of_left(body, others) if "gone" not in one.name)
+    yield from (mutation for mutation in of_left(body, others) if "gone" not in mutation.name)
 
 
 # -- parties with different columns
 
 
 def of_party_greeting(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    for one in of_greeting(body, others):  # what the classes are called only the holder of the labels knows
-        yield replace(one, expect="safe") if one.name == "classes the other way round" else one
+    for mutation in of_greeting(body, others):  # what the classes are called only the holder of the labels knows
+        yield replace(mutation, expect="safe") if mutation.name == "classes the other way round" else mutation
     yield put("visits that it has not", ("visits",), True, "safe")
     yield put("visits in words", ("visits",), "no")
     yield put("no voucher", ("voucher",), None)
@@ -229,15 +229,15 @@ def of_losses(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
 
 
 def of_judged(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    told = body["summaries"]["0"]["test"]
-    yield from of_side(("summaries", "0", "test"), told, others)
+    summary = body["summaries"]["0"]["test"]
+    yield from of_side(("summaries", "0", "test"), summary, others)
     yield put("a trial more", ("summaries", "7"), body["summaries"]["0"])
     yield put("no summary", ("summaries",), {})
     yield from of_figures(body)
     party = next(iter(body["without"]["0"]))
     yield put("without = list", ("without",), [1])
     yield put("without = nothing", ("without", "0"), None)
-    yield put("without nobody's columns", ("without", "0", "elsewhere"), told)
+    yield put("without nobody's columns", ("without", "0", "elsewhere"), summary)
     yield put("without a party: forged site", ("without", "0", party, "site"), "elsewhere")
     yield put("without a party: rows = -5", ("without", "0", party, "rows"), -5)
     yield put("without a party: accuracy = 7", ("without", "0", party, "metrics", "accuracy"), 7)

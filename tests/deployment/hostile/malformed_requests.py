@@ -59,7 +59,7 @@ OTHER_KINDS = (
 def asked(given: Given) -> list[Mutation]:
     """Pointed ones for the kind of a question."""
     body = body_of(given.answer)
-    found = [
+    mutations = [
         Mutation("another run", at(("body", "run"), "elsewhere-0123456789")),
         Mutation("a run that is a path", at(("body", "run"), "../../../owned")),
         Mutation("a run with control characters", at(("body", "run"), FORGED_TEXT)),
@@ -73,7 +73,7 @@ def asked(given: Given) -> list[Mutation]:
         Mutation("a sum that is none", at(("body", "sum"), {"roster": [], "threshold": 0, "models": {}})),
         *(Mutation(f"of kind {kind!r}", at(("kind",), kind)) for kind in OTHER_KINDS),
     ]
-    return found + [Mutation(name, at(("body", *path), value)) for name, path, value in _of_kind(body)]
+    return mutations + [Mutation(name, at(("body", *path), value)) for name, path, value in _of_kind(body)]
 
 
 def _of_kind(body: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
@@ -152,8 +152,8 @@ class Asked:
         self.network: Network = copied(honest.opened, honest.before(name, place), tmp / "run")
         self.network.reopen(name, remember=False)
         self.saved = tmp / "saved"
-        for one in self.network.asked_with(name):
-            copytree(self.network.folder_of(one), self.saved / one)
+        for site in self.network.asked_with(name):
+            copytree(self.network.folder_of(site), self.saved / site)
         given = honest.given(name, place)
         self.question = given.question
         asker = self.network.asker[name]
@@ -175,7 +175,9 @@ class Asked:
         problems = ["" if ended.error is None else f"an honest run cannot go on: {ended.error}"]
         if ended.error is None:
             problems = same_but_for_reasons(self.network.results(), self.honest.results)
-        self.tried.failures += [(f"{self.name}: {self.place[0]}", "afterwards", one) for one in problems if one]
+        self.tried.failures += [
+            (f"{self.name}: {self.place[0]}", "afterwards", problem) for problem in problems if problem
+        ]
         return self.tried
 
     def judged(self, mutation: Mutation) -> list[str]:
@@ -187,20 +189,20 @@ class Asked:
         except (Exception, TooLong) as error:
             self.restore()
             return [f"raises {type(error).__name__}: {error}"]
-        found = [*self.wrong(answer)]
+        problems = [*self.wrong(answer)]
         if self.outside() != before:
-            found.append(f"wrote {sorted(self.outside() ^ before)} outside of its folder")
+            problems.append(f"wrote {sorted(self.outside() ^ before)} outside of its folder")
         if any(CONTROL.search(text.replace("\n  ", " ", 1)) for text in self.network.notices):  # before its remedy
-            found.append("control characters on its own screen")
+            problems.append("control characters on its own screen")
         if any(len(text) > LONGEST for text in self.network.notices):
-            found.append("a very long line on its own screen")
+            problems.append("a very long line on its own screen")
         if kind_of(answer) in NO:
             self.tried.refused += 1
             honest = self.network.answer(self.name, self.question)
             if kind_of(honest) in NO:
-                found.append(f"refuses the honest question afterwards: {body_of(honest)}"[:150])
+                problems.append(f"refuses the honest question afterwards: {body_of(honest)}"[:150])
         self.restore()
-        return found
+        return problems
 
     def wrong(self, answer: Message) -> Iterator[str]:
         """Whatever it was asked: an answer that others can read, without a patient's value, and with numbers in it."""
@@ -222,12 +224,12 @@ class Asked:
                 yield f"sends {name}, which is not finite"
 
     def outside(self) -> set[Path]:
-        own = {self.network.folder_of(one) for one in self.network.asked_with(self.name)}
+        own = {self.network.folder_of(site) for site in self.network.asked_with(self.name)}
         return {path for path in self.network.folder.parent.rglob("*") if not own & {path, *path.parents}}
 
     def restore(self) -> None:
         """What was answered may have changed its state, as an honest question does."""
-        for one in self.network.asked_with(self.name):
-            rmtree(self.network.folder_of(one))
-            copytree(self.saved / one, self.network.folder_of(one))
-            self.network.reopen(one, remember=False)
+        for site in self.network.asked_with(self.name):
+            rmtree(self.network.folder_of(site))
+            copytree(self.saved / site, self.network.folder_of(site))
+            self.network.reopen(site, remember=False)

@@ -41,11 +41,11 @@ def all_mutations(given: Given) -> dict[str, list[Mutation]]:
 
 def chosen(given: Given, sizes: dict[str, int], seed: int = 0, cheap: bool = False) -> list[Mutation]:
     """So many of each sort. `cheap` are those that must be refused, so that no run goes on to its end."""
-    found = []
+    selection = []
     for number, (sort, mutations) in enumerate(all_mutations(given).items()):
-        few = [one for one in mutations if one.expect == "refused"] if cheap else mutations
-        found += sample(few, sizes.get(sort, 0), 100 * seed + number)
-    return found
+        few = [mutation for mutation in mutations if mutation.expect == "refused"] if cheap else mutations
+        selection += sample(few, sizes.get(sort, 0), 100 * seed + number)
+    return selection
 
 
 SHORT = {"impossible": 3, "tensors": 2, "no": 1, "envelope": 2, "generated": 2}

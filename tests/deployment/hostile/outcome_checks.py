@@ -24,49 +24,49 @@ def named(sender: str, ended: Ended) -> bool:
 
 def texts_are_plain(ended: Ended) -> list[str]:
     """Nothing that a terminal obeys, and no second line in anybody's name. An error has two lines by itself."""
-    found = []
+    problems = []
     for text in ended.texts:
         lines = [line for line in text.split("\n") if line] if ended.error and text == str(ended.error) else [text]
         if any(CONTROL.search(line) for line in lines) or len(lines) > 2:
-            found.append(f"control characters are shown: {text[:80]!r}")
+            problems.append(f"control characters are shown: {text[:80]!r}")
         if len(text) > LONGEST:
-            found.append(f"{len(text)} characters are shown")
-    return found[:1]
+            problems.append(f"{len(text)} characters are shown")
+    return problems[:1]
 
 
 def leaks(network: Network, ended: Ended) -> list[str]:
     """The values that are planted in the first row of each hospital's file are found nowhere but there."""
-    found = []
-    content = [("a message", one.head + one.tensors) for one in network.carried()]
+    problems = []
+    content = [("a message", message.head + message.tensors) for message in network.carried()]
     content += [("a text", text.encode()) for text in ended.texts]
     content += [(path.name, path.read_bytes()) for path in network.run_folder.rglob("*") if path.is_file()]
-    for where, told in content:
+    for where, payload in content:
         try:
-            assert_clean(told, where)
+            assert_clean(payload, where)
         except AssertionError as error:
-            found.append(f"tells a patient's value: {error}")
-    return found[:3]
+            problems.append(f"tells a patient's value: {error}")
+    return problems[:3]
 
 
 def harm(
     results: dict[str, Any], summaries: list[dict[str, Any]], honest: dict[str, Any], hospitals: Sequence[str]
 ) -> list[str]:
     """What stands in results and cannot be."""
-    found = [f"{where} is {value}" for where, value in _impossible(results)]
-    found += [f"summaries: {where} is {value}" for where, value in _impossible(summaries)]
+    problems = [f"{where} is {value}" for where, value in _impossible(results)]
+    problems += [f"summaries: {where} is {value}" for where, value in _impossible(summaries)]
     if list(results["arms"]) != list(honest["arms"]):
-        found.append(f"arms are {list(results['arms'])}")
+        problems.append(f"arms are {list(results['arms'])}")
     if results["seeds"] != honest["seeds"]:
-        found.append(f"seeds are {results['seeds']}")
+        problems.append(f"seeds are {results['seeds']}")
     for name in {name for arm in results["arms"].values() for name in arm["sites"]} - set(hospitals):
-        found.append(f"hospital {name} is invented")
+        problems.append(f"hospital {name} is invented")
     for name in {line["site"] for line in summaries} - set(hospitals):
-        found.append(f"hospital {name} is invented in summaries")
-    told = [(line["arm"], line["seed"], line["site"], line["subset"]) for line in summaries]
-    if len(told) != len(set(told)):
-        found.append("summaries say something twice")
+        problems.append(f"hospital {name} is invented in summaries")
+    keys = [(line["arm"], line["seed"], line["site"], line["subset"]) for line in summaries]
+    if len(keys) != len(set(keys)):
+        problems.append("summaries say something twice")
     texts = [text for text in _texts(results) if CONTROL.search(text)]
-    return found[:6] + [f"control characters in results: {text[:60]!r}" for text in texts[:1]]
+    return problems[:6] + [f"control characters in results: {text[:60]!r}" for text in texts[:1]]
 
 
 def _impossible(value: Any, where: str = "", name: str = "") -> Iterator[tuple[str, Any]]:
@@ -100,36 +100,39 @@ def hurt_others(
     network: Network, honest: dict[str, Any], summaries: list[dict[str, Any]], others: Sequence[str], late: bool
 ) -> list[str]:
     """Others' counts never change. Figures of their models do not change either once training is over."""
-    found, results = [], network.results()
+    problems, results = [], network.results()
     for name in others:
         if _described(results, name) != _described(honest, name):
-            found.append(f"{name} is described otherwise")
-        here, there = ([line for line in told if line["site"] == name] for told in (network.summaries(), summaries))
+            problems.append(f"{name} is described otherwise")
+        here, there = ([line for line in entry if line["site"] == name] for entry in (network.summaries(), summaries))
         rows_here, rows_there = (
-            [(one["arm"], one["seed"], one["subset"], one["rows"]) for one in told] for told in (here, there)
+            [(content["arm"], content["seed"], content["subset"], content["rows"]) for content in entry]
+            for entry in (here, there)
         )
         if (here != there) if late else (rows_here != rows_there):
-            found.append(f"summaries of {name} changed")
-        figures = [{arm: told["sites"].get(name) for arm, told in one["arms"].items()} for one in (results, honest)]
+            problems.append(f"summaries of {name} changed")
+        figures = [
+            {arm: entry["sites"].get(name) for arm, entry in content["arms"].items()} for content in (results, honest)
+        ]
         if late and figures[0] != figures[1]:
-            found.append(f"figures of {name} changed")
-        lost = [arm for arm, told in figures[1].items() if told is not None and _lost(figures[0][arm], told)]
+            problems.append(f"figures of {name} changed")
+        lost = [arm for arm, entry in figures[1].items() if entry is not None and _lost(figures[0][arm], entry)]
         if lost:
-            found.append(f"{name} has no figures any more in {lost}")
-    return found
+            problems.append(f"{name} has no figures any more in {lost}")
+    return problems
 
 
 def _lost(here: dict[str, Any] | None, there: dict[str, Any]) -> bool:
-    return here is None or any(here[one]["mean"] is None for one in MEASURED if there[one]["mean"] is not None)
+    return here is None or any(here[metric]["mean"] is None for metric in MEASURED if there[metric]["mean"] is not None)
 
 
 def _described(results: dict[str, Any], name: str) -> Any:
-    return [one["sites"].get(name) for one in results["sites"]]
+    return [entry["sites"].get(name) for entry in results["sites"]]
 
 
 def same_but_for_reasons(results: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """All but who left and why, and how long it took."""
-    here, there = (_without(one) for one in (results, other))
+    here, there = (_without(content) for content in (results, other))
     return [f"{where} differs" for where in _differences(here, there)][:5]
 
 
@@ -146,7 +149,7 @@ def _differences(here: Any, there: Any, where: str = "results") -> Iterator[str]
         for name in {**here, **there}:
             yield from _differences(here.get(name), there.get(name), f"{where}.{name}")
     elif isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
-        for number, (one, other) in enumerate(zip(here, there, strict=True)):
-            yield from _differences(one, other, f"{where}.{number}")
+        for number, (item, other) in enumerate(zip(here, there, strict=True)):
+            yield from _differences(item, other, f"{where}.{number}")
     elif here != there:
         yield where

@@ -179,12 +179,12 @@ def test_who_claims_more_than_half_of_all_rows_is_noticed(folder: Path, tmp_path
     place = place_in(run, "north", "facts")
     network = copied(run.opened, run.before("north", place), tmp_path / "run")
     given = run.given("north", place)
-    claim = next(one for one in impossible(given) if one.name.startswith("far more rows"))
+    claim = next(mutation for mutation in impossible(given) if mutation.name.startswith("far more rows"))
     ended = network.run(lying(claim, given, place, []))
-    told = (
+    lines = (
         [*ended.lines, str(ended.error)]
         if ended.error is not None
         else [notice["text"] for notice in network.results()["notices"]]
     )
     assert ended.error is None or isinstance(ended.error, WardroundError)
-    assert any("north" in line for line in told), told
+    assert any("north" in line for line in lines), lines

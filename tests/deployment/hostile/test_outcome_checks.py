@@ -48,8 +48,8 @@ def ended(*lines: str, error: BaseException | None = None) -> Ended:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, list[Results]]:
     folder = tmp_path_factory.mktemp("honest")
-    found = honest_run(flat(folder / "data"), folder, [])
-    return found.results, found.summaries
+    honest = honest_run(flat(folder / "data"), folder, [])
+    return honest.results, honest.summaries
 
 
 def test_an_honest_run_has_nothing_wrong(run: tuple[Results, list[Results]], tmp_path: Path) -> None:

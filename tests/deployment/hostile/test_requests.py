@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 @lru_cache(maxsize=4)
 def honest(folder: Path, world: str) -> Honest:
-    senders = [name for one, name in ASKED if one == world]
+    senders = [name for asked_world, name in ASKED if asked_world == world]
     return honest_run(WORLDS[world](folder / world / "data", False), folder / world, senders)
 
 

@@ -9,7 +9,6 @@ from matplotlib.patches import Rectangle
 
 from wardround.report import Evidence, build_report, read_evidence, sections_of
 from wardround.report.sections.approaches import approach_bars, approach_sentences, approach_table, approaches_of
-from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 
 STUDY: dict[str, Any] = {
@@ -51,13 +50,8 @@ STUDY: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_study(STUDY, out=tmp_path_factory.mktemp("runs")).folder
-
-
-@pytest.fixture(scope="module")
-def evidence(folder: Path) -> Evidence:
-    return read_evidence(RunFolder(folder))
+def evidence(ways_folder: Path) -> Evidence:
+    return read_evidence(RunFolder(ways_folder))
 
 
 def changed(evidence: Evidence, arm: str, difference: float, verdict: str) -> Evidence:
@@ -110,11 +104,12 @@ def test_each_way_is_told_of_once(evidence: Evidence) -> None:
 
 def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: Evidence) -> None:
     attack = deepcopy(dict(evidence.attack or {}))
-    for name, found in attack["membership"].items():
-        found["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
-    told = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
+    for name, entry in attack["membership"].items():
+        entry["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
+    changed_evidence = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
     assert any(
-        "better than by guessing in pooled; in local, fedavg" in sentence for sentence in approach_sentences(told)
+        "better than by guessing in pooled; in local, fedavg" in sentence
+        for sentence in approach_sentences(changed_evidence)
     )
 
 
@@ -138,12 +133,12 @@ def test_arms_of_one_kind_need_no_such_section(evidence: Evidence) -> None:
     assert "approaches" not in sections_of(alike)
 
 
-def test_the_report_has_the_section(folder: Path) -> None:
-    text = build_report(folder).read_text(encoding="utf-8")
+def test_the_report_has_the_section(ways_folder: Path) -> None:
+    text = build_report(ways_folder).read_text(encoding="utf-8")
     assert "Which one should we use?" in text
     assert 'id="topology"' in text
-    assert (folder / "figures" / "ways.svg").is_file()
-    assert (folder / "tables" / "ways.csv").is_file()
+    assert (ways_folder / "figures" / "ways.svg").is_file()
+    assert (ways_folder / "tables" / "ways.csv").is_file()
 
 
 def test_a_ways_epsilon_is_that_of_the_site_that_spent_most(evidence: Evidence) -> None:

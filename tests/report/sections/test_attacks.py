@@ -25,8 +25,8 @@ RESULTS: dict[str, Any] = {"study": {"hash": "abc"}}
 
 
 def audit(site: str, bound: float, claim: float = 8.0, limit: float = 10.0) -> dict[str, Any]:
-    found = {"site": site, "claim": claim, "bound": bound, "limit": limit, "delta": 1e-5, "draws": 20000}
-    return {**found, "holds": bound <= claim, "can_fail": limit > claim}
+    result = {"site": site, "claim": claim, "bound": bound, "limit": limit, "delta": 1e-5, "draws": 20000}
+    return {**result, "holds": bound <= claim, "can_fail": limit > claim}
 
 
 def measured(auc: float) -> dict[str, Any]:
@@ -75,9 +75,9 @@ def evidence_of(**changed: Any) -> Evidence:
 def test_the_claim_stands_beside_the_bound() -> None:
     evidence = evidence_of()
     assert failed_audit_sentences(evidence) == []
-    told = " ".join(attack_sentences(evidence))
-    assert "in 2 of 2 cases" in told
-    assert "Closest to it: closed at south, at least 7.25 shown, 8 claimed (delta 1e-05)." in told
+    text = " ".join(attack_sentences(evidence))
+    assert "in 2 of 2 cases" in text
+    assert "Closest to it: closed at south, at least 7.25 shown, 8 claimed (delta 1e-05)." in text
     table = audit_table(evidence)
     assert table is not None
     assert [[*row[2:4], row[-1]] for row in table.rows] == [[8.0, 3.5, "not refuted"], [8.0, 7.25, "not refuted"]]
@@ -85,10 +85,10 @@ def test_the_claim_stands_beside_the_bound() -> None:
 
 def test_a_failed_audit_is_said_by_arm_and_site_and_above_all_else() -> None:
     evidence = evidence_of(canary={"closed": [audit("north", 9.5), audit("south", 2.0)]}, passed=False)
-    (told,) = failed_audit_sentences(evidence)
-    assert told.startswith("THE AUDIT FAILED")
-    assert "closed at north (at least 9.50, claimed 8)" in told
-    assert "south" not in told
+    (sentence,) = failed_audit_sentences(evidence)
+    assert sentence.startswith("THE AUDIT FAILED")
+    assert "closed at north (at least 9.50, claimed 8)" in sentence
+    assert "south" not in sentence
     table = audit_table(evidence)
     assert table is not None
     assert [row[-1] for row in table.rows] == ["FAILED", "not refuted"]
@@ -104,13 +104,13 @@ def test_a_claim_that_no_attack_could_have_disproved_is_said_to_be_so() -> None:
 
 def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
     evidence = evidence_of()
-    told = " ".join(attack_sentences(evidence))
+    text = " ".join(attack_sentences(evidence))
     assert (
         "From one update without protection, 4 of 5 patients' rows were rebuilt; from updates with noise, 0 of 5."
-        in told
+        in text
     )
-    assert "Whose row it was, of 100, showed in 5 of 5 unprotected updates and in 1 of 5 with noise." in told
-    assert "an AUC of 0.90 without differential privacy (open) and 0.52 with it (closed); 0.5 is a guess" in told
+    assert "Whose row it was, of 100, showed in 5 of 5 unprotected updates and in 1 of 5 with noise." in text
+    assert "an AUC of 0.90 without differential privacy (open) and 0.52 with it (closed); 0.5 is a guess" in text
     exposed = copy.deepcopy(ATTACK["inversion"])
     exposed["arms"]["closed"]["with"]["recovered"] = 2
     assert "from updates with noise, 2 of 5 (closed)." in " ".join(attack_sentences(evidence_of(inversion=exposed)))
@@ -157,16 +157,16 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     import wardround
     from tests.report.test_report import small
 
-    made = wardround.run_study(
+    run = wardround.run_study(
         small("red", training={"rounds": 1}, evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path
     )
-    broken = {**ATTACK, "study": made.results["study"], "canary": {"fedavg": [audit("va", 9.5)]}, "passed": False}
-    (made.folder / "attack.json").write_text(json.dumps(broken))
-    (made.folder / "figures").mkdir(exist_ok=True)
-    (made.folder / "figures" / "attack_inversion.svg").write_text(
+    broken = {**ATTACK, "study": run.results["study"], "canary": {"fedavg": [audit("va", 9.5)]}, "passed": False}
+    (run.folder / "attack.json").write_text(json.dumps(broken))
+    (run.folder / "figures").mkdir(exist_ok=True)
+    (run.folder / "figures" / "attack_inversion.svg").write_text(
         '<?xml version="1.0"?><svg><g id="a"/><use href="#a"/></svg>'
     )
-    html = wardround.build_report(made.folder).read_text(encoding="utf-8")
+    html = wardround.build_report(run.folder).read_text(encoding="utf-8")
     first = html.index('<section id="answer">')
     assert html[first:].startswith(
         '<section id="answer"><h2>Answer</h2>\n<p class="failed" role=alert>THE AUDIT FAILED'
@@ -176,5 +176,5 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     assert 'id="figure-attack-1"' in html
     assert "Patients&#39; rows that were rebuilt from an update" in html
     assert '<g id="attack_inversion-a"/><use href="#attack_inversion-a"/>' in html
-    evidence = Evidence(made.results, {"evaluation": {"reference": "fedavg"}}, {}, attack=broken)
+    evidence = Evidence(run.results, {"evaluation": {"reference": "fedavg"}}, {}, attack=broken)
     assert answer(evidence)[0].startswith("THE AUDIT FAILED")

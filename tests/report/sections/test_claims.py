@@ -42,9 +42,9 @@ STUDY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = wardround.run_study(STUDY, tmp_path_factory.mktemp("runs")).folder
-    wardround.build_report(made)
-    return made
+    run_folder = wardround.run_study(STUDY, tmp_path_factory.mktemp("runs")).folder
+    wardround.build_report(run_folder)
+    return run_folder
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +87,12 @@ def test_the_page_has_each_claim_once_below_its_subject(folder: Path, evidence: 
     assert "off by" in text
     assert "cannot be computed: the time of one arm is not known" in text
     assert 'id="table-claims-by-subject"' in section
-    (tests,) = (subject for subject in subjects(evidence) if subject.title == "Tests")
-    assert tests.derived
-    assert tests.claims[1]["derived"] == "10.000"  # (3 - 1) / sqrt(2 / 50)
+    (tests,) = (subject for subject in subjects(evidence) if subject["title"] == "Tests")
+    assert tests["derived"]
+    assert tests["claims"][1]["derived"] == "10.000"  # (3 - 1) / sqrt(2 / 50)
     figures = subjects(evidence)[0]
-    assert not figures.derived
-    assert figures.variants == ["as it stands", "slow"]
+    assert not figures["derived"]
+    assert figures["variants"] == ["as it stands", "slow"]
 
 
 def test_the_tables_have_full_numbers(folder: Path, evidence: Evidence) -> None:

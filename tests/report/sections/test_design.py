@@ -48,6 +48,7 @@ MANY: dict[str, Any] = {
 LONG_NAMES: dict[str, Any] = {
     **FIFTY,
     "name": "long",
+    "training": {**FIFTY["training"], "rounds": 2, "local_epochs": 1},
     "topology": {
         **FIFTY["topology"],
         "regions": {
@@ -76,9 +77,10 @@ STUDIES = {
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
+def studies(ways_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
     out = tmp_path_factory.mktemp("runs")
-    return {name: read_evidence(RunFolder(_run(raw, out))) for name, raw in STUDIES.items()}
+    folders = {name: ways_folder if raw is WAYS else _run(raw, out) for name, raw in STUDIES.items()}
+    return {name: read_evidence(RunFolder(folder)) for name, folder in folders.items()}
 
 
 def _run(raw: dict[str, Any], out: Path) -> Path:
@@ -108,8 +110,8 @@ def test_all_text_is_inside_the_figure_and_none_is_over_another(
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     page = figure.bbox
     assert all(b.x0 >= 0 and b.y0 >= 0 and b.x1 <= page.x1 and b.y1 <= page.y1 for b in boxes)
-    for one, other in itertools.combinations(boxes, 2):
-        apart = one.x1 <= other.x0 + 1 or other.x1 <= one.x0 + 1 or one.y1 <= other.y0 + 3 or other.y1 <= one.y0 + 3
+    for box, other in itertools.combinations(boxes, 2):
+        apart = box.x1 <= other.x0 + 1 or other.x1 <= box.x0 + 1 or box.y1 <= other.y0 + 3 or other.y1 <= box.y0 + 3
         assert apart, "two texts overlap"
     assert figure.get_figheight() < 14, "too tall for a page"
 
@@ -244,7 +246,7 @@ def test_the_way_of_a_row_tells_what_the_study_does(studies: dict[str, Evidence]
     )
     assert "fedavg, fedprox (2 arms), scaffold and fednova: updates of 14 parameters" in stages["aggregation"]
     assert stages["evaluation"] == "Every arm predicts the same test rows, 2 seeds; compared with fedavg."
-    shared = sum(found["rows"] for found in evidence.results["leakage"][""].values())
+    shared = sum(leak["rows"] for leak in evidence.results["leakage"][""].values())
     assert f"59 test rows; {shared:.1f} are also training rows of some site, on average" in text_of(evidence, pipeline)
 
 

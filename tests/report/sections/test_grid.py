@@ -22,9 +22,9 @@ LINES = ("fedprox, mu 0", "fedprox, mu 1", "scaffold")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
-    made = wardround.run_study(grid_study(), tmp_path_factory.mktemp("runs"), sources=SOURCES)
-    wardround.build_report(made.folder)
-    return made
+    study_run = wardround.run_study(grid_study(), tmp_path_factory.mktemp("runs"), sources=SOURCES)
+    wardround.build_report(study_run.folder)
+    return study_run
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,8 @@ def test_the_page_has_all_of_it_and_speaks_of_accuracy(run: wardround.StudyRun) 
 def test_training_alone_beside_one_partition_only(tmp_path: Path) -> None:
     """What joining changed is told of the arms that can be compared with it, which are not the first."""
     arms = [{"algorithm": "fedavg", "sites.alpha": [10.0, 1.0]}, {"algorithm": "local"}]
-    made = wardround.run_study(grid_study(name="alone", arms=arms), tmp_path, sources=SOURCES)
-    evidence = read_evidence(RunFolder(made.folder))
+    study_run = wardround.run_study(grid_study(name="alone", arms=arms), tmp_path, sources=SOURCES)
+    evidence = read_evidence(RunFolder(study_run.folder))
     assert any("Against training alone, fedavg[alpha=1.0] changed" in sentence for sentence in answer(evidence))
     figure = hospitals.benefit(evidence)
     assert figure is not None
@@ -143,6 +143,6 @@ def test_training_alone_beside_one_partition_only(tmp_path: Path) -> None:
 
 def test_claims_that_are_only_set_side_by_side(evidence: Evidence) -> None:
     side_by_side = [{"outcome": "no verdict"}, {"outcome": "no verdict"}]
-    told = results_answer({**evidence.results, "claims": side_by_side})
-    assert told[-1]["text"] == "Of 2 published claims, 2 are set beside ours without a verdict."
-    assert told[-1]["numbers"][0]["no verdict"] == 2
+    sentences = results_answer({**evidence.results, "claims": side_by_side})
+    assert sentences[-1]["text"] == "Of 2 published claims, 2 are set beside ours without a verdict."
+    assert sentences[-1]["numbers"][0]["no verdict"] == 2

@@ -47,9 +47,9 @@ PRIVACY_TABLES = {"protection", "spent", "spent-in-all", "gradient-lengths"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
-    made = wardround.run_study(PRIVATE, tmp_path_factory.mktemp("runs"))
-    wardround.build_report(made.folder)
-    return made
+    study_run = wardround.run_study(PRIVATE, tmp_path_factory.mktemp("runs"))
+    wardround.build_report(study_run.folder)
+    return study_run
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +91,13 @@ def test_epsilon_is_the_ledgers_and_not_the_plans(evidence: Evidence) -> None:
     """
     table = protection_table(evidence)
     assert table is not None
-    found = {row["arm"]: row for row in rows_of(table)}
-    assert found["ends"]["epsilon at most"] == "2.0"
-    assert float(found["ends"]["spent"]) == pytest.approx(1.866, abs=0.001)
-    assert found["ends"]["cut short"] == "cleveland from round 3; hungarian from round 3; va from round 3"
-    assert found["open"]["differential privacy of"] == found["summed"]["differential privacy of"] == "nothing"
-    assert (found["open"]["secure sum"], found["summed"]["secure sum"]) == ("no", "yes")
-    assert found["alone"]["secure sum"] == "", "an arm whose sites train alone has no sum"
+    arm_rows = {row["arm"]: row for row in rows_of(table)}
+    assert arm_rows["ends"]["epsilon at most"] == "2.0"
+    assert float(arm_rows["ends"]["spent"]) == pytest.approx(1.866, abs=0.001)
+    assert arm_rows["ends"]["cut short"] == "cleveland from round 3; hungarian from round 3; va from round 3"
+    assert arm_rows["open"]["differential privacy of"] == arm_rows["summed"]["differential privacy of"] == "nothing"
+    assert (arm_rows["open"]["secure sum"], arm_rows["summed"]["secure sum"]) == ("no", "yes")
+    assert arm_rows["alone"]["secure sum"] == "", "an arm whose sites train alone has no sum"
 
 
 def test_each_site_has_its_rate_noise_steps_and_three_epsilons(evidence: Evidence) -> None:
@@ -124,8 +124,8 @@ def test_lengths_are_in_a_table_and_absent_in_a_deployment(evidence: Evidence) -
     table = length_table(evidence)
     assert table is not None
     first = next(row for row in rows_of(table) if (row["arm"], row["site"]) == ("ends", "va"))
-    told = evidence.results["privacy"]["arms"]["ends"]["lengths"]["sites"]["va"]["first"]
-    assert float(first["cut, %"]) == pytest.approx(100 * told["clipped"])
+    lengths = evidence.results["privacy"]["arms"]["ends"]["lengths"]["sites"]["va"]["first"]
+    assert float(first["cut, %"]) == pytest.approx(100 * lengths["clipped"])
     without = changed(evidence, arms={name: {"lengths": None} for name in evidence.results["privacy"]["arms"]})
     assert spending.gradient_lengths(without) is None
     table = length_table(without)
@@ -169,29 +169,29 @@ def test_what_a_selection_put_together_is_not_taken_for_unprotected(evidence: Ev
 
 
 def test_the_answer_says_what_privacy_cost_with_its_interval(evidence: Evidence) -> None:
-    (told,) = cost_sentences(evidence)
-    assert told in answer(evidence)
+    (sentence,) = cost_sentences(evidence)
+    assert sentence in answer(evidence)
     tests = {test["arm"]: test for test in evidence.tests()}
     for name, spent in (("closed[epsilon=1.0]", "1"), ("closed[epsilon=8.0]", "8")):
         low, high = (signed(100 * limit, 1) for limit in tests[name]["interval"])
-        assert f"epsilon {spent}: {signed(100 * tests[name]['difference'], 1)} ({low} to {high})" in told
-    assert told.endswith("All of it may be chance. Simulated noise: what it would cost, not a guarantee.")
+        assert f"epsilon {spent}: {signed(100 * tests[name]['difference'], 1)} ({low} to {high})" in sentence
+    assert sentence.endswith("All of it may be chance. Simulated noise: what it would cost, not a guarantee.")
 
 
 def test_what_chance_does_not_explain_is_named(evidence: Evidence) -> None:
     results = copy.deepcopy(dict(evidence.results))
     for test in results["tests"]:
         test["verdict"] = "loses" if test["arm"] == "closed[epsilon=1.0]" else "no evidence"
-    told = str(cost_sentences(replace(evidence, results=results)))
-    assert " Chance does not explain epsilon 1. " in told
+    text = str(cost_sentences(replace(evidence, results=results)))
+    assert " Chance does not explain epsilon 1. " in text
 
 
 def test_without_a_reference_the_cost_has_no_interval_and_says_so(evidence: Evidence) -> None:
     study, results = copy.deepcopy(dict(evidence.study)), {**evidence.results, "tests": []}
     del study["evaluation"]["reference"]
-    told = str(cost_sentences(Evidence(results, study, evidence.environment)))
+    text = str(cost_sentences(Evidence(results, study, evidence.environment)))
     mine, other = (evidence.figure(name)["mean"] for name in ("closed[epsilon=1.0]", "open"))
-    assert f"epsilon 1: {signed(100 * (mine - other), 1)} (no interval: open is not the reference)" in told
+    assert f"epsilon 1: {signed(100 * (mine - other), 1)} (no interval: open is not the reference)" in text
 
 
 def test_an_arm_that_diverged_has_no_figures_and_nothing_breaks(evidence: Evidence) -> None:
@@ -205,33 +205,36 @@ def test_an_arm_that_diverged_has_no_figures_and_nothing_breaks(evidence: Eviden
 
 
 def test_words_name_who_is_protected_from_whom_and_what_is_not(evidence: Evidence) -> None:
-    told = " ".join(privacy(evidence))
-    assert "the coordinator and the other hospitals included" in told
+    text = " ".join(privacy(evidence))
+    assert "the coordinator and the other hospitals included" in text
     # odds of 1 become e at most: e / (1 + e) = 0.73
     assert round(100 * math.e / (1 + math.e)) == 73
-    assert "can be at most 73 % sure" in told
-    assert "Secure sum in summed: the coordinator learnt the sum" in told
-    assert "Without differential privacy: open and summed." in told
-    assert "numbers of rows and patients of each site are treated as public" in told
-    assert "Test and validation patients are not" in told
-    assert "ends: stopped because the next round would have exceeded epsilon: cleveland (from round 3 on)" in told
-    assert "Columns, their levels and ranges were taken from what is publicly known" in told
-    assert "sites told each other" not in told
+    assert "can be at most 73 % sure" in text
+    assert "Secure sum in summed: the coordinator learnt the sum" in text
+    assert "Without differential privacy: open and summed." in text
+    assert "numbers of rows and patients of each site are treated as public" in text
+    assert "Test and validation patients are not" in text
+    assert "ends: stopped because the next round would have exceeded epsilon: cleveland (from round 3 on)" in text
+    assert "Columns, their levels and ranges were taken from what is publicly known" in text
+    assert "sites told each other" not in text
     assert any("no patient was protected by it" in line for line in limits(evidence))
 
 
 def test_in_a_deployment_the_guarantee_is_said_to_hold(evidence: Evidence) -> None:
     deployed = changed(evidence, guarantee=True)
-    told = " ".join(privacy(deployed))
-    assert "Guaranteed: noise and draws of patients came from a secret" in told
-    assert "No guarantee" not in told
+    text = " ".join(privacy(deployed))
+    assert "Guaranteed: noise and draws of patients came from a secret" in text
+    assert "No guarantee" not in text
     assert "not a guarantee" not in str(cost_sentences(deployed))
     assert not any("no patient was protected" in line for line in limits(deployed))
     assert not any("simulation" in line for line in spent_lines(deployed))
 
 
 def test_one_private_arm_with_one_seed_adds_nothing_up(evidence: Evidence) -> None:
-    total = {site: {**found, "epsilon": 8.0} for site, found in evidence.results["privacy"]["total"].items()}
+    total = {
+        site: {**spending_entry, "epsilon": 8.0}
+        for site, spending_entry in evidence.results["privacy"]["total"].items()
+    }
     assert "adds up" in " ".join(privacy(evidence))
     assert "adds up" not in " ".join(privacy(changed(evidence, total=total)))
 
@@ -239,8 +242,8 @@ def test_one_private_arm_with_one_seed_adds_nothing_up(evidence: Evidence) -> No
 def test_rounds_that_failed_closed_are_told(evidence: Evidence) -> None:
     failed = [{"seed": 1, "round": 2, "why": "2 of 3 sites"}, {"seed": 2, "round": 1, "why": "1 of 3 sites"}]
     broken = changed(evidence, arms={"summed": {"failed_rounds": failed}})
-    told = " ".join(privacy(broken))
-    assert "summed: 2 rounds without a secure sum; the first is round 2 with seed 1: 2 of 3 sites." in told
+    text = " ".join(privacy(broken))
+    assert "summed: 2 rounds without a secure sum; the first is round 2 with seed 1: 2 of 3 sites." in text
     assert "summed: secure sum; 2 rounds without a sum" in spent_lines(broken)
 
 
@@ -275,9 +278,9 @@ def test_the_terminal_has_a_line_for_each_arm_that_is_protected(
 
 
 def test_the_design_and_the_references_name_what_protects(evidence: Evidence) -> None:
-    told = design(evidence)["privacy"]
+    description = design(evidence)["privacy"]
     asked = "differential privacy of patients: epsilon 2, delta 1e-05, clip 1"
-    assert told == f"{asked}, unless an arm says otherwise"
+    assert description == f"{asked}, unless an arm says otherwise"
     assert privacy_settings({"secure_sum": {}}) == "secure sum, unless an arm says otherwise"
     cited = " ".join(citations(evidence))
     assert all(number in cited for number in ("1607.00133", "2207.04380", "2017/281"))  # DP-SGD, accountant, sums

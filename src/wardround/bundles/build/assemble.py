@@ -241,6 +241,10 @@ def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def serialized(leaves: Tree) -> bytes:
+    return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()})
+
+
 def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
     leaves = {f"params/{name}": leaf for name, leaf in bundle.params.items()}
     leaves |= {f"buffers/{name}": leaf for name, leaf in bundle.buffers.items()}
@@ -248,10 +252,9 @@ def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
         leaves["out_of_distribution/mean"] = torch.from_numpy(bundle.out_of_distribution.mean)
         leaves["out_of_distribution/whitening"] = torch.from_numpy(bundle.out_of_distribution.whitening)
     leaves |= {} if bundle.uncertainty is None else tensors_of(bundle.uncertainty)
-    plain = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()}
     spellings = {"classes": list(origin.classes), "words": dict(sorted(origin.vocabulary.items()))}
     preparation = {**write_recipe(bundle.recipe), **write_inputs(bundle.inputs)}
-    files = {WEIGHTS: save(plain), PREPARATION: as_text(preparation), VOCABULARY: as_text(spellings)}
+    files = {WEIGHTS: serialized(leaves), PREPARATION: as_text(preparation), VOCABULARY: as_text(spellings)}
     if bundle.uncertainty is not None:
         files[UNCERTAINTY] = as_text(write_uncertainty(bundle.uncertainty))
     return files

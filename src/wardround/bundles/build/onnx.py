@@ -81,7 +81,7 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     rows = trial_rows(bundle.inputs.shape(bundle.recipe))
-    features = rows.astype(np.float64 if _dtype(bundle) == torch.float64 else np.float32)
+    features = rows.astype(np.float64 if bundle.dtype == torch.float64 else np.float32)
     expected = np.asarray(bundle.scores(rows), dtype=float)
     scores = np.asarray(session.run([OUTPUT], {INPUT: features})[0], dtype=float)
     if scores.shape != expected.shape:
@@ -90,11 +90,10 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     return float(np.abs(np.concatenate([scores - expected, alone - expected[:1]])).max())
 
 
-def trial_rows(shape: int | tuple[int, ...]) -> np.ndarray:
+def trial_rows(shape: tuple[int, ...]) -> np.ndarray:
     """Random rows, zeros, each feature at an extreme by itself, and all of them together. Of images fewer, and no
     pixel by itself."""
     rng = seeds.generator(0, "rows to try an export on")
-    shape = (shape,) if isinstance(shape, int) else shape
     if len(shape) > 1 or shape[0] > MOST_FEATURES:
         images = [np.zeros((1, *shape)), rng.normal(size=(IMAGES, *shape)), rng.random((IMAGES, *shape))]
         return np.concatenate([*images, *(np.full((1, *shape), sign * size) for size in EXTREMES for sign in (1, -1))])
@@ -107,7 +106,7 @@ def trial_rows(shape: int | tuple[int, ...]) -> np.ndarray:
 
 def _graph(bundle: Bundle) -> "ModelProto":
     scores = Scores(bundle.model, bundle.params, bundle.buffers).eval()
-    example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=_dtype(bundle))
+    example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=bundle.dtype)
     rows = torch.export.Dim("rows", min=1)
     with torch.no_grad():
         scores(example)  # a module makes its copy for this thread now: the exporter cannot follow that
@@ -149,10 +148,6 @@ def _describe(graph: "ModelProto", bundle: Bundle) -> None:
     }
     for key, value in metadata.items():
         graph.metadata_props.add(key=f"wardround.{key}", value=value if isinstance(value, str) else json.dumps(value))
-
-
-def _dtype(bundle: Bundle) -> torch.dtype:
-    return next((leaf.dtype for leaf in bundle.params.values() if leaf.is_floating_point()), torch.float32)
 
 
 def _import(name: str) -> Any:

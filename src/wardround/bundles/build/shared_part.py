@@ -16,11 +16,11 @@ from typing import Any, Unpack
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
-from wardround.bundles.build.assemble import plain_name
+from wardround.bundles.build.assemble import plain_name, serialized
 from wardround.bundles.bundle import MISFITS, build_model, check_shapes
-from wardround.bundles.card.card import FIGURES, ranked_within
+from wardround.bundles.card.card import figures_over_sites, promises_of
 from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
@@ -96,7 +96,7 @@ def make_shared(
         refuse_existing(as_path(out, "--out"))
     part = part_of_run(run, arm, seed, **members)
     target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
-    weights = _serialized(part.leaves)
+    weights = serialized(part.leaves)
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
@@ -145,7 +145,7 @@ def part_of_run(
     _refuse_no_adapter(trained, arm, len(_classes(results)), members.get("models"))
     about = _about(folder, study, results, trained, arm, chosen_seed)
     leaves = _shared_leaves(folder, trained.name, chosen_seed)
-    sealed = json.loads(seal(about, {WEIGHTS: _serialized(leaves)}))
+    sealed = json.loads(seal(about, {WEIGHTS: serialized(leaves)}))
     part = SharedPart(folder.path, sealed, leaves, members.get("models"))
     try:
         _refuse_misfit(part)
@@ -227,34 +227,20 @@ def _trained_at(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dic
 
 def _figures(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
-    of_arm, variant = results["arms"][requested_arm], results["variants"][arm.variant]
-    metrics = {**of_arm["metrics"], **(ranked_within(of_arm) if of_arm["own_models"] else {})}
-    return {
-        "metrics": {name: metrics[name] for name in FIGURES},
-        "seeds": list(results["seeds"]),
-        "interval": {
-            "confidence": results["interval"]["confidence"],
-            "method": variant["method"],
-            "covers": variant["covers"],
-        },
-    }
+    metrics, interval = figures_over_sites(results, arm, requested_arm)
+    return {"metrics": metrics, "seeds": list(results["seeds"]), "interval": interval}
 
 
 def _privacy(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
     """What the study's own sites were promised and have spent."""
-    if not privacy or arm not in privacy["arms"]:
+    promises = promises_of(privacy, arm)
+    if privacy is None or promises is None:
         return None
-    of_arm = privacy["arms"][arm]
-    return {
-        "guarantee": privacy["guarantee"],
-        "example": of_arm["example"],
-        "site": of_arm["site"],
-        "secure_sum": of_arm["secure_sum"],
-        "spent": {
-            site: {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent}
-            for site, spent in of_arm["sites"].items()
-        },
+    spent = {
+        site: {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent}
+        for site, spent in privacy["arms"][arm]["sites"].items()
     }
+    return {**promises, "spent": spent}
 
 
 def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
@@ -265,10 +251,6 @@ def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
         problem = f"its model of {arm} with seed {seed} cannot be read ({type(error).__name__})"
         raise RunError(str(folder.path), problem, "Run the study again with --again.") from None
     return {name.removeprefix(BROADCAST): leaf for name, leaf in leaves.items() if name.startswith(BROADCAST)}
-
-
-def _serialized(leaves: Tree) -> bytes:
-    return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()})
 
 
 def _refuse_misfit(part: SharedPart) -> None:

@@ -290,9 +290,25 @@ def notices_for(recipient: Recipient, notices: Iterable[Notice]) -> tuple[Notice
     return tuple(filter(may_know, notices))
 
 
-def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
-    """Areas under curves as means of the sites' own: scores of two sites' models cannot be ranked together."""
-    return {name: arm["within_sites"][name] for name in ("auc", "pr_auc")}
+def figures_over_sites(
+    results: Mapping[str, Any], arm: Arm, requested_arm: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An arm's metrics over all sites in results.json, and what their intervals are."""
+    figures, variant = results["arms"][requested_arm], results["variants"][arm.variant]
+    values = dict(figures["metrics"])
+    if figures["own_models"]:  # scores of two sites' models cannot be ranked together: the means of the sites' own
+        values |= {name: figures["within_sites"][name] for name in ("auc", "pr_auc")}
+    kind = {"method": variant["method"], "covers": variant["covers"]}
+    interval = {"confidence": results["interval"]["confidence"], **kind}
+    return {name: values[name] for name in FIGURES}, interval
+
+
+def promises_of(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
+    """What `privacy` in results.json says that an arm protects; None: nothing."""
+    if not privacy or arm not in privacy["arms"]:
+        return None
+    kinds = {kind: privacy["arms"][arm][kind] for kind in ("example", "site", "secure_sum")}
+    return {"guarantee": privacy["guarantee"], **kinds}
 
 
 def card_facts_of_run(
@@ -307,10 +323,8 @@ def card_facts_of_run(
 ) -> CardFacts:
     """From a run's results.json. Its figures are not those of a region's own model."""
     site = recipient.site
-    figures, variant = results["arms"][requested_arm], results["variants"][arm.variant]
-    overall = dict(figures["metrics"])
-    if figures["own_models"]:  # scores of different models are not ranked against each other
-        overall |= ranked_within(figures)
+    figures = results["arms"][requested_arm]
+    overall, interval = figures_over_sites(results, arm, requested_arm)
     facts = CardFacts(
         study=study,
         arm=arm,
@@ -321,13 +335,9 @@ def card_facts_of_run(
         seeds=tuple(results["seeds"]),
         simulated=not results["deployed"],
         synthetic=bool(results.get("synthetic")),
-        overall={name: overall[name] for name in FIGURES},
+        overall=overall,
         at_site={name: figures["sites"][site][name] for name in FIGURES},
-        interval={
-            "confidence": results["interval"]["confidence"],
-            "method": variant["method"],
-            "covers": variant["covers"],
-        },
+        interval=interval,
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=figures["subgroups"],
         notices=notices_for(recipient, map(read_notice, results["notices"])),
@@ -343,18 +353,15 @@ def card_facts_of_run(
 
 
 def _privacy(privacy: Mapping[str, Any] | None, arm: str, site: str) -> dict[str, Any] | None:
-    if not privacy or arm not in privacy["arms"]:
+    promises = promises_of(privacy, arm)
+    if privacy is None or promises is None:
         return None
-    of_arm = privacy["arms"][arm]
-    total = (privacy.get("total") or {}).get(site)
+    sites, total = privacy["arms"][arm]["sites"], privacy.get("total") or {}
     return {
-        "guarantee": privacy["guarantee"],
-        "example": of_arm["example"],
-        "site": of_arm["site"],
-        "secure_sum": of_arm["secure_sum"],
-        "spent": _spent(of_arm["sites"].get(site), "epsilon", "delta", "rounds"),
-        "spent_on_sites": _spent(of_arm["sites"].get(EACH_SITE), "epsilon", "delta", "rounds"),
-        "spent_by_the_whole_run": _spent(total, "epsilon", "delta"),
+        **promises,
+        "spent": _spent(sites.get(site), "epsilon", "delta", "rounds"),
+        "spent_on_sites": _spent(sites.get(EACH_SITE), "epsilon", "delta", "rounds"),
+        "spent_by_the_whole_run": _spent(total.get(site), "epsilon", "delta"),
     }
 
 

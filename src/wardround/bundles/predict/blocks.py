@@ -191,9 +191,7 @@ def _open_text(
     while len(data) < size and not ended:
         more = stream.read(size - len(data))
         data, ended = data + more, not more
-    if b"\0" in data:
-        remedy = "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
-        raise DataError(where, "not a text file (it has zero bytes)", remedy)
+    _refuse_binary(data, where)
     data = data.removeprefix(b"\xef\xbb\xbf")
     start = len(data) - len(data.lstrip())
     # as far as the rule for separators looks; bytes that are not UTF-8 are refused with the header
@@ -207,6 +205,12 @@ def _open_text(
     chunks = csv_chunks(stream, data[end:], 1 + lines_in(data[:end]), separator, where, size)
     readers = (partial(text.block, chunk) for chunk in chunks)
     return RowSource(where, dict.fromkeys(required.keep, pa.string()), readers, share)
+
+
+def _refuse_binary(data: bytes, where: str) -> None:
+    if b"\0" in data:
+        remedy = "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
+        raise DataError(where, "not a text file (it has zero bytes)", remedy)
 
 
 @dataclass(frozen=True)
@@ -339,9 +343,7 @@ def csv_chunks(stream: _Bytes, data: bytes, line: int, separator: str, where: st
         # also where a long record already fills the chunk
         more = b"" if ended else stream.read(max(size - len(data), size // 4))
         ended = ended or not more
-        if b"\0" in more:
-            remedy = "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
-            raise DataError(where, "not a text file (it has zero bytes)", remedy)
+        _refuse_binary(more, where)
         data += more
         if len(data) < size and not ended:
             continue

@@ -11,7 +11,6 @@ import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -45,13 +44,6 @@ MARK = (128, b"DICM")  # where a DICOM file says that it is one
 ONE_AT_A_TIME = Lock()  # warnings are set for all threads
 
 
-@dataclass(frozen=True)
-class _ImageSource:
-    name: str
-    rows: int
-    blocks: Iterator[BlockReader]
-
-
 @contextmanager
 def open_images(bundle: Bundle, source: str | Path, keep: Sequence[str], without: Sequence[str]) -> Iterator[RowSource]:
     """As `blocks.open_rows` opens a file of columns."""
@@ -65,31 +57,29 @@ def open_images(bundle: Bundle, source: str | Path, keep: Sequence[str], without
         raise DataError("standard input", "images are not read from it", KINDS)
     with without_warnings():
         if path.is_dir():
-            source_images = _folder(path, images, keep)
+            yield _folder(path, images, keep)
         elif path.suffix == ".npz" and path.is_file():
-            source_images = _npz(bundle, path, images, keep, without)
+            yield _npz(bundle, path, images, keep, without)
         elif is_table(path):
-            source_images = _table(bundle, path, images, keep, without)
+            yield _table(bundle, path, images, keep, without)
         elif path.is_file() and _is_image(path):
-            source_images = _files(path.parent, [path.name], images, keep, str(path))
+            yield _files(path.parent, [path.name], images, keep, str(path))
         else:
             problem = "is neither a folder of images, an image, a table nor an .npz file"
             raise DataError(str(path), problem if path.exists() else "there is no such file or folder", KINDS)
-        done = 0
 
-        def counted() -> Iterator[BlockReader]:
-            nonlocal done
-            for reader in source_images.blocks:
-                yield reader
-                done += AT_ONCE
 
-        types = dict.fromkeys((IMAGE, *keep), pa.string())
-        yield RowSource(
-            source_images.name,
-            types,
-            counted(),
-            lambda: min(done / source_images.rows, 1.0) if source_images.rows else None,
-        )
+def _source(name: str, rows: int, keep: Sequence[str], blocks: Iterator[BlockReader]) -> RowSource:
+    done = 0
+
+    def counted() -> Iterator[BlockReader]:
+        nonlocal done
+        for reader in blocks:
+            yield reader
+            done += AT_ONCE
+
+    types = dict.fromkeys((IMAGE, *keep), pa.string())
+    return RowSource(name, types, counted(), lambda: min(done / rows, 1.0) if rows else None)
 
 
 @contextmanager
@@ -124,7 +114,7 @@ def _is_dicom_content(content: bytes) -> bool:
     return content[MARK[0] : MARK[0] + len(MARK[1])] == MARK[1]
 
 
-def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _ImageSource:
+def _folder(folder: Path, images: Images, keep: Sequence[str]) -> RowSource:
     try:
         files = [name for name in files_below(folder) if _is_image(folder / name)]
     except OSError as error:
@@ -134,7 +124,7 @@ def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _ImageSource:
     return _files(folder, files, images, keep, str(folder))
 
 
-def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], where: str) -> _ImageSource:
+def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], where: str) -> RowSource:
     for name in keep:
         if name not in TAGS:
             problem = f"there is no column {shown(name)}: a folder of images has what DICOM files say, and no others"
@@ -151,10 +141,10 @@ def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], 
         columns = {**columns_of(attributes), **{name: _texts_or_gaps(attributes[name].tolist()) for name in keep}}
         return _block(files[rows], columns, _without_attributes(pictures, OF_PATIENT), pictures=pictures, images=images)
 
-    return _ImageSource(where, len(files), _readers(len(files), read))
+    return _source(where, len(files), keep, _readers(len(files), read))
 
 
-def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _ImageSource:
+def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> RowSource:
     """Names of images, and what is known of their patients. The table is read whole; images are not."""
     table = read_table(path)
     needed = not bundle.inputs.parts or bundle.inputs.image_at not in without
@@ -179,7 +169,7 @@ def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], with
         columns = {**columns_of(known), **copied}
         return _block(labels[rows], columns, _without_attributes(pictures, tagged), place, pictures, images)
 
-    return _ImageSource(str(path), len(lines), _readers(len(lines), read))
+    return _source(str(path), len(lines), keep, _readers(len(lines), read))
 
 
 def _listed_files(table: Table, path: Path) -> list[str]:
@@ -214,7 +204,7 @@ def _table_column(table: Table, name: str) -> np.ndarray:
     return cells
 
 
-def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _ImageSource:
+def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> RowSource:
     archive = Archive(path)
     members = archive.parts()
     counts = {part: member.shape[0] for part, member in members.items()}
@@ -251,7 +241,7 @@ def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], withou
                     yield partial(read, pixels, labels, slice(first, first + len(pixels)))
                     first, place = first + len(pixels), place + len(pixels)
 
-    return _ImageSource(str(path), sum(counts.values()), blocks())
+    return _source(str(path), sum(counts.values()), keep, blocks())
 
 
 def block_of_arrays(bundle: Bundle, arrays: np.ndarray, table: pd.DataFrame | None, without: Sequence[str]) -> Block:

@@ -88,7 +88,7 @@ def predict_file(
     ):
 
         def formatted(numbered: tuple[int, Predictions]) -> Any:
-            return output.formatted(batch_of(bundle, layout, *numbered))
+            return output.formatted(batch_of(layout, *numbered))
 
         blocks = _in_order(pool, lambda read: predict_block(bundle, read(), layout.keep, options), rows.blocks)
         for content in _in_order(pool, formatted, totals.numbered(blocks)):
@@ -118,7 +118,7 @@ def predict_table(
     columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
     if bundle.inputs.images is not None:  # the party with the image is left out: its rows have no name
         columns[IMAGE] = pa.nulls(len(table), pa.string())
-    return _table_of(_predict_in_memory(bundle, Block(len(table), columns, where), layout, "table", options), layout)
+    return _table_of(_predict_in_memory(Block(len(table), columns, where), layout, "table", options), layout)
 
 
 def predict_images(
@@ -134,7 +134,7 @@ def predict_images(
         _refuse_other_type(table, pd.DataFrame, "table")
     layout = output_columns(bundle, (), options)
     block = block_of_arrays(bundle, images, table, options.without)
-    return _table_of(_predict_in_memory(bundle, block, layout, "images", options), layout)
+    return _table_of(_predict_in_memory(block, layout, "images", options), layout)
 
 
 def predict_rows(
@@ -157,7 +157,7 @@ def predict_rows(
         without = {name: np.array([name not in row for row in rows], dtype=bool) for name in of_parties}
         block = Block(len(rows), columns, where, without_column=without)
     layout = output_columns(bundle, (), options)
-    batch = _predict_in_memory(bundle, block, layout, "rows", options)
+    batch = _predict_in_memory(block, layout, "rows", options)
     return list(batch.drop_columns(["row", *layout.keep]).to_pylist())
 
 
@@ -172,15 +172,13 @@ def _refuse_row(row: Mapping[str, Any], required: RequiredColumns, names: Sequen
             raise DataError(where, f"{name!r} is neither a number, a text nor null", "Give one of these.")
 
 
-def _predict_in_memory(
-    bundle: Bundle, block: Block, layout: OutputColumns, where: str, options: PredictOptions
-) -> pa.RecordBatch:
+def _predict_in_memory(block: Block, layout: OutputColumns, where: str, options: PredictOptions) -> pa.RecordBatch:
     with torch_threads(1):
-        predictions = predict_block(bundle, block, layout.keep, options)
+        predictions = predict_block(layout.bundle, block, layout.keep, options)
     for place, why in predictions.unreadable.items():
         raise DataError(place, f"the image cannot be read: {why}", "Give a PNG, JPEG or DICOM image, one picture each.")
     refuse_ambiguous(predictions.notations, where)
-    return batch_of(bundle, layout, 0, predictions)
+    return batch_of(layout, 0, predictions)
 
 
 def _table_of(batch: pa.RecordBatch, layout: OutputColumns) -> pd.DataFrame:
@@ -189,7 +187,7 @@ def _table_of(batch: pa.RecordBatch, layout: OutputColumns) -> pd.DataFrame:
     return table
 
 
-def batch_of(bundle: Bundle, layout: OutputColumns, first: int, predictions: Predictions) -> pa.RecordBatch:
+def batch_of(layout: OutputColumns, first: int, predictions: Predictions) -> pa.RecordBatch:
     """The predictions as columns of the output; `first` is the number of the first row."""
     columns: dict[str, pa.Array] = {
         "row": pa.array(np.arange(first, first + len(predictions))),
@@ -198,9 +196,9 @@ def batch_of(bundle: Bundle, layout: OutputColumns, first: int, predictions: Pre
         "out_of_distribution": pa.array(predictions.out_of_distribution),
         "why": predictions.why.dictionary_decode(),
     }
-    probability = predictions.probability
-    if probability is not None and layout.findings:
-        probability = probability[:, [bundle.classes.index(name) for name in layout.with_calibration]]
+    bundle, probability = layout.bundle, predictions.probability
+    if probability is not None and bundle.findings:
+        probability = probability[:, [bundle.classes.index(name) for name in layout.calibrated_findings]]
     if probability is not None:
         columns |= _numbers(layout.probabilities, probability)
     if predictions.low is not None and predictions.high is not None:
@@ -209,7 +207,7 @@ def batch_of(bundle: Bundle, layout: OutputColumns, first: int, predictions: Pre
     if predictions.refer is not None:
         columns["refer"] = pa.array(predictions.refer)
     predicted = predictions.predicted
-    if layout.findings:
+    if bundle.findings:
         by_finding = zip(layout.predicted, predicted.T, strict=True)
         columns |= {name: pa.array(own == 1, mask=own < 0) for name, own in by_finding}
     else:
@@ -275,18 +273,8 @@ def _columns_of_parties(bundle: Bundle) -> dict[str, tuple[str, ...]]:
 
 def output_columns(bundle: Bundle, keep: Sequence[str] = (), options: PredictOptions | None = None) -> OutputColumns:
     uncertainty = bundle.uncertainty if options is None or options.uncertainty else None
-    fitted = zip(bundle.classes, bundle.findings, strict=False)
-    return OutputColumns(
-        (*((IMAGE,) if bundle.inputs.images is not None else ()), *keep),
-        bundle.classes,
-        bundle.calibration is not None,
-        bool(bundle.findings),
-        tuple(name for name, finding in fitted if finding.calibration is not None),
-        uncertainty is not None and uncertainty.method != "none",
-        uncertainty is not None and uncertainty.cuts is not None,
-        uncertainty is not None,
-        bool(bundle.inputs.parts),
-    )
+    image = () if bundle.inputs.images is None else (IMAGE,)
+    return OutputColumns((*image, *keep), bundle, uncertainty)
 
 
 def checked_options(bundle: Bundle, options: PredictOptions | None) -> PredictOptions:

@@ -53,17 +53,6 @@ class _Values:
     notation: Notation = Notation.NONE
 
 
-def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """The columns that a file must have, and those that it may have, by the names that it has for them.
-
-    `unrecorded` are columns that only other sites record. A file may have them by now; training had gaps there, and so
-    they are read as gaps.
-    """
-    needed = [column.own_name for column in recipe.columns if column.name not in unrecorded]
-    others = [column.own_name for column in recipe.columns if column.name in unrecorded]
-    return needed, [name for name in others if name not in needed]
-
-
 def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -> ReadBlock:
     shape = (block.rows, len(recipe.columns))
     # column by column in memory, because that is how they are filled

@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.out_of_distribution import any_of
 from wardround.bundles.predict.blocks import Block
 from wardround.bundles.predict.reading import Notation, ReadBlock, read_block
 from wardround.bundles.uncertainty import Uncertainty, conformal_sets, measure
@@ -289,11 +290,3 @@ def in_tiles(work: Callable[[np.ndarray], tuple[np.ndarray, ...]], x: np.ndarray
     filled = np.concatenate([x, np.zeros((lacking, *x.shape[1:]), dtype=x.dtype)]) if lacking else x
     parts = [work(filled[start : start + tile]) for start in range(0, len(filled), tile)]
     return tuple(np.concatenate(arrays)[: len(x)] for arrays in zip(*parts, strict=True))
-
-
-def any_of(marks: Iterable[np.ndarray], rows: int) -> np.ndarray:
-    """Rows that are marked by any of the marks."""
-    marked = np.zeros(rows, dtype=bool)
-    for rows_of_mark in marks:
-        marked |= rows_of_mark
-    return marked

@@ -23,7 +23,7 @@ from typing import Any
 
 from wardround.bundles.bundle import MISFITS, Bundle, load_bundle
 from wardround.bundles.registry.bundle_differences import headline
-from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, read_sealed
+from wardround.bundles.sealed_files import ABOUT, SealedFileError, as_text, hashes_of, read_sealed
 from wardround.core.errors import BundleError, as_path, shown, suggest
 from wardround.runs.audit import BEGINNING, AuditLog, wrong_line
 from wardround.runs.audit import verify as verify_log
@@ -335,7 +335,7 @@ class Registry:
         except BundleError as error:
             return [f"{version.label}: {error.problem}"]
         # a whole bundle that was put in its place is in order by itself, and not by the log
-        hashes = _hashes({ABOUT: as_text(about), **files})
+        hashes = hashes_of({ABOUT: as_text(about), **files})
         names = sorted({*hashes, *version.files})
         changed = [name for name in names if hashes.get(name) != version.files.get(name)]
         return [f"{version.label}: {name} is not the file that was added" for name in changed]
@@ -374,7 +374,7 @@ class Registry:
             for file, content in files.items():
                 _write_through(staged / file, content)
             os.rename(staged, target)
-            self._log(ADDED, name=name, version=number, bundle=bundle, files=_hashes(files), by=by or _user())
+            self._log(ADDED, name=name, version=number, bundle=bundle, files=hashes_of(files), by=by or _user())
         except OSError as error:
             raise _unwritable(target, error) from None
         finally:
@@ -465,10 +465,6 @@ def _unwritable(path: Path, error: OSError) -> BundleError:
     return BundleError(str(path), f"cannot be written ({error.strerror})", remedy)
 
 
-def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: sha256(files[name]).hexdigest() for name in sorted(files)}
-
-
 def _write_through(path: Path, content: bytes) -> None:
     """To the disk itself: the log must not name a bundle that a power cut has emptied."""
     with path.open("wb") as file:
@@ -484,27 +480,7 @@ def _user() -> str:
         return "unknown"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One version. What bundle.json holds is None where that file is not as it was added, or does not have it."""
-
-    name: str
-    version: int
-    in_use: bool
-    id: str
-    added: str
-    as_added: bool  # every file
-    made: str | None = None
-    study: str | None = None
-    arm: str | None = None
-    site: str | None = None
-    seed: int | None = None
-    metric: str | None = None
-    mean: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-def listing(registry: Registry) -> tuple[Row, ...]:
+def listing(registry: Registry) -> tuple[dict[str, Any], ...]:
     """By name and version."""
     return tuple(
         _row(version, entry.in_use == version.version, registry.is_as_added(version))
@@ -532,18 +508,27 @@ def details(registry: Registry, name: str) -> dict[str, Any]:
     }
 
 
-def _row(version: Version, in_use: bool, as_added: bool) -> Row:
-    row = Row(version.name, version.version, in_use, version.id, version.added, as_added)
+def _row(version: Version, in_use: bool, as_added: bool) -> dict[str, Any]:
+    """What bundle.json holds is None where that file is not as it was added, or does not have it."""
+    row = {
+        "name": version.name,
+        "version": version.version,
+        "in_use": in_use,
+        "id": version.id,
+        "added": version.added,
+        "as_added": as_added,  # every file
+        **dict.fromkeys(("made", "study", "arm", "site", "seed", "metric", "mean", "interval")),
+    }
     path = version.path / ABOUT
     content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
     if sha256(content).hexdigest() != version.files.get(ABOUT):
-        return replace(row, as_added=False)
+        return {**row, "as_added": False}
     try:
         about = json.loads(content)
-        metric, mean, interval = headline(about) or (None, None, None)
+        figure = dict(zip(("metric", "mean", "interval"), headline(about) or (), strict=False))
         texts = {"made": about["made"], "study": about["study"]["name"], "arm": about["arm"], "site": about["site"]}
         if not all(isinstance(text, str) for text in texts.values()):
             return row
-        return replace(row, **texts, seed=int(about["seed"]), metric=metric, mean=mean, interval=interval)
+        return {**row, **texts, "seed": int(about["seed"]), **figure}
     except MISFITS:  # a bundle that another version let in must not hide the others
         return row

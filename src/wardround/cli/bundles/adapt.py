@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, show_lines, table_of
 from wardround.privacy.dp.epsilons import format_epsilon
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ SHOWN = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score"}
 
 
 def show_shared(part: "SharedPart") -> None:
-    out, about = console(), part.about
-    out.print(Text(f"A shared part is in {part.path}", style="bold"), soft_wrap=True)
+    about = part.about
+    show_lines([f"A shared part is in {part.path}"], "bold")
     lines = {
         "from": f"{about['study']['name']}, arm {about['arm']}, seed {about['seed']}",
         "trained at": ", ".join(about["sites"]),
@@ -32,9 +31,8 @@ def show_shared(part: "SharedPart") -> None:
         "privacy": "none was asked for" if about["privacy"] is None else _promised(about["privacy"]),
         "id": about["id"],
     }
-    for name, value in lines.items():
-        out.print(Text(f"{name:<11}{value}"), soft_wrap=True)
-    out.print(Text(f"A new hospital goes on with: wardround adapt {part.path} HOSPITAL.toml"), soft_wrap=True)
+    show_lines(f"{name:<11}{value}" for name, value in lines.items())
+    show_lines([f"A new hospital goes on with: wardround adapt {part.path} HOSPITAL.toml"])
 
 
 def _promised(privacy: Mapping[str, Any]) -> str:
@@ -51,41 +49,38 @@ def show_adapted(adapted: "Adapted") -> None:
     out, results = console(), adapted.results
     rows, shared = results["rows"], results["shared"]
     out.print(Text(f"{results['hospital']} with the shared part of {shared['study']['name']}", style="bold"))
-    out.print(
-        Text(
+    show_lines(
+        [
             f"{rows['rows']['mean']:.0f} rows: about {rows['train']['mean']:.0f} for training, "
             f"{rows['validation']['mean']:.0f} for validation, {rows['test']['mean']:.0f} for test. Means over "
             f"{len(results['seeds'])} splits, {results['epochs']} epochs, with "
-            f"{100 * results['interval']['confidence']:.0f} % intervals."
-        ),
-        soft_wrap=True,
+            f"{100 * results['interval']['confidence']:.0f} % intervals.",
+            f"The outcome was read as: {', '.join(map(_read_as, results['target']))}.",
+            "Please confirm that: a label that is turned round cannot be found here.",
+        ]
     )
-    out.print(Text(f"The outcome was read as: {', '.join(map(_read_as, results['target']))}."), soft_wrap=True)
-    out.print(Text("Please confirm that: a label that is turned round cannot be found here."), soft_wrap=True)
+    columns = ("of its rows", "training rows", "adapted", "alone", "difference")
     for metric, title in SHOWN.items():
-        table = Table(title=title, title_justify="left")
-        for name in ("of its rows", "training rows", "adapted", "alone", "difference"):
-            table.add_column(name, justify="right")
-        for fraction in results["fractions"]:
-            estimates = [_estimate(fraction[way][metric]) for way in ("adapted", "alone")]
-            share = f"{100 * fraction['fraction']:.0f} %"
-            table.add_row(
-                share, f"{fraction['rows']['mean']:.0f}", *estimates, _estimate(fraction["difference"][metric], True)
+        lines = [
+            (
+                f"{100 * fraction['fraction']:.0f} %",
+                f"{fraction['rows']['mean']:.0f}",
+                *(_estimate(fraction[way][metric]) for way in ("adapted", "alone")),
+                _estimate(fraction["difference"][metric], True),
             )
-        out.print(table)
-    for left in results["left_out"]:
-        out.print(Text(f"{100 * left['fraction']:.0f} % of its rows was left out: {left['why']}."), soft_wrap=True)
-    for notice in results["notices"]:
-        out.print(Text(f"! {notice['text']}", style="yellow"), soft_wrap=True)
-    for fraction in results["fractions"]:
-        out.print(Text(fraction["sentences"]["auc"]), soft_wrap=True)
-    for sentence in results["sentences"]:
-        out.print(Text(sentence, style="bold"), soft_wrap=True)
+            for fraction in results["fractions"]
+        ]
+        out.print(table_of(columns, lines, columns, title, title_style=None))
+    left_out = {f"{100 * left['fraction']:.0f} %": left["why"] for left in results["left_out"]}
+    show_lines(f"{share} of its rows was left out: {why}." for share, why in left_out.items())
+    show_lines((f"! {notice['text']}" for notice in results["notices"]), "yellow")
+    show_lines(fraction["sentences"]["auc"] for fraction in results["fractions"])
+    show_lines(results["sentences"], "bold")
     out.print(Text(f"The curve is in {adapted.folder / 'curve.svg'}, all figures in {adapted.folder / 'adapt.json'}."))
     if results["worse"]:
         from wardround.adaptation.curve import caution
 
-        out.print(Text(f"! {caution(results['worse'])}", style="bold red"), soft_wrap=True)
+        show_lines([f"! {caution(results['worse'])}"], "bold red")
     out.print(Text(f"Its bundle is in {adapted.bundle}. Read {adapted.bundle / 'card.md'} before it is used."))
 
 
@@ -150,7 +145,5 @@ def adapt(
             accept=tuple(accept or ()),
             progress=show,
         )
-    if json:
-        render.show_json({"folder": str(adapted.folder), "bundle": str(adapted.bundle), **adapted.results})
-    else:
-        show_adapted(adapted)
+    content = {"folder": adapted.folder, "bundle": adapted.bundle, **adapted.results}
+    render.show_either(json, content, show_adapted, adapted)

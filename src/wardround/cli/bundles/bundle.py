@@ -5,28 +5,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.rendering import console
+from wardround.cli.rendering import show_either, show_lines
 
 if TYPE_CHECKING:
     from wardround.bundles import Bundle, BundleFolders
 
 
 def show_bundles(bundles: "BundleFolders") -> None:
-    out = console()
-    for (arm, site), folder in bundles.folders.items():
-        out.print(Text(f"{arm}, for {site}: {folder}"), soft_wrap=True)
-    for (arm, site), reason in bundles.refused.items():
-        out.print(Text(f"{arm}, for {site}: none. {reason}"), soft_wrap=True)
+    show_lines(f"{arm}, for {site}: {folder}" for (arm, site), folder in bundles.folders.items())
+    show_lines(f"{arm}, for {site}: none. {reason}" for (arm, site), reason in bundles.refused.items())
 
 
 def show_bundle(bundle: "Bundle") -> None:
-    out, about = console(), bundle.about
+    about = bundle.about
     rows, threshold = about["rows"], about["threshold"]
-    out.print(Text(f"A bundle for {about['site']} is in {bundle.path}", style="bold"), soft_wrap=True)
+    show_lines([f"A bundle for {about['site']} is in {bundle.path}"], "bold")
     lines = {
         "predicts": " or ".join(reversed(bundle.classes))
         if len(bundle.classes) == 2 and not bundle.findings
@@ -41,10 +36,9 @@ def show_bundle(bundle: "Bundle") -> None:
     }
     if about.get("region"):
         lines["region"] = f"{about['region']}: its own model"
-    for name, value in lines.items():
-        out.print(Text(f"{name:<12}{value}"), soft_wrap=True)
+    show_lines(f"{name:<12}{value}" for name, value in lines.items())
     read = f"Its scores of the test rows are those of the run. Read {bundle.path / 'card.md'} before it is used."
-    out.print(Text(read), soft_wrap=True)
+    show_lines([read])
 
 
 def _inputs(bundle: "Bundle") -> str:
@@ -139,10 +133,7 @@ def bundle(
             raise StudyError("--site-file", problem, "Leave it out.")
         folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
     loaded = load_bundle(folder)
-    if json:
-        render.show_json({"bundle": str(folder), **loaded.about})
-    else:
-        show_bundle(loaded)
+    show_either(json, {"bundle": folder, **loaded.about}, show_bundle, loaded)
 
 
 def _all_arms(
@@ -168,8 +159,6 @@ def _all_arms(
     if site is None:
         raise StudyError("--site", "missing: a bundle is for one site", "Name it.")
     bundles = make_bundles(run, sites=[site], seed=seed, out=out, onnx=onnx)
-    if json:
-        folders = {name: str(folder) for (name, _), folder in bundles.folders.items()}
-        render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in bundles.refused.items()}})
-    else:
-        show_bundles(bundles)
+    folders = {name: folder for (name, _), folder in bundles.folders.items()}
+    refused = {name: why for (name, _), why in bundles.refused.items()}
+    show_either(json, {"bundles": folders, "refused": refused}, show_bundles, bundles)

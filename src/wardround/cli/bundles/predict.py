@@ -15,15 +15,12 @@ from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
+from wardround.cli.rendering import show_lines, stderr_console
 
 if TYPE_CHECKING:
     from wardround.bundles import Progress, Summary
 
 NOBODY_READS = 141  # exit code where the reader of a pipe has gone, as shells have it
-
-
-def _console() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -35,7 +32,7 @@ def rows_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     from rich.progress import Progress as Bar
 
     counts = TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} per second")
-    bar = Bar(BarColumn(), TaskProgressColumn(), counts, TimeElapsedColumn(), console=_console(), transient=True)
+    bar = Bar(BarColumn(), TaskProgressColumn(), counts, TimeElapsedColumn(), console=stderr_console(), transient=True)
     task = bar.add_task("", total=None, rows=0, speed=0.0)
 
     def show(done: "Progress") -> None:
@@ -63,18 +60,20 @@ def quiet_when_nobody_reads() -> Iterator[None]:
 
 
 def show_summary(summary: "Summary", out: str) -> None:
-    console, where = _console(), "standard output" if out == "-" else out
+    console, where = stderr_console(), "standard output" if out == "-" else out
     speed = f"{summary.rows / summary.seconds:,.0f} rows per second"
-    console.print(Text(f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}"))
-    console.print(Text("Predicted: " + ", ".join(f"{name} {count:,}" for name, count in summary.predicted.items())))
-    for party, count in summary.absent.items():
-        if count:
-            console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
+    predicted = ", ".join(f"{name} {count:,}" for name, count in summary.predicted.items())
+    absent = {party: f"{count:,} {_rows(count)}" for party, count in summary.absent.items() if count}
+    lines = [
+        f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}",
+        f"Predicted: {predicted}",
+        *(f"A stand-in took the place of {party} in {rows} (column `absent`)." for party, rows in absent.items()),
+    ]
+    show_lines(lines, out=console)
     _show_reasons(console, summary)
-    for name in summary.empty:
-        console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
+    show_lines((f"{name!r} is empty in every row." for name in summary.empty), "yellow", console)
     if summary.gaps:
-        console.print(Text(f"Gaps were filled, as in training, in {summary.gaps:,} {_rows(summary.gaps)}."))
+        show_lines([f"Gaps were filled, as in training, in {summary.gaps:,} {_rows(summary.gaps)}."], out=console)
 
 
 def _show_reasons(console: Console, summary: "Summary") -> None:
@@ -87,14 +86,13 @@ def _show_reasons(console: Console, summary: "Summary") -> None:
         console.print(Text(f"{refer}, because (column `why`):" if because else f"{refer}."))
     elif because:
         console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
-    for line in because:
-        console.print(Text(line, style="yellow"))
+    show_lines(because, "yellow", console)
     if not any((summary.out_of_distribution, summary.new_gaps, summary.unseen, summary.outside, summary.unscored)):
         console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
 
 
 def show_ready(name: str, identity: str, address: str) -> None:
-    console = _console()
+    console = stderr_console()
     console.print(Text(f"{name} ({identity[:12]}) answers at {address}", style="bold"))
     console.print(Text(f"  POST {address}/predict   GET {address}/health   GET {address}/schema\nCtrl-C ends it."))
 
@@ -141,7 +139,4 @@ def predict(
     with rows_bar(shown=not json) as show, quiet_when_nobody_reads():
         options = PredictOptions(tuple(without or ()), uncertainty, refer_share)
         summary = predict_file(loaded, data, out, tuple(keep or ()), show, options)
-    if json:
-        render.show_json({"bundle": loaded.id, "out": out, **vars(summary)})
-    else:
-        show_summary(summary, out)
+    render.show_either(json, {"bundle": loaded.id, "out": out, **vars(summary)}, show_summary, summary, out)

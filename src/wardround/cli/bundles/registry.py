@@ -10,75 +10,60 @@ from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, show_either, show_lines, table_of
 
 if TYPE_CHECKING:
     from wardround.bundles.registry.bundle_differences import Difference
-    from wardround.bundles.registry.registry import Row, Verified, Version
+    from wardround.bundles.registry.registry import Registry, Verified, Version
 
 NOTHING = "–"
 
 
 def show_change(what: str, version: "Version", then: str | None) -> None:
-    out = console()
-    out.print(Text(what, style="bold"), soft_wrap=True)
-    out.print(Text(f"bundle  {version.id}"), soft_wrap=True)
-    out.print(Text(f"folder  {version.path}"), soft_wrap=True)
-    if then:
-        out.print(Text(f"next    {then}"), soft_wrap=True)
+    show_lines([what], "bold")
+    show_lines([f"bundle  {version.id}", f"folder  {version.path}", *([f"next    {then}"] if then else [])])
 
 
-def show_list(place: Path, rows: Sequence["Row"]) -> None:
+def show_list(place: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     out = console()
     if not rows:
         out.print(Text(f"{place} has no bundles. Add one: wardround bundles add BUNDLE --registry {place}"))
         return
-    table = Table(title=Text(f"Bundles in {place}"), title_justify="left", title_style="bold")
-    for heading in ("name", "version", "in use", "made", "arm", "site", "seed", "at its site, all seeds"):
-        table.add_column(heading, justify="right" if heading in ("version", "seed") else "left")
-    before = None
+    lines, before = [], None
     for row in rows:
-        origin = (row.made or "")[:10], row.arm or "", row.site or "", "" if row.seed is None else str(row.seed)
-        figure = "" if row.metric is None else f"{row.metric} {_figure(row.mean, row.interval)}"
-        if not row.as_added:
+        seed = "" if row["seed"] is None else str(row["seed"])
+        origin = ((row["made"] or "")[:10], row["arm"] or "", row["site"] or "", seed)
+        figure = "" if row["metric"] is None else f"{row['metric']} {_figure(row['mean'], row['interval'])}"
+        if not row["as_added"]:
             figure = "changed: see wardround bundles verify"
-        name = "" if row.name == before else row.name
-        table.add_row(*map(Text, (name, str(row.version), "yes" if row.in_use else "", *origin, figure)))
-        before = row.name
-    out.print(table)
+        name = "" if row["name"] == before else row["name"]
+        lines.append((name, str(row["version"]), "yes" if row["in_use"] else "", *origin, figure))
+        before = row["name"]
+    headings = ("name", "version", "in use", "made", "arm", "site", "seed", "at its site, all seeds")
+    out.print(table_of(headings, lines, ("version", "seed"), Text(f"Bundles in {place}")))
 
 
 def show_details(details: Mapping[str, Any]) -> None:
-    out = console()
-    label = f"{details['name']}@{details['version']}"
     use = "in use" if details["in_use"] == details["version"] else "not in use"
-    out.print(Text(f"{label}, {use}", style="bold"), soft_wrap=True)
-    out.print(Text(f"bundle  {details['bundle']['id']}"), soft_wrap=True)
-    out.print(Text(f"folder  {details['path']}"), soft_wrap=True)
-    table = Table(title="What was done with this name", title_justify="left", title_style="bold")
-    for heading in ("time", "event", "version", "by", "reason"):
-        table.add_column(heading)
-    for event in details["history"]:
-        cells = (event["time"][:19], event["event"], event["version"], event.get("by"), event.get("reason"))
-        table.add_row(*(Text(NOTHING if cell is None else str(cell)) for cell in cells))
-    out.print(table)
-    out.print()
-    out.print(Text(details["card"].rstrip()), soft_wrap=True)
+    show_lines([f"{details['name']}@{details['version']}, {use}"], "bold")
+    show_lines([f"bundle  {details['bundle']['id']}", f"folder  {details['path']}"])
+    headings = ("time", "event", "version", "by", "reason")
+    events = [{**event, "time": event["time"][:19]} for event in details["history"]]
+    rows = [[shown(event.get(heading)) for heading in headings] for event in events]
+    console().print(table_of(headings, rows, title="What was done with this name"))
+    show_lines(["", details["card"].rstrip()])
 
 
 def show_verified(place: Path, result: "Verified") -> None:
-    out = console()
-    for problem in result.problems:
-        out.print(Text(problem, style="red"), soft_wrap=True)
-    for left in result.leftovers:
-        words = f"{left} is left from an add that did not end. It counts for nothing, and the next add removes it."
-        out.print(Text(words, style="yellow"), soft_wrap=True)
+    show_lines(result.problems, "red")
+    unfinished = "is left from an add that did not end. It counts for nothing, and the next add removes it."
+    show_lines((f"{left} {unfinished}" for left in result.leftovers), "yellow")
     if result.problems:
-        out.print(Text(f"{place} is not what its log says."), soft_wrap=True)
+        show_lines([f"{place} is not what its log says."])
         return
-    out.print(Text(f"{place}: {result.versions} bundles, each as it was added; {result.entries} entries in the log"))
-    out.print(f"head {result.head}", soft_wrap=True)
-    out.print("Keep the head elsewhere: with --head it shows whether lines were cut off at the end.")
+    log = f"{result.entries} entries in the log"
+    console().print(Text(f"{place}: {result.versions} bundles, each as it was added; {log}"))
+    show_lines([f"head {result.head}", render.KEEP_HEAD])
 
 
 def show_differences(a: str, b: str, listed: Sequence["Difference"]) -> None:
@@ -136,6 +121,12 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Wh
 REGISTRY = Path("registry")
 
 
+def _open(place: Path) -> "Registry":
+    from wardround.bundles.registry.registry import Registry
+
+    return Registry(place)
+
+
 @app.command("add")
 def add(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that `wardround bundle` has made.")],
@@ -147,38 +138,27 @@ def add(
     json: Json = False,
 ) -> None:
     """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
-    from wardround.bundles.registry.registry import Registry
-
-    added = Registry(registry).add(bundle, name, by)
-    if json:
-        render.show_json(added)
-    else:
-        then = f"wardround bundles promote {added.label} --registry {registry}"
-        show_change(f"Added {added.label}", added, then)
+    added = _open(registry).add(bundle, name, by)
+    then = f"wardround bundles promote {added.label} --registry {registry}"
+    show_either(json, added, show_change, f"Added {added.label}", added, then)
 
 
 @app.command("list")
 def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
     """List names and versions, which is in use, and how good each was at its site."""
-    from wardround.bundles.registry.registry import Registry, listing
+    from wardround.bundles.registry.registry import listing
 
-    rows = listing(Registry(registry))
-    if json:
-        render.show_json(rows)
-    else:
-        show_list(registry, rows)
+    rows = listing(_open(registry))
+    show_either(json, rows, show_list, registry, rows)
 
 
 @app.command("show")
 def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     """Show all about one bundle: its card, its files, and what was done with it."""
-    from wardround.bundles.registry.registry import Registry, details
+    from wardround.bundles.registry.registry import details
 
-    content = details(Registry(registry), name)
-    if json:
-        render.show_json(content)
-    else:
-        show_details(content)
+    content = details(_open(registry), name)
+    show_either(json, content, show_details, content)
 
 
 @app.command("verify")
@@ -191,14 +171,10 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check the log, every bundle's hashes, and that the folder holds what the log says. Exit code 6 if not."""
-    from wardround.bundles.registry.registry import Registry
     from wardround.core.errors import RunError
 
-    result = Registry(registry).verify(name, head)
-    if json:
-        render.show_json(result)
-    else:
-        show_verified(registry, result)
+    result = _open(registry).verify(name, head)
+    show_either(json, result, show_verified, registry, result)
     if result.problems:
         raise typer.Exit(RunError.exit_code)
 
@@ -212,15 +188,12 @@ def diff(
 ) -> None:
     """Show in what two bundles differ: origin, model, columns, decision, weights, figures, privacy."""
     from wardround.bundles.registry.bundle_differences import differences
-    from wardround.bundles.registry.registry import Registry
 
-    first, second = (Registry(registry).open(text) for text in (a, b))
+    first, second = (_open(registry).open(text) for text in (a, b))
     listed = differences(first, second)
-    if json:
-        ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
-        render.show_json({**ids, "same": first.id == second.id, "differences": listed})
-    else:
-        show_differences(a, b, listed)
+    ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
+    content = {**ids, "same": first.id == second.id, "differences": listed}
+    show_either(json, content, show_differences, a, b, listed)
 
 
 @app.command("promote")
@@ -232,14 +205,9 @@ def promote(
     json: Json = False,
 ) -> None:
     """Put one version to use, in place of the one before. A bundle that was changed is refused."""
-    from wardround.bundles.registry.registry import Registry
-
-    chosen = Registry(registry).promote(name, by, reason)
-    if json:
-        render.show_json(chosen)
-    else:
-        place = registry / chosen.name
-        show_change(f"{chosen.label} is in use", chosen, f"wardround predict {place} DATA --out FILE")
+    chosen = _open(registry).promote(name, by, reason)
+    then = f"wardround predict {registry / chosen.name} DATA --out FILE"
+    show_either(json, chosen, show_change, f"{chosen.label} is in use", chosen, then)
 
 
 @app.command("withdraw")
@@ -251,10 +219,5 @@ def withdraw(
     json: Json = False,
 ) -> None:
     """Take the version in use out of use. It stays in the registry."""
-    from wardround.bundles.registry.registry import Registry
-
-    chosen = Registry(registry).withdraw(name, by, reason)
-    if json:
-        render.show_json(chosen)
-    else:
-        show_change(f"{chosen.label} is no longer in use", chosen, None)
+    chosen = _open(registry).withdraw(name, by, reason)
+    show_either(json, chosen, show_change, f"{chosen.label} is no longer in use", chosen, None)

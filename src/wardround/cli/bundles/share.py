@@ -31,7 +31,4 @@ def share(
     from wardround.bundles import load_shared, make_shared
 
     part = load_shared(make_shared(run, arm=arm, seed=seed, out=out))
-    if json:
-        render.show_json({"shared": str(part.path), **part.about})
-    else:
-        show_shared(part)
+    render.show_either(json, {"shared": part.path, **part.about}, show_shared, part)

@@ -42,11 +42,10 @@ def approve(
     if recorded:
         _confirm(f"Approve this study for {here.name}, as {name}?", yes)
         record(here, parsed, name)
-    if json:
-        answer = {"site": here.name, "study": {"name": parsed.name, "hash": parsed.hash}, "words": description}
-        render.show_json({**answer, "objections": policy_objections, "recorded": recorded})
-    else:
-        show_decision("Approved", parsed.hash, name, here.approved)
+    study_id = {"name": parsed.name, "hash": parsed.hash}
+    answer = {"site": here.name, "study": study_id, "words": description, "objections": policy_objections}
+    content = {**answer, "recorded": recorded}
+    render.show_either(json, content, show_decision, "Approved", parsed.hash, name, here.approved)
 
 
 def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) -> None:
@@ -57,10 +56,8 @@ def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) ->
     if recorded:
         _confirm(f"Take back the approval of study {chosen[:12]} at {here.name}, as {name}?", yes)
         withdraw(here, chosen, name)
-    if json:
-        render.show_json({"site": here.name, "study": {"hash": chosen}, "recorded": recorded})
-    else:
-        show_decision("Withdrawn", chosen, name, here.approved)
+    answer = {"site": here.name, "study": {"hash": chosen}, "recorded": recorded}
+    render.show_either(json, answer, show_decision, "Withdrawn", chosen, name, here.approved)
 
 
 def _hash_of(study: str, approved: list[str]) -> str:

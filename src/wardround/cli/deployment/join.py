@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.deployment.render_deployment import ends_on_request, service_lines, show_preflight
+from wardround.cli.deployment.render_deployment import show_preflight, taking_part
 from wardround.cli.options import Json
 
 
@@ -26,10 +26,6 @@ def join(
     if check:
         show_preflight(loaded.name, preflight(loaded), json)
         return
-    notice = service_lines("site", loaded.name, json)
-    notice(f"joins {loaded.coordinator}; state in {loaded.state}")
-    try:
-        with ends_on_request():
-            join_studies(loaded, notice)
-    except KeyboardInterrupt:
-        notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")
+    with taking_part("site", loaded.name, loaded.state, json) as notice:
+        notice(f"joins {loaded.coordinator}; state in {loaded.state}")
+        join_studies(loaded, notice)

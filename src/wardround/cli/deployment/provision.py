@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, show_either, show_lines
 from wardround.deployment.provisioning.kit_files import DAYS, HOSTS, PORT
 
 if TYPE_CHECKING:
@@ -18,27 +17,19 @@ if TYPE_CHECKING:
 
 
 def show_kits(folder: Path, study: "Study", kit: "CoordinatorKit") -> None:
-    out = console()
-    out.print(Text(f"Kits of {study.name} are in {folder}", style="bold"), soft_wrap=True)
-    out.print(Text(f"study hash   {study.hash}"), soft_wrap=True)
-    out.print(Text(f"coordinator  {kit.hosts[0]}, port {kit.port}; certificate for {', '.join(kit.hosts)}"))
-    out.print(Text(f"valid until  {kit.expires:%Y-%m-%d}"))
-    out.print(Text(f"keep         {kit.path}"), soft_wrap=True)
-    for name in kit.sites if kit.hospitals else ():
-        out.print(Text(f"give away    {folder / 'regions' / name}"), soft_wrap=True)
-    for name in kit.hospitals or kit.sites:
-        out.print(Text(f"give away    {folder / 'sites' / name}"), soft_wrap=True)
-    out.print(
-        "Each kit holds a private key: hand it over in a way that you trust, then delete it here. Tell each hospital "
-        "the study's hash in another way, so that it can compare.",
-        soft_wrap=True,
+    show_lines([f"Kits of {study.name} are in {folder}"], "bold")
+    show_lines([f"study hash   {study.hash}"])
+    console().print(Text(f"coordinator  {kit.hosts[0]}, port {kit.port}; certificate for {', '.join(kit.hosts)}"))
+    show_lines(
+        [
+            f"valid until  {kit.expires:%Y-%m-%d}",
+            f"keep         {kit.path}",
+            *(f"give away    {folder / 'regions' / name}" for name in (kit.sites if kit.hospitals else ())),
+            *(f"give away    {folder / 'sites' / name}" for name in kit.hospitals or kit.sites),
+            "Each kit holds a private key: hand it over in a way that you trust, then delete it here. Tell each "
+            "hospital the study's hash in another way, so that it can compare.",
+        ]
     )
-
-
-def show_revoked(site: str, reason: str, left: Sequence[str]) -> None:
-    out = console()
-    out.print(Text(f"{site} is revoked: {reason}"), soft_wrap=True)
-    out.print(Text(f"Sites that are left: {', '.join(left) or 'none'}"), soft_wrap=True)
 
 
 def show_study(site: str, description: Sequence[str], objections: Sequence[str]) -> None:
@@ -55,7 +46,7 @@ def show_study(site: str, description: Sequence[str], objections: Sequence[str])
 
 
 def show_decision(what: str, study_hash: str, name: str, folder: Path) -> None:
-    console().print(Text(f"{what}: {study_hash[:12]} by {name}. Recorded in {folder}."), soft_wrap=True)
+    show_lines([f"{what}: {study_hash[:12]} by {name}. Recorded in {folder}."])
 
 
 app = typer.Typer(help="Make the kits of a study across hospitals, and revoke a site.", no_args_is_help=True)
@@ -96,14 +87,12 @@ def new(
     names = [name.strip() for name in sites.split(",") if name.strip()]
     folder = provision(parsed, names, out, host or HOSTS, port, days, families, _regions(region or ()))
     kit = CoordinatorKit.load(folder)
-    if json:
-        folders = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
-        hashed = {"name": parsed.name, "hash": parsed.hash}
-        shown = {"folder": folder, "coordinator": kit.path, "sites": folders, "study": hashed}
-        shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
-        render.show_json({**shown, "hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()})
-    else:
-        show_kits(folder, parsed, kit)
+    folders = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
+    hashed = {"name": parsed.name, "hash": parsed.hash}
+    shown = {"folder": folder, "coordinator": kit.path, "sites": folders, "study": hashed}
+    shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
+    shown |= {"hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()}
+    show_either(json, shown, show_kits, folder, parsed, kit)
 
 
 def _regions(options: Sequence[str]) -> dict[str, str]:
@@ -132,7 +121,6 @@ def revoke(
 
     revoke_site(kit, site, reason)
     keys = read_keys(folder_of(kit))
-    if json:
-        render.show_json({"kit": folder_of(kit), "site": site, "revoked": keys.revoked})
-    else:
-        show_revoked(site, keys.revoked[site], [name for name in keys.sites if name not in keys.revoked])
+    left = ", ".join(name for name in keys.sites if name not in keys.revoked) or "none"
+    lines = [f"{site} is revoked: {keys.revoked[site]}", f"Sites that are left: {left}"]
+    show_either(json, {"kit": folder_of(kit), "site": site, "revoked": keys.revoked}, show_lines, lines)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.deployment.render_deployment import ends_on_request, progress_lines, service_lines, show_preflight
+from wardround.cli.deployment.render_deployment import progress_lines, show_preflight, taking_part
 from wardround.cli.options import Json
 
 
@@ -31,11 +31,7 @@ def region(
     if check:
         show_preflight(loaded.name, preflight_region(loaded, listen), json, what="region")
         return
-    notice = service_lines("region", loaded.name, json)
     own = f"hospitals {', '.join(loaded.kit.sites)} connect to {listen}:{loaded.kit.port}"
-    notice(f"joins {loaded.coordinator}; {own}; state in {loaded.state}")
-    try:
-        with ends_on_request():
-            coordinate_region(loaded, notice, progress_lines(notice), listen)
-    except KeyboardInterrupt:
-        notice(f"stopped; what this region knows is in {loaded.state}, and the same command goes on from there")
+    with taking_part("region", loaded.name, loaded.state, json) as notice:
+        notice(f"joins {loaded.coordinator}; {own}; state in {loaded.state}")
+        coordinate_region(loaded, notice, progress_lines(notice), listen)

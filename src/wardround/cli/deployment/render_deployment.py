@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit
 
-from wardround.cli.rendering import INTERRUPTED, console, show_json, warn
+from wardround.cli.rendering import INTERRUPTED, OK, console, show_either, show_json, show_lines, table_of, warn
 
 if TYPE_CHECKING:
     from wardround.core.health import Condition
@@ -97,20 +97,6 @@ def stopped(folder: Path) -> Exception:
     return Exit(INTERRUPTED)
 
 
-def service_lines(kind: str, name: str, as_json: bool) -> Callable[[str], None]:
-    """Shows one line per event, with the time, as in a service's log. `kind` is site or region."""
-
-    def notice(line: str) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        if as_json:
-            show_json({kind: name, "time": now, "line": line}, compact=True)
-        else:
-            console().print(Text(f"{now} {name}: {line}"), soft_wrap=True)
-        sys.stdout.flush()
-
-    return notice
-
-
 @contextmanager
 def ends_on_request() -> Iterator[None]:
     """Treat SIGTERM, with which a service is stopped, as Ctrl-C."""
@@ -125,25 +111,41 @@ def ends_on_request() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def taking_part(kind: str, name: str, state: Path, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Shows one line per event, with the time, as in a service's log, until it is stopped. `kind` is site or region."""
+
+    def notice(line: str) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        if as_json:
+            show_json({kind: name, "time": now, "line": line}, compact=True)
+        else:
+            show_lines([f"{now} {name}: {line}"])
+        sys.stdout.flush()
+
+    try:
+        with ends_on_request():
+            yield notice
+    except KeyboardInterrupt:
+        notice(f"stopped; what this {kind} knows is in {state}, and the same command goes on from there")
+
+
 def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
     """Exits with the code of a failed check if a necessary condition is not met."""
     from wardround.core.errors import CheckError
 
     passed = all(condition.ok for condition in conditions if condition.needed)
-    if as_json:
-        show_json({what: site, "ok": passed, "conditions": [vars(condition) for condition in conditions]})
-    else:
-        table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
-        for condition in conditions:
-            mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
-            table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.state))
-        out = console()
-        out.print(table)
-        for condition in conditions:
-            if not condition.ok:
-                out.print(Text(f"{condition.name}: {condition.remedy}"), soft_wrap=True)
+    content = {what: site, "ok": passed, "conditions": conditions}
+    show_either(as_json, content, _show_conditions, f"{site}: nothing was sent", conditions)
     if not passed:
         raise Exit(CheckError.exit_code)
+
+
+def _show_conditions(title: str, conditions: Sequence["Condition"]) -> None:
+    marks = {True: OK, False: Text("no", style="bold red")}
+    rows = [(marks[each.ok] if each.needed else "note", each.name, each.state) for each in conditions]
+    console().print(table_of(("", "what", "found"), rows, title=title))
+    show_lines(f"{each.name}: {each.remedy}" for each in conditions if not each.ok)
 
 
 def plain_lines(shown: bool) -> Callable[[str], None]:
@@ -156,8 +158,7 @@ def show_demo(demo: "Demo", as_json: bool) -> None:
     if as_json:
         equal = {"equal": None} if parity is None else _parity(parity)
         spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in demo.spent}
-        folder = None if demo.folder is None else str(demo.folder)
-        show_json({**equal, "spent": spent, "sites": list(demo.sites), "folder": folder})
+        show_json({**equal, "spent": spent, "sites": demo.sites, "folder": demo.folder})
         return
     out = console()
     out.print(f"{len(demo.sites)} hospitals in processes of their own, TLS and a key for each")

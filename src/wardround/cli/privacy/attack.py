@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, changes
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, table_of
 
 
 def say(line: str) -> None:
     """What is being tried, on standard error."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(line, style="dim"))
+    render.stderr_console().print(Text(line, style="dim"))
 
 
 def show_attack(results: Mapping[str, Any], folder: Path) -> None:
@@ -38,45 +37,44 @@ def show_attack(results: Mapping[str, Any], folder: Path) -> None:
 
 def _inversion(results: Mapping[str, Any]) -> Table:
     content = results["inversion"]
-    table = Table(title=f"Rows rebuilt from one update ({content['at']} model)", title_justify="left")
-    for name in ("arm", "without protection", "with protection", "error, without", "with", "best guess"):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    lines = []
     for arm, entry in content["arms"].items():
         if "note" in entry:
-            table.add_row(Text(arm), entry["note"], "", "", "", "")
+            lines.append([arm, entry["note"]])
             continue
         outcomes = [entry["without"], entry["with"]]
         counts = ["-" if outcome is None else f"{outcome['recovered']} of {outcome['of']}" for outcome in outcomes]
         errors = ["-" if outcome is None else _number(_mean_error(outcome)) for outcome in outcomes]
         guess = sum(min(row["guess_error"], row["nearest_error"]) for row in outcomes[0]["rows"]) / outcomes[0]["of"]
-        table.add_row(Text(arm), *counts, *errors, _number(guess))
-    return table
+        lines.append([arm, *counts, *errors, _number(guess)])
+    numbers = ("without protection", "with protection", "error, without", "with", "best guess")
+    title = f"Rows rebuilt from one update ({content['at']} model)"
+    return table_of(("arm", *numbers), lines, numbers, title, title_style=None)
 
 
 def _membership(results: Mapping[str, Any]) -> Table:
-    table = Table(title="Who was trained on (area under the curve, 95 % interval)", title_justify="left")
-    for name in ("arm", "by threshold", "by shadow models", "caught at 1 % false alarms"):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    lines = []
     for arm, entry in results["membership"].items():
         if "note" in entry:
-            table.add_row(Text(arm), entry["note"], "", "")
+            lines.append([arm, entry["note"]])
             continue
         shadows = entry.get("likelihood_ratio")
-        table.add_row(Text(arm), _auc(entry["threshold"]), _auc(shadows), _caught(shadows or entry["threshold"]))
-    return table
+        lines.append([arm, _auc(entry["threshold"]), _auc(shadows), _caught(shadows or entry["threshold"])])
+    numbers = ("by threshold", "by shadow models", "caught at 1 % false alarms")
+    title = "Who was trained on (area under the curve, 95 % interval)"
+    return table_of(("arm", *numbers), lines, numbers, title, title_style=None)
 
 
 def _canary(results: Mapping[str, Any]) -> Table:
-    table = Table(title="Epsilon, claimed and shown", title_justify="left")
-    for name in ("arm", "site", "claimed", "shown, at least", "draws", "verdict"):
-        table.add_column(name, justify="right" if name in ("claimed", "shown, at least", "draws") else "left")
+    lines = []
     for arm, sites in results["canary"].items():
         for audit in sites:
             verdict = "not refuted" if audit["holds"] else "FAILS"
             verdict = verdict if audit["can_fail"] or not audit["holds"] else "too large to test"
             numbers = f"{audit['claim']:.3f}", f"{audit['bound']:.3f}", f"{audit['draws']:,}"
-            table.add_row(Text(arm), Text(audit["site"]), *numbers, verdict)
-    return table
+            lines.append([arm, audit["site"], *numbers, verdict])
+    right = ("claimed", "shown, at least", "draws")
+    return table_of(("arm", "site", *right, "verdict"), lines, right, "Epsilon, claimed and shown", title_style=None)
 
 
 def answer(results: Mapping[str, Any]) -> list[str]:
@@ -222,9 +220,6 @@ def attack(
         shadows=shadows,
         progress=None if json else say,
     )
-    if json:
-        render.show_json({"folder": str(folder), **results})
-    else:
-        show_attack(results, folder)
+    render.show_either(json, {"folder": folder, **results}, show_attack, results, folder)
     if results["passed"] is False:
         raise typer.Exit(FAILED)

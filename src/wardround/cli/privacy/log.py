@@ -41,10 +41,7 @@ def verify(
             raise RunError(str(other), f"has no head of {file}", "Name the log of the other end of the same run.")
         result = verify_log(file, [*heads, *known_heads])
     files = [] if result.broken else changed_files(file)
-    if json:
-        shown = {"file": str(file), "entries": result.entries, "head": result.head, "broken": result.broken}
-        render.show_json({**shown, "changed_files": files})
-    else:
-        render.show_audit(str(file), result, files)
+    shown = {"file": file, "entries": result.entries, "head": result.head, "broken": result.broken}
+    render.show_either(json, {**shown, "changed_files": files}, render.show_audit, str(file), result, files)
     if result.broken or files:
         raise typer.Exit(RunError.exit_code)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
-from wardround.cli.rendering import console
+from wardround.cli.rendering import console, show_lines, table_of
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.privacy.dp.exposure import exposure_text
 
@@ -54,18 +54,16 @@ def show_plan(study: "Study", planned: Sequence["Planned"], plain_plan: Mapping[
             format_epsilon(row.epsilon_target),
         )
     out.print(table)
-    out.print(ADJACENCY, soft_wrap=True)
-    for site, row in plain_plan["total"].items():
-        out.print(
-            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: "
-            f"epsilon {format_epsilon(row['epsilon'], '.2f')} "
-            f"(replace {format_epsilon(row['epsilon_replace'], '.2f')}) at delta {row['delta']:g}, "
-            "with the first seed's numbers of rows.",
-            soft_wrap=True,
-            markup=False,
-        )
-    if plain_plan["exposure"] is not None:
-        out.print(exposure_text(plain_plan["exposure"]), soft_wrap=True, markup=False)
+    exposure = plain_plan["exposure"]
+    show_lines([ADJACENCY])
+    show_lines(
+        f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: "
+        f"epsilon {format_epsilon(row['epsilon'], '.2f')} "
+        f"(replace {format_epsilon(row['epsilon_replace'], '.2f')}) at delta {row['delta']:g}, "
+        "with the first seed's numbers of rows."
+        for site, row in plain_plan["total"].items()
+    )
+    show_lines([] if exposure is None else [exposure_text(exposure)])
     out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
 
 
@@ -84,27 +82,22 @@ def show_spent(
         return
     out.print(_table("Spent, everything together", total, ()))
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
-    out.print(ADJACENCY, soft_wrap=True)
-    for name, exposure in exposures.items():
-        out.print(f"{name}: {exposure_text(exposure)}", soft_wrap=True, markup=False)
-    if not exposures:
-        out.print(exposure_text(None), soft_wrap=True, markup=False)
+    of_runs = [f"{name}: {exposure_text(exposure)}" for name, exposure in exposures.items()]
+    show_lines([ADJACENCY, *(of_runs or [exposure_text(None)])])
     if not all(row.guarantee for row in total):
         out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
 
 
 def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
     shown = [part for part in parts if any(getattr(row, part) is not None for row in rows)]
-    table = Table(title=title, title_justify="left")
-    for name in ("site", *(part.replace("study_name", "study") for part in shown)):
-        table.add_column(name)
-    for name in ("rounds", "steps", "epsilon", "replace", "delta"):
-        table.add_column(name, justify="right")
+    numbers = ("rounds", "steps", "epsilon", "replace", "delta")
+    lines = []
     for row in rows:
         epsilons = (format_epsilon(row.add_remove, ".3f"), format_epsilon(row.replace, ".3f"))
-        numbers = (str(row.rounds), str(row.steps), *epsilons, f"{row.delta:g}")
-        table.add_row(*map(escape, (row.site, *(str(getattr(row, part)) for part in shown))), *numbers)
-    return table
+        names = (row.site, *(str(getattr(row, part)) for part in shown))
+        lines.append((*names, str(row.rounds), str(row.steps), *epsilons, f"{row.delta:g}"))
+    names = ("site", *(part.replace("study_name", "study") for part in shown))
+    return table_of((*names, *numbers), lines, numbers, title, title_style=None)
 
 
 app = typer.Typer(help="Differential privacy: what a study would spend, and what was spent.", no_args_is_help=True)
@@ -121,10 +114,7 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     loaded = load_plan(parsed, families)
     planned = planned_spending(loaded)
     plain_plan = as_plain(loaded, planned)
-    if json:
-        render.show_json(plain_plan)
-    else:
-        show_plan(parsed, planned, plain_plan)
+    render.show_either(json, plain_plan, show_plan, parsed, planned, plain_plan)
 
 
 @app.command("spent")
@@ -152,10 +142,11 @@ def spent(
     exposures = {
         run.name: exposure for place in places for run in runs_of(place) if (exposure := exposure_of(run)) is not None
     }
-    if json:
-        shown = {"ledgers": [str(file) for file in files], "entries": len(unique)}
-        shown |= {"exposures": exposures}
-        rows = {"total": [plain(row) for row in total], "parts": [plain(row) for row in parts]}
-        render.show_json({**shown, **rows})
-    else:
-        show_spent(files, total, parts, exposures)
+    content = {
+        "ledgers": files,
+        "entries": len(unique),
+        "exposures": exposures,
+        "total": [plain(row) for row in total],
+        "parts": [plain(row) for row in parts],
+    }
+    render.show_either(json, content, show_spent, files, total, parts, exposures)

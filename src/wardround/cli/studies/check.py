@@ -32,18 +32,13 @@ def check(
         notices += matching_notices(plan)
     sites = [] if refused else describe_sites(plan)
     kinds = estimate(plan) if time and not refused else []
-    if json:
-        render.show_json(
-            {
-                "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
-                "notices": with_texts([*plan.source_notices, *notices]),
-                "sites": sites,
-                "refused": refused,
-                "seconds": sum(kind.total for kind in kinds) if kinds else None,
-            }
-        )
-    else:
-        render.show_check(parsed, plan.source_notices, notices, sites)
-        render.show_estimate(kinds)
+    content = {
+        "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
+        "notices": with_texts([*plan.source_notices, *notices]),
+        "sites": sites,
+        "refused": refused,
+        "seconds": sum(kind.total for kind in kinds) if kinds else None,
+    }
+    render.show_either(json, content, render.show_check, parsed, plan.source_notices, notices, sites, kinds)
     if refused:
         raise typer.Exit(CheckError.exit_code)

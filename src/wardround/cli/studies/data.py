@@ -30,10 +30,7 @@ def list_sources(json: Json = False) -> None:
         }
         for family, members in (("sources", known.sources), ("partitions", known.partitioners))
     }
-    if json:
-        render.show_json(listed)
-    else:
-        render.show_members(listed)
+    render.show_either(json, listed, render.show_members, listed)
 
 
 @app.command("describe")
@@ -47,10 +44,7 @@ def describe(
     from wardround.data.describe import describe_data
 
     described = describe_data(data)
-    if json:
-        render.show_json(described)
-    else:
-        render.show_described(described)
+    render.show_either(json, described, render.show_described, described)
 
 
 @app.command("split")
@@ -84,7 +78,4 @@ def split(
     plan = load_plan(parsed, families)
     chosen = parsed.evaluation.seeds.first if seed is None else seed
     files = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
-    if json:
-        render.show_json({"folder": str(out), "seed": chosen, "files": files})
-    else:
-        render.show_files(out, files)
+    render.show_either(json, {"folder": out, "seed": chosen, "files": files}, render.show_files, out, files)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wardround.cli.rendering import MOST_SITES, console, show_json
+from wardround.cli.rendering import MOST_SITES, console, show_either, show_lines, table_of
 
 if TYPE_CHECKING:
     from wardround.report import Evidence
@@ -26,8 +26,9 @@ SHOWN = {
     "specificity": "spec.",
     "brier": "Brier",
 }
-OF_FINDINGS = {name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity")}
-OF_FINDINGS |= {"brier": "Brier"}
+OF_FINDINGS = {
+    name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
+}
 SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 MOST_NOTICES = 6
 MOST_ARMS = 40
@@ -41,10 +42,8 @@ def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
     if with_report and (run.fresh or not report.is_file()):
         build_report(run.folder, drawing_workers())
     path = str(report) if report.is_file() else None
-    if as_json:
-        show_json({"folder": str(run.folder), "fresh": run.fresh, "report": path, "results": run.results})
-    else:
-        show_run(run, path)
+    content = {"folder": run.folder, "fresh": run.fresh, "report": path, "results": run.results}
+    show_either(as_json, content, show_run, run, path)
 
 
 def with_report_in_mind(show: Callable[["Progress"], None] | None) -> Callable[["Progress"], None]:
@@ -78,31 +77,26 @@ def show_run(run: "StudyRun", report: str | None) -> None:
         out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
     missing = participation_sentence(results)
     if missing is not None:
-        out.print(Text(missing, style="bold"), soft_wrap=True)
+        show_lines([missing], "bold")
     out.print(_metric_table(evidence))
-    _show_lines(out, [_note_on_figures(evidence), f"Primary metric: {design(evidence)['primary metric']}."])
+    show_lines([_note_on_figures(evidence), f"Primary metric: {design(evidence)['primary metric']}."])
     if evidence.findings:
-        _show_lines(out, [f"Every figure is the mean over {len(evidence.findings)} findings."])
-    _show_lines(out, [*([ranking_sentence(evidence)] if evidence.ranked_within else []), *left_out_sentences(evidence)])
+        show_lines([f"Every figure is the mean over {len(evidence.findings)} findings."])
+    show_lines([*([ranking_sentence(evidence)] if evidence.ranked_within else []), *left_out_sentences(evidence)])
     out.print()
     _show_sites_and_variants(out, evidence)
-    _show_lines(out, [test["sentence"] for test in evidence.tests()])
+    show_lines([test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
-    _show_lines(out, spent_lines(evidence))
+    show_lines(spent_lines(evidence))
     synthetic = [SYNTHETIC] if evidence.synthetic else []
     _show_notices(out, [*synthetic, *(notice["text"] for notice in results["notices"])])
     out.print(Text("\nAnswer", style="bold"))
-    _show_lines(out, [f"  {sentence}" for sentence in answer(evidence)])
+    show_lines([f"  {sentence}" for sentence in answer(evidence)])
     out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
     if report is not None:
         out.print(f"Report:     {report}", soft_wrap=True, style="bold")
     if (run.folder / "bundles").is_dir():
         out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
-
-
-def _show_lines(out: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        out.print(Text(line), soft_wrap=True)
 
 
 def _note_on_figures(evidence: "Evidence") -> str:
@@ -118,7 +112,7 @@ def _show_sites_and_variants(out: Console, evidence: "Evidence") -> None:
             out.print(_site_table(evidence.arms, sites, evidence.headline))
     if evidence.variants:
         out.print(_variant_table(evidence))
-    _show_lines(out, [f"{name}: {variant['text']}" for name, variant in evidence.variants.items() if variant["text"]])
+    show_lines([f"{name}: {variant['text']}" for name, variant in evidence.variants.items() if variant["text"]])
 
 
 def _show_claims(out: Console, evidence: "Evidence") -> None:
@@ -131,45 +125,30 @@ def _show_claims(out: Console, evidence: "Evidence") -> None:
     out.print(Text("\nPublished claims", style="bold"))
     if counted is None or len(claims) <= FEW:
         for claim in claims:
-            out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
-            out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
+            show_lines([f"{claim['text']} ({claim['source']})"], out=out)
+            show_lines([f"  {claim['verdict']}"], "bold", out)
         return
     out.print(_report_table(counted))
     out.print("Each claim with its figures: in the report, and in tables/claims.csv.", soft_wrap=True)
-
-
-def show_report(report: Path) -> None:
-    console().print(f"Report: {report}", soft_wrap=True)
 
 
 def show_comparison(comparison: "Comparison", out: Path | None) -> None:
     shown = console()
     for table in comparison.tables:
         shown.print(_report_table(table))
-        _show_lines(shown, [table.note] if table.note else [])
-    _show_lines(shown, [f"note: {note}" for note in comparison.notes])
+        show_lines([table.note] if table.note else [])
+    show_lines([f"note: {note}" for note in comparison.notes])
     if out is not None:
         shown.print(f"Tables as CSV and LaTeX: {out}", soft_wrap=True)
 
 
 def _report_table(table: "ReportTable") -> Table:
-    shown = Table(title=table.title, title_justify="left", title_style="bold")
-    for column in table.columns:
-        shown.add_column(Text(column), justify="right" if table.is_number(column) else "left")
-    for row in table.shown():
-        shown.add_row(*map(Text, row))
-    return shown
+    return table_of(table.columns, table.shown(), tuple(filter(table.is_number, table.columns)), table.title)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """An arm and its figures in each row."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("arm", no_wrap=True)
-    for column in columns:
-        table.add_column(Text(column), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return table_of(("arm", *columns), rows, columns, title, no_wrap=True)
 
 
 def _metric_table(evidence: "Evidence") -> Table:
@@ -222,6 +201,6 @@ def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
 def _show_notices(out: Console, texts: Sequence[str]) -> None:
     if texts:
         out.print("\nNotes and warnings:")
-        _show_lines(out, [f"  - {text}" for text in texts[:MOST_NOTICES]])
+        show_lines([f"  - {text}" for text in texts[:MOST_NOTICES]])
     if len(texts) > MOST_NOTICES:
         out.print(f"  and {len(texts) - MOST_NOTICES} more, in the report")

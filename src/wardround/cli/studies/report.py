@@ -7,7 +7,7 @@ import typer
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
-from wardround.cli.studies.render_run import drawing_workers, show_comparison, show_report
+from wardround.cli.studies.render_run import drawing_workers, show_comparison
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
 
@@ -17,10 +17,7 @@ def report(run: RunArgument, json: Json = False) -> None:
     from wardround.report import build_report
 
     path = build_report(run, drawing_workers())
-    if json:
-        render.show_json({"report": str(path)})
-    else:
-        show_report(path)
+    render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
 
 
 def compare(
@@ -36,11 +33,8 @@ def compare(
     comparison = compare_runs(runs)
     if out is not None:
         write_tables({table.name: table for table in comparison.tables}, out)
-    if json:
-        tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in comparison.tables}
-        render.show_json({"tables": tables, "notes": comparison.notes})
-    else:
-        show_comparison(comparison, out)
+    tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in comparison.tables}
+    render.show_either(json, {"tables": tables, "notes": comparison.notes}, show_comparison, comparison, out)
 
 
 def results(run: RunArgument) -> None:
@@ -67,7 +61,5 @@ def plots(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
     drawn = draw_figures(read_evidence(RunFolder(run)), folder, drawing_workers())
-    if json:
-        render.show_json({"folder": str(folder), "figures": list(drawn)})
-    else:
-        typer.echo(f"{len(drawn)} figures, as SVG and PNG, in {folder}")
+    line = f"{len(drawn)} figures, as SVG and PNG, in {folder}"
+    render.show_either(json, {"folder": folder, "figures": list(drawn)}, render.show_lines, [line])

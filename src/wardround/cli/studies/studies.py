@@ -24,18 +24,13 @@ def studies(
     if copy is not None:
         from wardround.runs.catalog import copy_study
 
-        path_of_copy = copy_study(copy, out)
-        if json:
-            render.show_json({"study": str(path_of_copy)})
-        else:
-            render.show_copied(path_of_copy)
+        study = copy_study(copy, out)
+        line = f"Copied to {study}. Change it, then: wardround run {study}"
+        render.show_either(json, {"study": study}, render.show_lines, [line])
         return
     # read without parsing, so that the list does not wait for torch
     listed = []
     for path in sorted(folder.glob("*.toml")):
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         listed.append({"name": path.stem, "question": raw.get("question", ""), "quick": "quick" in raw})
-    if json:
-        render.show_json({"studies": listed})
-    else:
-        render.show_studies(listed)
+    render.show_either(json, {"studies": listed}, render.show_studies, listed)

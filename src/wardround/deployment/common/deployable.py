@@ -6,7 +6,7 @@ from wardround.core.errors import StudyError, suggest
 from wardround.deployment.regional.regions import is_federated as is_federated
 from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
-from wardround.privacy.validation import LEAST_SITES
+from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -33,16 +33,28 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
 
 
 def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:
-    if arm.algorithm.facts.pools:
-        problem = f"{arm.algorithm.name}: all rows at one place is what a deployment avoids"
-        raise StudyError(f"arms: {arm.name}", problem, _leave_out(arm))
-    if not arm.sites.facts.keeps_hospitals:
-        problem = f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site"
-        remedy = f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}'
-        raise StudyError(f"arms: {arm.name}: sites: partition", problem, remedy)
-    if arm.data != first.data:
-        problem = f"has other data than {first.name}, and a hospital brings one set of rows"
-        raise StudyError(f"arms: {arm.name}: data", problem, _leave_out(arm))
+    rules: Rules = [
+        (
+            arm.algorithm.facts.pools,
+            f"arms: {arm.name}",
+            f"{arm.algorithm.name}: all rows at one place is what a deployment avoids",
+            _leave_out(arm),
+        ),
+        (
+            not arm.sites.facts.keeps_hospitals,
+            f"arms: {arm.name}: sites: partition",
+            f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site",
+            f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}',
+        ),
+        (
+            arm.data != first.data,
+            f"arms: {arm.name}: data",
+            f"has other data than {first.name}, and a hospital brings one set of rows",
+            _leave_out(arm),
+        ),
+    ]
+    for refusal in broken(rules):
+        raise StudyError(*refusal)
     for name in arm.train_at:
         _require_site(name, sites, f"arms: {arm.name}: train_at")
     _refuse_small_sums(arm, sites)

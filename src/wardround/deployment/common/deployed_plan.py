@@ -63,8 +63,8 @@ class Agreed:
 @dataclass
 class DeployedPlan(Plan):
     sites: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
-    with_findings: bool = False  # whether a row may have several of them, which are findings then
+    classes: tuple[str, ...] = ()
+    has_findings: bool = False  # whether a row may have several of them, which are findings then
     own: str | None = None  # None at the coordinator
     agreed: dict[Key, Agreed] = field(default_factory=dict)
     # the sites of one region, whose rounds are a flat federation; empty without regions and at the coordinator of all
@@ -74,16 +74,8 @@ class DeployedPlan(Plan):
         return super()._seeds_in_memory() if self.cohorts else 1024
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return self.class_names
-
-    @property
-    def has_findings(self) -> bool:
-        return self.with_findings
-
-    @property
     def task(self) -> Task:
-        return findings_task(self.classes) if self.with_findings else class_task(self.classes)
+        return findings_task(self.classes) if self.has_findings else class_task(self.classes)
 
     @property
     def row_sets(self) -> list[Key]:
@@ -243,8 +235,8 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         families,
         cohorts,
         sites=tuple(sites),
-        class_names=records.classes,
-        with_findings=records.has_findings,
+        classes=records.classes,
+        has_findings=records.has_findings,
         own=name,
         within=companions(study, name, sites),
     )
@@ -271,8 +263,8 @@ def coordinator_plan(
         families,
         {},
         sites=tuple(sites),
-        class_names=tuple(classes),
-        with_findings=with_findings,
+        classes=tuple(classes),
+        has_findings=with_findings,
         within=tuple(within),
     )
 

@@ -15,8 +15,9 @@ from wardround.core.errors import DeployError, SecureSumError, SiteError
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice, text_of
 from wardround.deployment.common.answer_checks import Check, require
 from wardround.evaluation.summaries.summary_validation import Impossible
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, bad_answer, belongs, read_answer, unusable
-from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, Transport, open_sealed, seal
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
 from wardround.runs.audit import AuditLog

@@ -4,9 +4,9 @@ The coordinator asks for facts about each site's rows, merges them, and sends ev
 The values are written as plain data; floats survive JSON to the last bit.
 """
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -115,52 +115,67 @@ def _read_direction(payload: Sequence[float]) -> Association:
     return Association(effect, error, 0, 0)
 
 
-def disagreement(site: str, problem: str, remedy: str) -> SiteError:
-    """This site differs from most of the others."""
-    return SiteError(Notice("site-disagrees", "warning", site, details={"reason": problem}), remedy)
+class Disagreement(SiteError):
+    """`notices` are of all that have to leave: who differs from most of the others, or, where no value is that of more
+    than half of them, everybody who has a part in it. Nobody can say then who is right."""
+
+    def __init__(self, notices: Sequence[Notice], remedy: str) -> None:
+        super().__init__(notices[0], remedy)
+        self.notices = tuple(notices)
+
+    def __reduce__(self) -> tuple[type["Disagreement"], tuple[Any, ...]]:
+        return type(self), (self.notices, self.remedy)
 
 
-Step = TypeVar("Step")
+def disagreement(problems: Mapping[str, str], remedy: str) -> Disagreement:
+    """What is wrong at each of these sites."""
+    details = {site: {"reason": problem} for site, problem in problems.items()}
+    return Disagreement([Notice("site-disagrees", "warning", site, details=details[site]) for site in details], remedy)
+
+
+def refuse_outlier(values: Mapping[str, Any], problem: Callable[[str, str], str], remedy: str) -> None:
+    """Disagreement where sites have different values. `problem` tells the first how it differs from the second."""
+    shared = {site: sum(value == other for other in values.values()) for site, value in values.items()}
+    most = max(shared, key=lambda site: shared[site], default="")
+    outlier = next((site for site, value in values.items() if value != values[most]), None)
+    if outlier is None:
+        return
+    problems = {outlier: problem(outlier, most)}
+    if 2 * shared[most] <= len(values):
+        problems |= {site: problem(site, outlier) for site, value in values.items() if value != values[outlier]}
+        problems |= {site: problem(site, most) for site in values if site not in problems}
+    raise disagreement(problems, remedy)
+
+
 Answers = dict[str, Message]
 OWN_COLUMNS = (1,)  # placeholder for the shape of rows that only their site knows; no shared weight depends on it
 
 
-class FactSource(Protocol):
-    """Facts by site, or by region for all of its sites."""
-
-    def contributors(self, arm: Arm) -> list[str]:
-        """The sites or regions whose training rows determine the preparation of an arm."""
-
-    def facts(self, name: str, kind: Key) -> Facts: ...
-
-    def present(self, kind: Key) -> list[Sequence[bool]]:
-        """For every participant, whether each column has a value."""
-
-    def train_rows(self, name: str) -> int:
-        """The largest number of training rows in any arm."""
-
-    def trains(self, name: str, kind: Key) -> bool:
-        """Whether sums over training rows are requested."""
-
-
 @dataclass(frozen=True)
 class SiteFacts:
+    """Facts by site. Those of regions, each for all of its sites, are asked for the same."""
+
     plan: DeployedPlan
-    known: Mapping[str, Mapping[Key, Facts]]  # by site and set of rows
+    known: Mapping[str, Mapping[Key, Any]]  # by site and set of rows
 
     def contributors(self, arm: Arm) -> list[str]:
+        """Those whose training rows determine the preparation of an arm."""
         return members_of(arm, self.plan.sites)
 
     def facts(self, name: str, kind: Key) -> Facts:
-        return self.known[name][self.plan.rows_of(kind)]
+        facts: Facts = self.known[name][self.plan.rows_of(kind)]
+        return facts
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
+        """For every participant, whether each column has a value."""
         return [self.facts(name, kind).present for name in self.known]
 
     def train_rows(self, name: str) -> int:
+        """The largest number of training rows in any arm."""
         return most_train_rows(self.plan, [name])
 
     def trains(self, name: str, kind: Key) -> bool:
+        """Whether sums over training rows are requested."""
         return True
 
 
@@ -199,7 +214,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
 
 
 def agree_on_layouts(
-    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, facts: FactSource, ask: Any, run: str
+    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, facts: SiteFacts, ask: Any, run: str
 ) -> Generator[Any, None, Message]:
     """The message `prepare`: the columns of each kind of arm, and values that some sites take from others."""
     body: dict[str, Any] = {"run": run, "columns": _column_payload(columns), "layouts": []}
@@ -276,7 +291,7 @@ def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
 
 
 def _choose_layouts(
-    plan: DeployedPlan, columns: Sequence[Column], facts: FactSource, body: dict[str, Any]
+    plan: DeployedPlan, columns: Sequence[Column], facts: SiteFacts, body: dict[str, Any]
 ) -> tuple[list[Layout | None], list[dict[str, list[Any]]]]:
     """By kind of arm: its layout, None where each site has its own columns; and the columns that some site lacks.
 
@@ -303,7 +318,7 @@ def _choose_layouts(
 
 
 def _ask_for_fill_values(
-    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
+    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: SiteFacts, body: Mapping[str, Any], ask: Any
 ) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
     if not any(request["numbers"] or request["categories"] for request in requests):
@@ -324,7 +339,7 @@ def _fill_values(
     plan: DeployedPlan,
     layouts: Sequence[Layout | None],
     fill_values: Mapping[str, Sequence[FillValues]],
-    facts: FactSource,
+    facts: SiteFacts,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -339,7 +354,7 @@ def _fill_values(
 
 
 def _scales(
-    plan: DeployedPlan, body: Mapping[str, Any], commons: list[Common | None], facts: FactSource, ask: Any
+    plan: DeployedPlan, body: Mapping[str, Any], commons: list[Common | None], facts: SiteFacts, ask: Any
 ) -> Generator[Any, None, list[Common | None]]:
     arms = [plan.study.arm(name) for name, _ in plan.kinds]
     if not any(arm.preparation.scale == "federated" for arm in arms):
@@ -401,36 +416,28 @@ def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], li
 
 def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
     forms = {site: "a table" if columns else "images" for site, columns in columns_by_site.items()}
-    if pair := outlier(forms):
-        site, other = pair
-        problem = f"has {forms[site]} where {other} has {forms[other]}"
-        raise disagreement(site, problem, "Give all sites data of the same form.")
+    refuse_outlier(
+        forms,
+        lambda site, other: f"has {forms[site]} where {other} has {forms[other]}",
+        "Give all sites data of the same form.",
+    )
 
 
 def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
-    if pair := outlier({site: column.kind for site, column in columns.items()}):
-        site, other = pair
-        problem = f"{name!r} is {columns[site].kind} here and {columns[other].kind} at {other}"
-        raise disagreement(site, problem, "Declare its type under `types` in [data] of one of the site files.")
+    refuse_outlier(
+        {site: column.kind for site, column in columns.items()},
+        lambda site, other: f"{name!r} is {columns[site].kind} here and {columns[other].kind} at {other}",
+        "Declare its type under `types` in [data] of one of the site files.",
+    )
     declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
-    if pair := outlier({site: sorted(levels) for site, levels in declared.items()}):
-        problem = f"{name!r} has other declared levels here than at {pair[1]}"
-        raise disagreement(pair[0], problem, "Declare the same under `levels` in [data] of the site files.")
+    refuse_outlier(
+        {site: sorted(levels) for site, levels in declared.items()},
+        lambda site, other: f"{name!r} has other declared levels here than at {other}",
+        "Declare the same under `levels` in [data] of the site files.",
+    )
     limits = next((column.limits for column in columns.values() if column.limits), None)
     coded = all(column.coded for column in columns.values())
     return Column(name, next(iter(columns.values())).kind, limits, coded, next(iter(declared.values()), None))
-
-
-def majority_site(values: Mapping[str, Any]) -> str:
-    """The first site with the most frequent value."""
-    texts = [repr(value) for value in values.values()]
-    return max(values, key=lambda site: texts.count(repr(values[site])))
-
-
-def outlier(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first site whose value differs from that of most sites, and one of the latter."""
-    most = majority_site(values) if values else ""
-    return next(((site, most) for site, value in values.items() if value != values[most]), None)
 
 
 def with_findings(ready: Answers) -> bool:
@@ -439,10 +446,11 @@ def with_findings(ready: Answers) -> bool:
         site: "any number of findings" if message.body.get("findings") else "one class"
         for site, message in ready.items()
     }
-    if pair := outlier(forms):
-        site, other = pair
-        problem = f"a row has {forms[site]} here, and {forms[other]} at {other}"
-        raise disagreement(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
+    refuse_outlier(
+        forms,
+        lambda site, other: f"a row has {forms[site]} here, and {forms[other]} at {other}",
+        "Give all sites labels of the same form: correct [data] in a site file.",
+    )
     return any(message.body.get("findings") for message in ready.values())
 
 
@@ -461,16 +469,17 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _refuse_other_classes(by_site: Mapping[str, Any], findings: bool) -> None:
-    pair = outlier({site: [entry["hash"] for entry in classes] for site, classes in by_site.items()})
-    if pair is None:
-        return
-    site, other = pair
-    here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in pair)
+    remedy = "Correct [data] in one of the site files (`positive`, `classes`)."
     if findings:
-        problem = f"its rows have other findings ({here}) than at {other} ({there}), or in another order"
-        raise disagreement(site, problem, "Write the same `findings` in [data] of both site files.")
-    problem = f"its target has other classes ({here}) than at {other} ({there})"
-    raise disagreement(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
+        remedy = "Write the same `findings` in [data] of both site files."
+
+    def problem(*pair: str) -> str:
+        here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[site]]) for site in pair)
+        if findings:
+            return f"its rows have other findings ({here}) than at {pair[1]} ({there}), or in another order"
+        return f"its target has other classes ({here}) than at {pair[1]} ({there})"
+
+    refuse_outlier({site: [entry["hash"] for entry in classes] for site, classes in by_site.items()}, problem, remedy)
 
 
 def common_inputs(study: Study, ready: Answers) -> list[Any]:
@@ -479,16 +488,15 @@ def common_inputs(study: Study, ready: Answers) -> list[Any]:
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
         images = next((site for site, shape in inputs.items() if shape is not None), None)
         if images is not None:
-            raise disagreement(
-                images, "has images where the study is about columns", "Correct [data] in its site file."
-            )
+            problem = "has images where the study is about columns"
+            raise disagreement({images: problem}, "Correct [data] in its site file.")
         return list(OWN_COLUMNS)
-    if pair := outlier(inputs):
-        here, there = (_listed(inputs[site]) for site in pair)
-        problem = f"its images are of another size ({here}) than at {pair[1]} ({there})"
-        raise disagreement(
-            pair[0], problem, "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
-        )
+    shapes = {site: _listed(shape) for site, shape in inputs.items()}
+    refuse_outlier(
+        inputs,
+        lambda site, other: f"its images are of another size ({shapes[site]}) than at {other} ({shapes[other]})",
+        "Correct [data] in one of the site files (for tables: `positive`, `classes`).",
+    )
     return list(next(iter(inputs.values())))
 
 

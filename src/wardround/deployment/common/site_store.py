@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from wardround.core.errors import DeployError
-from wardround.core.tree import Tree
+from wardround.deployment.common.update_checks import by_number
 from wardround.protocol.messages import Sealed
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.folder import write_atomically
@@ -44,11 +44,7 @@ class Store:
         if not path.is_file():
             problem = f"its memory of round {counted + 1} is gone, without which it cannot go on to the same model"
             raise DeployError("this site", problem, "Restore the folder `state` from a backup, or begin the run anew.")
-        leaves = read_leaves(path)[0]
-        of_trial: dict[int, Tree] = {}
-        for name, leaf in leaves.items():
-            trial, rest = name.split("/", 1)
-            of_trial.setdefault(int(trial), {})[rest] = leaf
+        of_trial = by_number(read_leaves(path)[0])
         return {number: Memory.of(of_trial.get(number, {})) for number in first}
 
     def keep(self, wave: int, round_number: int, memories: Mapping[int, Memory], request: str, answer: Sealed) -> None:

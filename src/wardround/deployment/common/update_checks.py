@@ -13,7 +13,6 @@ from wardround.deployment.common.spool import Shape
 from wardround.training.trial import Trial
 
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}  # as safetensors calls them
-REMEDY = "Install the same version of wardround everywhere."
 
 
 def shapes_of(trial: Trial) -> dict[str, Shape]:
@@ -56,6 +55,15 @@ def check_broadcast(
     if unlike or missing:
         problem = "sent another model than the study that was approved here has"
         raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was done with it.")
+
+
+def by_number(leaves: Tree) -> dict[int, Tree]:
+    """Leaves that are called NUMBER/NAME, as those of a wave's trials are, by number."""
+    numbered: dict[int, Tree] = {}
+    for name, leaf in leaves.items():
+        number, rest = name.split("/", 1)
+        numbered.setdefault(int(number), {})[rest] = leaf
+    return numbered
 
 
 def leaves_hash(leaves: Tree) -> bytes:

@@ -14,7 +14,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.secure_wave import block_size
 from wardround.deployment.common.site_store import NONE_YET
 from wardround.deployment.common.spool import Entry
-from wardround.deployment.common.update_checks import leaves_hash, shapes_of
+from wardround.deployment.common.update_checks import by_number, leaves_hash, shapes_of
 from wardround.privacy.dp.noise import Stream
 from wardround.protocol.messages import Message
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -69,11 +69,8 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
     if not path.is_file():
         return first_state(trials)
     leaves, place = read_leaves(path)
-    servers: list[Tree] = [{} for _ in trials]
-    for name, leaf in leaves.items():
-        number, rest = name.split("/", 1)
-        servers[int(number)][rest] = leaf
-    runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
+    servers = by_number(leaves)
+    runs = [Run(done, tree.unflatten(servers.get(number, {})), {}) for number, done in enumerate(place["rounds"])]
     fields = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
     return WaveState(runs=tuple(runs), **fields)
 
@@ -123,10 +120,6 @@ def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
         for number, trial in enumerate(trials)
         if trial.training.rounds > state.round
     }
-
-
-def same_for_all_sites(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
-    return not any(trials[number].algorithm.personal for number in chosen)
 
 
 def train_message(wave: int, state: WaveState, site: str, task: Task, seconds: float | None, run: str) -> Message:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from wardround.core.errors import SecureSumError, SiteError
+from wardround.core.errors import SecureSumError
 from wardround.core.notices import Notice, read_notice
 from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import (
@@ -26,7 +26,13 @@ from wardround.deployment.common.answer_checks import (
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import SiteLeft, Step, revoked_key
-from wardround.deployment.common.schema_agreement import Federation, agree_on, read_federation, write_federation
+from wardround.deployment.common.schema_agreement import (
+    Disagreement,
+    Federation,
+    agree_on,
+    read_federation,
+    write_federation,
+)
 from wardround.deployment.common.secure_sum_coordinator import SecureSumming, Sum
 from wardround.deployment.common.secure_wave import (
     expected_sites,
@@ -46,7 +52,6 @@ from wardround.deployment.common.waves import (
     model_hashes,
     models_for,
     read_state,
-    same_for_all_sites,
     scored_records,
     tasks,
     train_message,
@@ -166,7 +171,7 @@ class Coordinator(SecureSumming):
                 )
             except SiteLeft:
                 ready = {site: message for site, message in ready.items() if site not in self.left}
-            except SiteError as error:
+            except Disagreement as error:
                 ready = self.without(error, ready)
             else:
                 return federation
@@ -180,11 +185,12 @@ class Coordinator(SecureSumming):
         self.members = [site for site in self.members if site in sites]
         self.write_federation()
 
-    def without(self, error: SiteError, ready: Mapping[str, Message]) -> dict[str, Message]:
-        """Remove the site that disagrees with the majority, if the quorum allows it; otherwise the run stops."""
-        if error.notice.site not in self.present or len(self.present) <= self.quorum:
+    def without(self, error: Disagreement, ready: Mapping[str, Message]) -> dict[str, Message]:
+        """Remove who disagrees with the majority, if the quorum allows it; otherwise the run stops."""
+        if len(self.present) - len(error.notices) < self.quorum:
             raise error
-        self.leave(error.notice)
+        for notice in error.notices:
+            self.leave(notice)
         return {site: message for site, message in ready.items() if site not in self.left}
 
     def _greet(self) -> Generator[Step, None, dict[str, Message]]:
@@ -344,7 +350,7 @@ class Coordinator(SecureSumming):
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
                 continue
             sealed[site] = self.sealed(whole, site, tensor_bytes(tensors))
-            if same_for_all_sites(trials, chosen):
+            if not any(trials[number].algorithm.personal for number in chosen):  # the same for all sites
                 packed[key] = sealed[site]
         return sealed
 

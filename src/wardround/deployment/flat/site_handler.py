@@ -44,8 +44,9 @@ from wardround.deployment.vertical.party_handler import KINDS, STEPS, PartyWork
 from wardround.deployment.vertical.party_session import PartySession, forget_matching
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.answers import ANSWERS, place_of
-from wardround.protocol.messages import Message, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.protocol.requests import TO_SITES, Kinds, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog

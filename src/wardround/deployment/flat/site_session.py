@@ -8,11 +8,12 @@ own and outlives every run. A repeated request is charged once and answered with
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,15 +57,26 @@ from wardround.training.trial import Trial
 Body = Mapping[str, Any]
 
 
-class Gate(Protocol):
-    """A site's decisions before it answers. Each method raises `Refused`."""
+class Gate(ABC):
+    """A site's decisions before it answers. Each method may raise `Refused`; here there is no policy."""
 
+    @abstractmethod
     def study(self, study_hash: str, sites: list[str]) -> Study: ...
+
+    @abstractmethod
     def still_approved(self, study_hash: str) -> None: ...
-    def enough(self, training_rows: int) -> None: ...
-    def budget(self) -> float | None: ...
-    def least_sites(self) -> int: ...
-    def opening_hours(self) -> None: ...
+
+    def enough(self, training_rows: int) -> None:  # noqa: B027
+        pass
+
+    def budget(self) -> float | None:
+        return None
+
+    def least_sites(self) -> int:
+        return 1
+
+    def opening_hours(self) -> None:  # noqa: B027
+        pass
 
 
 @dataclass(frozen=True)

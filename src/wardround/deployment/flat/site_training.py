@@ -20,7 +20,7 @@ from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.secure_wave import in_round, is_secure
 from wardround.deployment.common.spool import is_finite
-from wardround.deployment.common.update_checks import broadcast_shapes, check_broadcast
+from wardround.deployment.common.update_checks import broadcast_shapes, by_number, check_broadcast
 from wardround.deployment.common.waves import REGION_MODEL
 from wardround.deployment.flat.site_session import Body, Session
 from wardround.engines.serial import order_of, work
@@ -290,11 +290,7 @@ def in_force(session: Session, body: Body, trials: Mapping[int, Trial]) -> dict[
 
 
 def by_trial(tensors: Tree) -> dict[int, State]:
-    flat: dict[int, Tree] = {}
-    for name, leaf in tensors.items():
-        number, rest = name.split("/", 1)
-        flat.setdefault(int(number), {})[rest] = leaf
-    return {number: tree.unflatten(leaves) for number, leaves in flat.items()}
+    return {number: tree.unflatten(leaves) for number, leaves in by_number(tensors).items()}
 
 
 def approved_models(

@@ -112,8 +112,10 @@ def retrying() -> RetryInvoker:
     return retry
 
 
-def on_loopback(client: Any) -> Any:
+def on_loopback(kind: Any, address: str, component: str, *interceptors: Any, **options: Any) -> Any:
     """A client that ignores proxies of the environment, which would see our secret."""
+    version = RuntimeVersionHttpInterceptor(component_name=component)
+    client = kind.from_server_address(address, True, None, [version, *interceptors], **options)
     client._client.close()
     client._client = httpx.Client(timeout=30.0, trust_env=False)
     return client
@@ -135,45 +137,22 @@ class CoordinatorConnection:
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
         door = Secret(secret.hex())
-        self.control = on_loopback(
-            ControlHttpClient.from_server_address(
-                address, True, None, [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), door]
-            )
-        )
+        self.control = on_loopback(ControlHttpClient, address, "flwr CLI", door)
         keys = {site: public_key_to_bytes(key) for site, key in sites.items()}
         self.site_of = {
             self.control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id: site for site, key in keys.items()
         }
         app, _ = build_fab_from_files({"pyproject.toml": APP})
         self.control.StartRun(StartRunRequest(fab=Fab(hash_str=sha256(app).hexdigest(), content=app)))
-        runtime = RuntimeHttpClient.from_server_address(
-            address,
-            True,
-            None,
-            [
-                RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-                SuperExecAuthHttpInterceptor(
-                    master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
-                ),
-                door,
-            ],
-            retry_invoker=retrying(),
+        superexec = SuperExecAuthHttpInterceptor(
+            master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
-        on_loopback(runtime)
+        runtime = on_loopback(RuntimeHttpClient, address, "SuperExec", superexec, door, retry_invoker=retrying())
         token = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token
         runtime.close()
         self.grid = HttpGrid(address, True, None, token=token)
-        self.grid._client = RuntimeHttpClient.from_server_address(
-            address,
-            True,
-            None,
-            [
-                RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
-                RuntimeTokenHttpInterceptor(token=token),
-                door,
-            ],
-        )
-        on_loopback(self.grid._client)
+        shown = RuntimeTokenHttpInterceptor(token=token)
+        self.grid._client = on_loopback(RuntimeHttpClient, address, "flwr-serverapp", shown, door)
         self.lost = threading.Event()  # the SuperLink runs, but takes nothing from us any more
         self.heartbeat = HeartbeatSender(self._beat)
         self.heartbeat.start()
@@ -383,7 +362,7 @@ class SiteConnection:
                 overtaken = self.waiting.pop(newest[0].metadata.run_id, None)
                 self.waiting[newest[0].metadata.run_id] = newest
                 if overtaken is not None:
-                    self._drop(overtaken)
+                    self._confirm(overtaken[0])
             if not self.waiting:
                 return None
             message, tree = self.waiting.pop(next(iter(self.waiting)))
@@ -391,18 +370,17 @@ class SiteConnection:
             pull = make_pull_object_fn_protobuf(self._retried(self.client.PullObject), self.node, run)
             contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
             whole = inflate_object_from_contents(number, contents)
-            confirm = self._retried(self.client.ConfirmMessageReceived)
-            make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
+            self._confirm(message)
             if not isinstance(whole, Message):
                 return None
             whole.metadata.__dict__["_message_id"] = number
             return whole
 
-    def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
+    def _confirm(self, message: Message) -> None:
         """Tell the SuperLink that it need not keep this message."""
-        metadata = dropped[0].metadata
+        run, number = message.metadata.run_id, message.metadata.message_id
         confirm = self._retried(self.client.ConfirmMessageReceived)
-        make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
+        make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
         """`progress` receives the number of chunks sent and their total."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -51,16 +50,14 @@ class Standing:
     since: str
 
 
-class Presence(Protocol):
-    def look(self) -> Mapping[str, Standing]:
-        """The standing of every site. Restarts a lost SuperLink."""
+Look = Callable[[], Mapping[str, Standing]]  # the standing of every site; restarts a lost SuperLink
 
 
 class GridTransport:
     """Repeats a message when its site or the SuperLink comes back: sites tolerate duplicates."""
 
-    def __init__(self, grid: Grid, presence: Presence) -> None:
-        self.grid, self.presence = grid, presence
+    def __init__(self, grid: Grid, look: Look) -> None:
+        self.grid, self.look = grid, look
         self.standing: Mapping[str, Standing] = {}
         self.abandoned: list[str] = []  # requests whose answers are no longer awaited
         self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the request
@@ -79,7 +76,7 @@ class GridTransport:
         together = all(len(sealed.tensors) < SMALL for sealed in waiting.values())
         while waiting:
             try:
-                self.standing = self.presence.look()
+                self.standing = self.look()
                 for site in [site for site in waiting if self._is_new(site, pending)]:
                     pending[site] = (self._push(site, waiting[site]), self.standing[site])
                 answer = self._pull(pending, together)
@@ -149,11 +146,11 @@ class GridTransport:
         return None if first is None else (site_of[first], self.fetched.pop(first))
 
 
-def server_app(coordinate: Callable[[Transport], None], presence: Presence) -> ServerApp:
+def server_app(coordinate: Callable[[Transport], None], look: Look) -> ServerApp:
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        coordinate(GridTransport(grid, presence))
+        coordinate(GridTransport(grid, look))
 
     return app

@@ -41,7 +41,7 @@ class SiteLoop:
         wait = FIRST_WAIT
         while not self.stop():
             try:
-                connection = connect(self.address, self.ca, self.key, self._number())
+                connection = SiteConnection(self.address, self.ca.read_bytes(), self.key, self._number())
             except LOST as error:
                 self.notice(f"{why(error)}; next attempt in {wait:.0f} s" if wait >= 1 else why(error))
                 self._sleep(wait)
@@ -106,10 +106,6 @@ def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
     for kind in (app.train, app.evaluate, app.query):
         kind()(reply)
     return app
-
-
-def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int | None) -> SiteConnection:
-    return SiteConnection(address, ca.read_bytes(), key, before)
 
 
 def why(error: BaseException | None) -> str:

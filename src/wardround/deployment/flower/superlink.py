@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, CoordinatorConnection, ReconnectingGrid, lost_link
 from wardround.deployment.flower.server_app import LinkLost, Standing, server_app
+from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment.provisioning.kit_files import write_private
 from wardround.protocol.messages import Transport
+from wardround.protocol.signing import PublicKey
 
 LOOK_EVERY = 0.5  # seconds
 # glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
@@ -29,18 +31,11 @@ MOST_FAILURES = 5
 
 @dataclass
 class SuperLink:
-    """`revoked` gives the sites that may no longer take part; it is called again and again."""
+    """Its own files are in the kit's folder `link` while it runs; owner-only."""
 
+    kit: CoordinatorKit
     host: str
-    port: int
-    ca: Path
-    certificate: Path
-    key: Path
-    sites: Mapping[str, ec.EllipticCurvePublicKey]
-    folder: Path  # where the SuperLink's own files are while it runs; owner-only
-    connections: int = 512  # at once, in all
-    connections_per_address: int = 32  # at once, before they have shown a registered key
-    revoked: Callable[[], Mapping[str, str]] = dict
+    sites: Mapping[str, PublicKey]
     notice: Callable[[str], None] = lambda line: None
     known: dict[str, Standing] = field(default_factory=dict)
     looked: float = 0.0
@@ -48,12 +43,16 @@ class SuperLink:
     connection: CoordinatorConnection | None = None
     failures: int = 0  # to start, one after another
 
+    @property
+    def folder(self) -> Path:
+        return self.kit.path / "link"
+
     def carry(self, coordinate: Callable[[Transport], None]) -> None:
         """Run our app with a SuperLink, which is stopped in the end."""
         try:
             self._start()
             connection = self._connected()
-            server_app(coordinate, self)(ReconnectingGrid(self._connected), connection.context)
+            server_app(coordinate, self.look)(ReconnectingGrid(self._connected), connection.context)
         finally:
             self._stop()
 
@@ -65,7 +64,7 @@ class SuperLink:
             self._stop()
             self._start_again()
         try:
-            for site in self.revoked():
+            for site in self.kit.revoked_now():
                 self._connected().expel(site)
             self.known = self._connected().standing()
         except LOST as error:
@@ -101,20 +100,18 @@ class SuperLink:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         secret_file = self.folder / "secret"
         secret_file.unlink(missing_ok=True)
-        descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secret)
+        write_private(secret_file, secret)
         listener = socket.create_server(("127.0.0.1", 0))  # ours from the start: nobody else can answer on it
         port = int(listener.getsockname()[1])
         settings = {
             "host": self.host,
-            "port": self.port,
-            "connections": self.connections,
-            "connections_per_address": self.connections_per_address,
+            "port": self.kit.port,
+            "connections": self.kit.connections,
+            "connections_per_address": self.kit.connections_per_address,
             "inner_door": listener.fileno(),
-            "ca": str(self.ca),
-            "certificate": str(self.certificate),
-            "key": str(self.key),
+            "ca": str(self.kit.ca),
+            "certificate": str(self.kit.certificate),
+            "key": str(self.kit.key),
             "secret": secret.hex(),
             "secret_file": str(secret_file),
             "parent": os.getpid(),
@@ -135,7 +132,8 @@ class SuperLink:
             self.process.stdin.write(json.dumps(settings).encode())
             self.process.stdin.close()
         self._wait(port, secret.hex())
-        public = {site: key for site, key in self.sites.items() if site not in self.revoked()}
+        revoked = self.kit.revoked_now()
+        public = {site: key.public for site, key in self.sites.items() if site not in revoked}
         self.connection = CoordinatorConnection(f"127.0.0.1:{port}", secret, public)
 
     def _wait(self, port: int, secret: str) -> None:
@@ -150,7 +148,7 @@ class SuperLink:
                 tail = (self.folder / "superlink.log").read_text(encoding="utf-8", errors="replace").strip()
                 reason = tail.splitlines()[-1] if tail else "no word"
                 problem = f"the SuperLink did not start ({reason})"
-                raise DeployError(f"{self.host}:{self.port}", problem, "Is the port free, and may it be used?")
+                raise DeployError(f"{self.host}:{self.kit.port}", problem, "Is the port free, and may it be used?")
             time.sleep(0.05)
 
     def _stop(self) -> None:

@@ -80,10 +80,9 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
         if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
     rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
-    if rounds > policy.most_rounds:
-        reasons.append(f"{rounds} rounds are more than the {policy.most_rounds} that {site} allows")
-    if policy.most_seeds is not None and seeds > policy.most_seeds:
-        reasons.append(f"{seeds} seeds are more than the {policy.most_seeds} that {site} allows")
+    for count, what, most in ((rounds, "rounds", policy.most_rounds), (seeds, "seeds", policy.most_seeds)):
+        if most is not None and count > most:
+            reasons.append(f"{count} {what} are more than the {most} that {site} allows")
     if sites is not None:
         reasons += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
     cell = study.deployment.smallest_cell

@@ -24,12 +24,11 @@ from wardround.deployment.provisioning.kit_files import (
     require_private,
     write_private,
 )
-from wardround.deployment.provisioning.site_file import BY_HOSPITAL, BY_PARTY, TO_FILL_IN
+from wardround.deployment.provisioning.site_file import BY_HOSPITAL, BY_PARTY, TO_FILL_IN, refuse_unusable_name
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical
 from wardround.runs.folder import write_atomically
 from wardround.study.parser import plain
 from wardround.study.schema import Study
-from wardround.study.sweeps import NAME
 
 FILE = "coordinator.toml"
 WARN_BEFORE = 30  # days
@@ -99,6 +98,10 @@ class CoordinatorKit(Keys):
                 raise DeployError(str(path), "is not a certificate in PEM", NEW_KIT) from None
         return min(dates)
 
+    def revoked_now(self) -> Mapping[str, str]:
+        """The sites that may no longer take part; it may change during a run."""
+        return read_keys(self.path).revoked
+
     @property
     def days_left(self) -> int:
         """Below `WARN_BEFORE` the coordinator is warned."""
@@ -121,9 +124,7 @@ def read_keys(folder: Path) -> Keys:
     kit = "a coordinator's kit, the folder `coordinator` that `provision new` made"
     keys = Keys(**read_settings(settings_of(Keys), folder / FILE, kit))
     for name in (*keys.sites, *keys.hospitals):
-        if not NAME.fullmatch(name):  # it becomes part of a path
-            remedy = "Write it as the kit had it: letters, digits, '.', '_' and '-'."
-            raise DeployError(f"{FILE}: sites", f"{name!r} is not a usable name", remedy)
+        refuse_unusable_name(name, f"{FILE}: sites")  # it becomes part of a path
     for key, values in (("hosts", keys.hosts), ("sites", keys.sites)):
         if not values or len({value.lower() for value in values}) < len(values):
             raise DeployError(f"{FILE}: {key}", "is empty, or has a duplicate", "Write it as the kit had it.")

@@ -43,6 +43,7 @@ FROM_KIT = "It comes with the kit; ask the coordinator for it."
 TO_FILL_IN = "FILL IN"  # how a value begins that a hospital must still give
 BY_HOSPITAL = ("targets", "patients")  # settings of the csv source that are given by hospital
 BY_PARTY = ("holder", "patients", "visits")  # the same of the source csv-parties
+GIVEN_BY_NAME = {"csv": BY_HOSPITAL, "csv-parties": BY_PARTY}
 
 
 @dataclass(frozen=True)
@@ -139,20 +140,17 @@ def refuse_unusable_name(name: str, where: str) -> None:
 
 def _options(factory: Factory, kind: str, raw: Mapping[str, Any], name: str, where: str, base: Path) -> dict[str, Any]:
     settings = settings_of(factory)
-    if kind == "csv-parties":
-        file = replace(settings.pop("files"), name="file", kind=Path)
-        own = {key: setting for key, setting in settings.items() if key not in BY_PARTY}
-        values = parse_settings({"file": file, **own}, raw, where, base)
-        return {"files": {name: values.pop("file")}, **values}
-    if kind != "csv":
+    if kind not in GIVEN_BY_NAME:
         return parse_settings(settings, raw, where, base)
     # a hospital has one file and need not repeat its name
-    file = replace(settings.pop("files"), name="file", kind=Path)
-    labels = replace(settings.pop("labels"), kind=dict[str, str])
-    own = {key: setting for key, setting in settings.items() if key not in BY_HOSPITAL}
-    values = parse_settings({"file": file, "labels": labels, **own}, raw, where, base)
-    classes = values.pop("labels")
-    return {"files": {name: values.pop("file")}, "labels": None if classes is None else {name: classes}, **values}
+    own = {"file": replace(settings.pop("files"), name="file", kind=Path)}
+    own |= {key: setting for key, setting in settings.items() if key not in GIVEN_BY_NAME[kind]}
+    if kind == "csv":
+        own["labels"] = replace(settings["labels"], kind=dict[str, str])
+    values = parse_settings(own, raw, where, base)
+    if kind == "csv" and values["labels"] is not None:
+        values["labels"] = {name: values["labels"]}
+    return {"files": {name: values.pop("file")}, **values}
 
 
 def _own_rows(records: Records, name: str, where: str) -> Records:

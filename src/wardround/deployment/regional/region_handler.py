@@ -11,7 +11,7 @@ evaluate     final models                     summary      of each hospital: cou
 goodbye      the run is over                  goodbye
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -20,11 +20,12 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.site_handler import SiteWork, request_hash
-from wardround.deployment.flat.site_session import check_run_name
+from wardround.deployment.flat.site_session import Gate, check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_session import FILE, Body, RegionalCoordinator, RegionSession, forget
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.answers import ANSWERS, place_of
-from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier
+from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.requests import TO_REGIONS, Kinds
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import RunFolder
@@ -33,7 +34,7 @@ from wardround.study.schema import Study
 
 
 @dataclass(frozen=True)
-class RegionGate:
+class RegionGate(Gate):
     """A region coordinates the one study that its kit was made for. It has no rows, and so no policy: its sites do."""
 
     known: Study
@@ -47,27 +48,6 @@ class RegionGate:
             reason = f"this region's kit is for study {self.known.hash[:12]}, and not for {study_hash[:12]}"
             raise Refused(Refusal(reason))
 
-    def enough(self, training_rows: int) -> None: ...
-
-    def budget(self) -> float | None:
-        return None
-
-    def least_sites(self) -> int:
-        return 1
-
-    def opening_hours(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class OwnSites:
-    """A region's hospitals: who they are, and how it speaks to them."""
-
-    sites: tuple[str, ...]
-    transport: Transport
-    signer: Signer
-    keys: Mapping[str, Verifier]
-    revoked: Callable[[], Mapping[str, str]] = dict
-
 
 class RegionWork(SiteWork):
     requests: ClassVar[Kinds] = TO_REGIONS
@@ -78,13 +58,14 @@ class RegionWork(SiteWork):
         state: Path,
         study: Study,
         families: Families,
-        own: OwnSites,
+        own: Callable[[RunFolder], RegionalCoordinator],
         signer: Signer,
         coordinator: Verifier,
         notice: Callable[[str], None] = lambda line: None,
         watch: Callable[[Step], None] = lambda step: None,
     ) -> None:
-        """`signer` and `coordinator` are the keys between this region and the coordinator of all."""
+        """`own` makes the coordinator of this region's hospitals for the folder of a run. `signer` and
+        `coordinator` are the keys between this region and the coordinator of all."""
         super().__init__(region, state, RegionGate(study), families, _no_rows, signer, coordinator, notice)
         self.study, self.own, self.watch = study, own, watch
         self.region: RegionSession | None = None
@@ -159,18 +140,7 @@ class RegionWork(SiteWork):
     def _session_of(self, run: str) -> RegionSession:
         folder = self.state / run
         (folder / "coordinating").mkdir(parents=True, exist_ok=True, mode=0o700)
-        own = self.own
-        coordinator = RegionalCoordinator(
-            self.study,
-            self.families,
-            own.sites,
-            RunFolder(folder / "coordinating"),
-            own.transport,
-            own.signer,
-            own.keys,
-            revoked=own.revoked,
-        )
-        return RegionSession(folder, coordinator, self.watch, self.notice)
+        return RegionSession(folder, self.own(RunFolder(folder / "coordinating")), self.watch, self.notice)
 
 
 def _no_rows() -> NoReturn:

@@ -17,11 +17,10 @@ from wardround.deployment.common.deployed_plan import DeployedPlan, Key
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
-    disagreement,
-    majority_site,
     read_facts,
     read_fill_values,
     read_moments,
+    refuse_outlier,
     split_sizes,
     with_findings,
     write_facts,
@@ -144,13 +143,10 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
 
 
 def _same_inputs(ready: Answers) -> Any:
-    first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
-    for site, message in ready.items():
-        if message.body["inputs"] != ready[first].body["inputs"]:
-            raise disagreement(
-                site, f"its images are of another size than at {first}", "Correct [data] in a site file."
-            )
-    return ready[first].body["inputs"]
+    inputs = {site: message.body["inputs"] for site, message in ready.items()}
+    remedy = "Correct [data] in a site file."
+    refuse_outlier(inputs, lambda site, other: f"its images are of another size than at {other}", remedy)
+    return next(iter(inputs.values()))
 
 
 def _merged_classes(ready: Answers) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
-from wardround.deployment.common.update_checks import NAMES, REMEDY
+from wardround.deployment.common.update_checks import NAMES
 from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
+from wardround.protocol.answers import REMEDY
 from wardround.protocol.messages import Message
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
@@ -286,8 +287,11 @@ def _region_traffic(
     down = sum(name in recipients for name in regions.names) if round_number == before.round else 0
     up = sum(float(after[WEIGHT][name]) > 0 for name in regions.names) if merged else 0
     size = tree.count_bytes({"params": after["params"]})
+    change = None
+    if merged:
+        change = float(tree.squared_norm(tree.sub(after["params"], before.server["params"])).sqrt())
     return {
-        "change": _distance(before.server["params"], after["params"]) if merged else None,
+        "change": change,
         "region_messages": (down, up),
         "region_bytes": (down * size, up * size),
     }
@@ -300,7 +304,3 @@ def _mean(reports: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> 
         return None
     parts = [(report["weight"], report[name]) for report in reports.values() if report["weight"] > 0]
     return float(sum(w * (float("nan") if value is None else value) for w, value in parts) / weight)
-
-
-def _distance(before: Tree, after: Tree) -> float:
-    return float(tree.squared_norm(tree.sub(after, before)).sqrt())

@@ -7,7 +7,7 @@ anything.
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,15 @@ from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
-from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit, read_keys
+from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
 from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.regional.region_handler import OwnSites, RegionWork
+from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.region_session import RegionalCoordinator
 from wardround.deployment.regional.regions import regions_of
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
 from wardround.runs.catalog import families as known_families
+from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 
@@ -76,11 +78,11 @@ def coordinate_region(
 
     trust(region.ca)
 
-    def revoked() -> Mapping[str, str]:
-        return read_keys(kit.path).revoked
-
     def run(transport: Transport) -> None:
-        own = OwnSites(sites, transport, read_key(kit.signing_key), public, revoked)
+        def own(folder: RunFolder) -> RegionalCoordinator:
+            keys = read_key(kit.signing_key), public
+            return RegionalCoordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+
         key = read_key(region.key)
         work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)
         SiteLoop(
@@ -94,19 +96,7 @@ def coordinate_region(
         ).run()
 
     with alone(region.state):
-        SuperLink(
-            host=listen,
-            port=kit.port,
-            ca=kit.ca,
-            certificate=kit.certificate,
-            key=kit.key,
-            sites={site: key.public for site, key in public.items()},
-            folder=kit.path / "link",
-            connections=kit.connections,
-            connections_per_address=kit.connections_per_address,
-            revoked=revoked,
-            notice=notice,
-        ).carry(run)
+        SuperLink(kit, listen, public, notice).carry(run)
 
 
 def preflight_region(region: RegionFile, listen: str) -> list[Condition]:

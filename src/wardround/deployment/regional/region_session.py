@@ -13,13 +13,13 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, TypeVar
 
-from wardround.core.errors import DeployError, SiteError
+from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.serialization import read_column
 from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
 from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
-from wardround.deployment.common.schema_agreement import agreed_of
+from wardround.deployment.common.schema_agreement import Disagreement, agreed_of
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Spool
 from wardround.deployment.common.update_checks import shapes_of
@@ -161,7 +161,7 @@ class RegionSession:
             try:
                 merged = merged_ready(ready, hospitals)
                 break
-            except SiteError as error:
+            except Disagreement as error:
                 ready = self.coordinator.without(error, ready)
         for line in lacking_columns(ready):
             self.notice(line)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from wardround.core.errors import SiteError
 from wardround.core.notices import Notice, line_of
 from wardround.core.tree import Tree
 from wardround.data.agreement import Facts
@@ -31,7 +30,9 @@ from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key,
 from wardround.deployment.common.messaging import SiteLeft, Step, Take, read_absence
 from wardround.deployment.common.schema_agreement import (
     Answers,
+    Disagreement,
     Federation,
+    SiteFacts,
     agree_on_layouts,
     common_classes,
     common_columns,
@@ -157,7 +158,7 @@ class CoordinatorOfAll(Coordinator):
                 )
             except SiteLeft:
                 ready = yield from self._greet()
-            except SiteError as error:
+            except Disagreement as error:
                 ready = self.without(error, ready)
             else:
                 missing = [notice for site, notice in self.away.items() if site not in self.hospitals]
@@ -289,9 +290,7 @@ class CoordinatorOfAll(Coordinator):
 
 
 @dataclass(frozen=True)
-class FactsOfRegions:
-    plan: DeployedPlan
-    known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+class FactsOfRegions(SiteFacts):
     hospitals: Mapping[str, Sequence[str]]  # of each region
 
     def contributors(self, arm: Arm) -> list[str]:

@@ -133,13 +133,15 @@ class VerticalPlan(DeployedPlan):
         return () if prepared is None else (len(prepared[1].names),)
 
     def agree(self, shapes: Mapping[Key, Shapes]) -> None:
-        """Once it is known how much every party gives."""
+        """Once it is known how much every party gives. What was made for other sizes is forgotten."""
+        self.sites_of.cache_clear()
+        self.model_of.cache_clear()
         self.shapes = dict(shapes)
         self.agreed = {kind: Agreed((1,)) for kind in shapes}
 
     def expect(self, outputs: int, findings: bool) -> None:
         """At a party without labels: how many scores a row has. Their names stay with the holder."""
-        self.class_names, self.with_findings = tuple(f"class {place}" for place in range(outputs)), findings
+        self.classes, self.has_findings = tuple(f"class {place}" for place in range(outputs)), findings
 
     def steps_of(self, trial: Trial) -> tuple[int, int]:
         """Blocks in a round, and in all rounds."""
@@ -266,8 +268,8 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
         families,
         cohorts,
         sites=(holder,),
-        class_names=records.classes,
-        with_findings=records.has_findings,
+        classes=records.classes,
+        has_findings=records.has_findings,
         own=name,
     )
     for arm in study.trained_arms:
@@ -279,7 +281,7 @@ def coordinator_vertical_plan(
     study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
 ) -> VerticalPlan:
     holder = holder_of(study)
-    return VerticalPlan(study, families, {}, sites=(holder,), class_names=tuple(classes), with_findings=with_findings)
+    return VerticalPlan(study, families, {}, sites=(holder,), classes=tuple(classes), has_findings=with_findings)
 
 
 def shapes_by_kind(

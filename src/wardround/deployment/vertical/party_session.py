@@ -53,7 +53,8 @@ from wardround.deployment.vertical.patient_matching import (
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.privacy.psi.patient_ids import Patients
-from wardround.protocol.messages import Signer, Verifier, tensor_bytes
+from wardround.privacy.signatures import Signer, Verifier
+from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions
@@ -61,6 +62,7 @@ from wardround.runs.folder import write_atomically
 from wardround.study.parser import Families
 
 ROWS = "rows"  # the place for which the assignment of rows is sealed
+STEP = "step"  # the kind of commitment that a block of training is
 MATCHING = "matching"  # folder with what came while patients were matched
 
 
@@ -197,25 +199,31 @@ class PartySession:
         self.gate.enough(min(len(self.plan.assigned[kind].rows["train"]) for kind in self.plan.kinds))
 
     def agree(self, body: Body) -> dict[str, Any]:
+        """Until the first block, what all give may be corrected: a party may have refused it, or told it wrongly."""
         before = self.messages.get("agree", body)
-        if any(before.get(name) != body.get(name) for name in ("shapes", "outputs")):
+        differs = any(before.get(name) != body.get(name) for name in ("shapes", "outputs"))
+        if differs and any(kind == STEP for kind, _ in self.commitments.known):
             problem = "says otherwise what all parties give than it did before"
             raise DeployError("coordinator", problem, "Begin a new run.")
+        self._agree(body)
         self.messages["agree"] = dict(body)
-        self._agree()
         self._write()
         return {"waves": len(self.waves)}
 
-    def _agree(self) -> None:
-        shapes: Mapping[str, Any] = self.messages["agree"]["shapes"]
+    def _agree(self, body: Body) -> None:
+        """Checked whole before anything of it is used."""
+        shapes, outputs = body["shapes"], body["outputs"]
         own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
+        if set(shapes) != set(self.parties) or any(len(given) != len(own) for given in shapes.values()):
+            raise DeployError("coordinator", "does not say what every party gives", "Start the coordinator again.")
         if [list(shape) for shape in shapes[self.site]] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
-        outputs = self.messages["agree"]["outputs"]
+        expected = len(self.plan.classes), self.plan.has_findings
+        if self.is_holder and (outputs["count"], outputs["findings"]) != expected:
+            raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
+        self.waves = []
         if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
             self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
-        elif (outputs["count"], outputs["findings"]) != (len(self.plan.classes), self.plan.has_findings):
-            raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
         self.plan.agree(shapes_by_kind(self.study, self.plan.kinds, shapes))
         self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()
@@ -287,7 +295,7 @@ class PartySession:
         if (self.folder / "rows.safetensors").is_file():
             self._take_rows(read_leaves(self.folder / "rows.safetensors")[0])
         if "agree" in known:
-            self._agree()
+            self._agree(known["agree"])
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,9 @@ from wardround.core.errors import DeployError, SiteError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.deployment.common.spool import is_finite
+from wardround.deployment.common.update_checks import by_number
 from wardround.deployment.flat.site_session import Body
-from wardround.deployment.vertical.party_session import PartySession
+from wardround.deployment.vertical.party_session import STEP, PartySession
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.engines.serial import order_of
 from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
@@ -293,7 +294,7 @@ class Wave:
         """A step is made with the contents that came for it first, and no others: its noise is always the same, and the
         difference of two answers would be without it."""
         digest = sha256(b"".join(sha256(content).digest() for content in contents)).digest()
-        self.session.stand_by("step", f"{self.number} {step}", digest)
+        self.session.stand_by(STEP, f"{self.number} {step}", digest)
 
     def _write(self, step: int) -> None:
         """The step before stays too, until the answer to this one is written."""
@@ -314,9 +315,9 @@ class Wave:
             problem = "what it held after the last block is gone, without which it cannot go on to the same model"
             raise DeployError(self.session.site, problem, "Restore the folder `state` from a backup, or begin anew.")
         leaves, metadata = read_leaves(path)
+        own = by_number(leaves)
         for place, local in self.trials.items():
-            own = {n.removeprefix(f"{place}/"): leaf for n, leaf in leaves.items() if n.startswith(f"{place}/")}
-            local.restore(step, tree.unflatten(own), metadata["trials"][str(place)])
+            local.restore(step, tree.unflatten(own.get(place, {})), metadata["trials"][str(place)])
         self.step = step
 
     def _path(self, step: int) -> Path:

@@ -18,8 +18,8 @@ from wardround.core.tree import Tree
 from wardround.data.records import Records
 from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.psi.psi import Party, PsiMessage, Terms
-from wardround.privacy.secure_sum.secure_sum import Commitments, Signer
-from wardround.protocol.messages import Verifier
+from wardround.privacy.secure_sum.secure_sum import Commitments
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.study.schema import Study
 

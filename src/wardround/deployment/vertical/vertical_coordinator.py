@@ -37,8 +37,8 @@ from wardround.deployment.vertical.vertical_results import keep_without, topolog
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
 from wardround.privacy.psi.psi import COORDINATOR, SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
-from wardround.privacy.secure_sum.secure_sum import Verifier
-from wardround.protocol.answers import OF_PARTIES, Kinds, bad_answer
+from wardround.privacy.signatures import Verifier
+from wardround.protocol.answers import OF_PARTIES, REMEDY, Kinds, bad_answer
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -47,7 +47,6 @@ from wardround.training.trial import RoundRecord, Trial
 
 MOST_NUMBERS = 1_000_000  # that a party gives of one row
 CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
-SAME = "Install the same version of wardround everywhere."
 Number = TypeVar("Number", int, float)
 Answered = tuple[Message, Tree]
 Answers = dict[str, Answered]
@@ -452,7 +451,7 @@ def tensors_of(site: str, sealed: Sealed) -> Tree:
     try:
         tensors = load(sealed.tensors) if sealed.tensors else {}
     except SafetensorError:
-        raise DeployError(site, "sent what cannot be carried on", SAME) from None
+        raise DeployError(site, "sent what cannot be carried on", REMEDY) from None
     for leaf in tensors.values():
         as_bytes(leaf)
     return tensors

@@ -1,9 +1,10 @@
 """What a study of parties with different features must be like to run across hospitals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from wardround.core.errors import StudyError
 from wardround.data.parties import refuse_party_name
+from wardround.privacy.validation import Refusals, Rules, broken
 from wardround.study.schema import Arm, Study
 
 PARTITION = "by-hospital"
@@ -32,23 +33,35 @@ def refuse_undeployable_parties(study: Study, sites: Sequence[str]) -> None:
         raise StudyError(where, problem, remedy)
 
 
-def _refusals(study: Study, sites: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    parties, quorum = parties_of(study), study.deployment.quorum
+def _refusals(study: Study, sites: Sequence[str]) -> Refusals:
+    parties = parties_of(study)
     for arm in study.trained_arms:
-        for key, problem, remedy in (*_other_parties(arm, study), *_settings(arm, study.arms[0])):
+        for key, problem, remedy in (*_other_parties(arm, study), *broken(_settings(arm, study.arms[0]))):
             yield f"arms: {arm.name}{key}", problem, remedy
-    if set(sites) != set(parties):
-        problem = f"the parties of the study are {', '.join(parties)}, and the sites {', '.join(sites)}"
-        yield "topology: parties", problem, f"Name these sites: {','.join(parties)}."
-    if study.selection is not None and study.selection.on == "site":
-        problem = "the labels are at one party, so that no other could be held out"
-        yield "selection: on", problem, 'Write `on = "validation"`, or leave [selection] out.'
-    if quorum is not None and quorum != len(parties):
-        problem = f"every party is needed in every step, and there are {len(parties)}"
-        yield "deployment: quorum", problem, f"Write {len(parties)}, or leave it out."
+    rules: Rules = [
+        (
+            set(sites) != set(parties),
+            "topology: parties",
+            f"the parties of the study are {', '.join(parties)}, and the sites {', '.join(sites)}",
+            f"Name these sites: {','.join(parties)}.",
+        ),
+        (
+            study.selection is not None and study.selection.on == "site",
+            "selection: on",
+            "the labels are at one party, so that no other could be held out",
+            'Write `on = "validation"`, or leave [selection] out.',
+        ),
+        (
+            study.deployment.quorum not in (None, len(parties)),
+            "deployment: quorum",
+            f"every party is needed in every step, and there are {len(parties)}",
+            f"Write {len(parties)}, or leave it out.",
+        ),
+    ]
+    yield from broken(rules)
 
 
-def _other_parties(arm: Arm, study: Study) -> Iterator[tuple[str, str, str]]:
+def _other_parties(arm: Arm, study: Study) -> Refusals:
     if arm.topology.kind != "vertical":
         problem = (
             "averages models of hospitals with the same columns, and in other arms hospitals are parties with "
@@ -65,17 +78,36 @@ def _other_parties(arm: Arm, study: Study) -> Iterator[tuple[str, str, str]]:
             yield f": topology: parties: {party}", problem, "Leave this arm out, or simulate it."
 
 
-def _settings(arm: Arm, first: Arm) -> Iterator[tuple[str, str, str]]:
-    if arm.data != first.data:
-        yield ": data", f"has other data than {first.name}, and a party brings one file", "Leave this arm out."
-    if not arm.sites.facts.keeps_hospitals:
-        problem = f"partition {arm.sites.name!r} moves rows between sites; here each party keeps its own"
-        yield ": sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].'
-    if arm.preparation.missing == "drop":
-        problem = "all parties would have to drop a row with a gap, and so learn what is missing"
-        yield ": data: missing", problem, 'Write `missing = "median"` or "mean".'
-    if arm.preparation.not_recorded:
-        remedy = "Leave the columns out of [topology.parties]."
-        yield ": data: not_recorded", "is for hospitals with the same columns", remedy
-    if arm.topology.known:
-        yield ": topology: known", "is for simulations: here each party has the patients that it has", "Leave it out."
+def _settings(arm: Arm, first: Arm) -> Rules:
+    return [
+        (
+            arm.data != first.data,
+            ": data",
+            f"has other data than {first.name}, and a party brings one file",
+            "Leave this arm out.",
+        ),
+        (
+            not arm.sites.facts.keeps_hospitals,
+            ": sites: partition",
+            f"partition {arm.sites.name!r} moves rows between sites; here each party keeps its own",
+            f'Write `partition = "{PARTITION}"` in [sites].',
+        ),
+        (
+            arm.preparation.missing == "drop",
+            ": data: missing",
+            "all parties would have to drop a row with a gap, and so learn what is missing",
+            'Write `missing = "median"` or "mean".',
+        ),
+        (
+            bool(arm.preparation.not_recorded),
+            ": data: not_recorded",
+            "is for hospitals with the same columns",
+            "Leave the columns out of [topology.parties].",
+        ),
+        (
+            bool(arm.topology.known),
+            ": topology: known",
+            "is for simulations: here each party has the patients that it has",
+            "Leave it out.",
+        ),
+    ]

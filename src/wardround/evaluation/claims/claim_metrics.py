@@ -14,10 +14,11 @@ from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import defined_mean
-from wardround.evaluation.scores import Scored
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import FINAL, METRICS, Study
 
 STEADY = 1.05  # a seed's time over the fastest one's, in the middle of them: times that vary more tell of the machine
+ROLES = ("train", "validation", "test")  # of rows, in the counts of a site
 TIMED_ALONE = ("serial", "split")  # engines that train one arm with one seed at a time
 
 
@@ -91,25 +92,8 @@ def _seconds(material: Material, arms: Sequence[str], site: str) -> Measured:
     return Measured(value=fastest)
 
 
-@dataclass(frozen=True)
-class TwoSamples:
+def _two_samples(material: Material, arms: Sequence[str], site: str, figure: str) -> Measured:
     """Student's test of two independent samples, as papers print it."""
-
-    difference: float
-    error: float
-    freedom: int
-
-    @property
-    def t(self) -> float:
-        return self.difference / self.error
-
-    @property
-    def half(self) -> float:
-        """Half the width of the difference's interval."""
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, self.freedom)) * self.error
-
-
-def _two_samples(material: Material, arms: Sequence[str], site: str, read: Callable[[TwoSamples], float]) -> Measured:
     lines = [material.scores.overall[name][:, METRICS.index("accuracy")] for name in arms]
     a, b = (line[~np.isnan(line)] for line in lines)
     freedom = len(a) + len(b) - 2
@@ -117,7 +101,17 @@ def _two_samples(material: Material, arms: Sequence[str], site: str, read: Calla
         return Measured()
     pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
     error = float(np.sqrt(pooled * (1 / len(a) + 1 / len(b))))
-    return Measured(value=read(TwoSamples(float(a.mean() - b.mean()), error, freedom))) if error > 0 else Measured()
+    if not error > 0:
+        return Measured()
+    difference = float(a.mean() - b.mean())
+    t, half = difference / error, float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    figures = {
+        "t": t,
+        "p_value": float(2 * stats.t.sf(abs(t), freedom)),
+        "interval_low": difference - half,
+        "interval_high": difference + half,
+    }
+    return Measured(value=figures[figure])
 
 
 def _described(material: Material, arms: Sequence[str]) -> Mapping[str, Any]:
@@ -127,13 +121,9 @@ def _described(material: Material, arms: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _rows(material: Material, arms: Sequence[str], site: str) -> Measured:
-    there = _described(material, arms)
     if not site:
-        return Measured(value=float(there["rows"]))
-    counts = there["sites"].get(site)
-    if counts is None:
-        return Measured(unknown=_no_site(site))
-    return Measured(value=float(counts["train"] + counts["validation"] + counts["test"]))
+        return Measured(value=float(_described(material, arms)["rows"]))
+    return _of_sites(material, arms, site, lambda counts: float(sum(counts[role] for role in ROLES)))
 
 
 def _between_sites(material: Material, arms: Sequence[str], site: str, measure: str) -> Measured:
@@ -155,11 +145,6 @@ def _of_sites(
     return Measured(parts=known if len(known) == len(values) else ())
 
 
-def _age(counts: Mapping[str, Any]) -> float | None:
-    age: float | None = (counts.get("age") or {}).get("mean")
-    return age
-
-
 def _prevalence(counts: Mapping[str, Any]) -> float | None:
     """Of the second of two classes."""
     classes = list(counts["classes"].values())
@@ -177,12 +162,9 @@ MEASURES: dict[str, Measure] = {
     "seconds": _seconds,
     "rounds": partial(_of_arm, path=("convergence", "rounds_to_95_percent", "mean")),
     "weight_change": partial(_of_arm, path=("convergence", "mean_change")),
-    "t": partial(_two_samples, read=lambda test: test.t),
-    "p_value": partial(_two_samples, read=lambda test: float(2 * stats.t.sf(abs(test.t), test.freedom))),
-    "interval_low": partial(_two_samples, read=lambda test: test.difference - test.half),
-    "interval_high": partial(_two_samples, read=lambda test: test.difference + test.half),
+    **{figure: partial(_two_samples, figure=figure) for figure in ("t", "p_value", "interval_low", "interval_high")},
     "rows": _rows,
     **{measure: partial(_between_sites, measure=measure) for measure in ("gini", "js", "kl", "mmd")},
-    "age": partial(_of_sites, read=_age),
+    "age": partial(_of_sites, read=lambda counts: (counts.get("age") or {}).get("mean")),
     "prevalence": partial(_of_sites, read=_prevalence),
 }

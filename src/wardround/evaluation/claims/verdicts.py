@@ -10,9 +10,11 @@ from scipy import stats
 
 from wardround.data.heterogeneity import gini
 from wardround.evaluation.claims.claim_metrics import MEASURES, Material, Measured, statistic_of
+from wardround.evaluation.comparisons.benefit import origin_of
 from wardround.evaluation.comparisons.compare import IN_POINTS
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval
-from wardround.evaluation.scores import Scored
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.claims import METRIC, QUANTITIES, TAKES, Claim
 from wardround.study.schema import Study, in_variant
 
@@ -187,10 +189,7 @@ def count_outcomes(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def by_group(claims: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Claims by the subject that the study gives them, in the order in which subjects are first named."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for claim in claims:
-        groups.setdefault(claim["group"], []).append(claim)
-    return groups
+    return grouped((claim["group"], claim) for claim in claims)
 
 
 def _ours(claim: Claim, material: Material) -> Ours:
@@ -227,10 +226,8 @@ def _over_seeds(claim: Claim, material: Material, measured: Sequence[Measured], 
     each = {arm: statistic_of(Measured(line), "mean") for arm, line in zip(claim.arms, lines, strict=True)}
     if not len(known):
         return Ours(None, each=each)
-    described, study = material.arms[claim.arms[0]], material.study
-    alike = (described["family"], described["variant"])
-    first = next(arm for arm in study.arms if (arm.family, arm.variant) == alike)
-    interval = mean_interval(known, Resampling.of(study.evaluation_of(first)))
+    evaluation = material.study.evaluation_of(origin_of(material.study, claim.arms[0]))
+    interval = mean_interval(known, Resampling.of(evaluation))
     return Ours(float(known.mean()), list(interval) if interval else None, each)
 
 
@@ -290,25 +287,23 @@ def _contradictions(claim: Claim, figure_format: FigureFormat, recomputed: Seque
         reasons.append(
             ", ".join(f"{figure_text(value, figure_format)} ({where})" for where, value in claim.stated.items())
         )
-    wrong = [number for number in range(len(recomputed)) if not _follows(claim, number)]
-    if wrong and len(wrong) == len(recomputed) and claim.published is not None:
+    published = claim.published
+    if recomputed and published is not None and not any(_follows(claim, n, published) for n in range(len(recomputed))):
         many_formulas = len(set(claim.formulas)) > 1
         figures = [
             figure_text(value, figure_format) + (f" (from its {FORMULAS[name].inputs})" if many_formulas else "")
             for name, value in zip(claim.formulas, recomputed, strict=True)
         ]
         reasons.append(
-            f"it prints {figure_text(claim.published, figure_format)}, its own figures give {' or '.join(figures)}"
+            f"it prints {figure_text(published, figure_format)}, its own figures give {' or '.join(figures)}"
         )
     return reasons
 
 
-def _follows(claim: Claim, number: int) -> bool:
+def _follows(claim: Claim, number: int, published: float) -> bool:
     """Whether the published figure can come from one of the lists that are given, but for rounding."""
-    if claim.published is None:
-        return False
     low, high = possible(claim.formulas[number], claim.given[number], claim.rounded)
-    return _agree(low, claim.published) or _agree(high, claim.published) or low <= claim.published <= high
+    return _agree(low, published) or _agree(high, published) or low <= published <= high
 
 
 def _agree(value: float, published: float) -> bool:

@@ -8,14 +8,15 @@ import numpy as np
 from wardround.evaluation.comparisons.differences import difference_of
 from wardround.evaluation.intervals import Resampling, summarise
 from wardround.evaluation.metrics import mean_or_none
-from wardround.evaluation.scores import Figures, Scored, within_sites
+from wardround.evaluation.scores import Figures, within_sites
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import LOWER_IS_BETTER, METRICS, Arm, Study
 
 BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
 
 
-def compared_metrics(primary: str, others: Sequence[str] = BENEFIT) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((primary, *others)))
+def compared_metrics(primary: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((primary, *BENEFIT)))
 
 
 def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -29,12 +30,16 @@ def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequenc
         if alone is None or alone.name == name:
             continue
         resampling = Resampling.of(study.evaluation_of(alone))
-        for site, figures in scores.by_site[name].items():
-            own = scores.by_site[alone.name].get(site)
-            if own is not None:
-                about = {"arm": name, "against": alone.name, "site": site}
-                entries += [about | _difference(figures - own, metric, resampling) for metric in metrics]
+        for site, difference in _site_by_site(scores, name, alone.name).items():
+            about = {"arm": name, "against": alone.name, "site": site}
+            entries += [about | _difference(difference, metric, resampling) for metric in metrics]
     return entries
+
+
+def _site_by_site(scores: Scored, name: str, rival: str) -> dict[str, Figures]:
+    """The figures of an arm less those of another, at the sites that both have."""
+    ours, theirs = scores.by_site[name], scores.by_site[rival]
+    return {site: ours[site] - theirs[site] for site in ours if site in theirs}
 
 
 def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str, Any]:
@@ -154,8 +159,7 @@ def _arm(study: Study, name: str) -> Arm | None:
 
 
 def trains_at_some(study: Study, name: str) -> bool:
-    arm = _arm(study, name)
-    return arm is not None and bool(arm.train_at)
+    return any(arm.name == name and arm.train_at for arm in study.arms)
 
 
 def _partial_arms(study: Study, names: Sequence[str]) -> list[Arm]:
@@ -189,8 +193,7 @@ def _against(
     study: Study, scores: Scored, name: str, rival: str, kind: str, metrics: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Against the site alone, each site's own difference is in `benefit` already."""
-    ours, theirs = scores.by_site[name], scores.by_site[rival]
-    differences = {site: ours[site] - theirs[site] for site in ours if site in theirs}
+    differences = _site_by_site(scores, name, rival)
     if not differences:
         return []
     resampling = Resampling.of(study.evaluation_of(origin_of(study, rival)))

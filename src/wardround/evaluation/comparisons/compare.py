@@ -8,7 +8,6 @@ mean over rows, else over seeds.
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from scipy import stats
 
 from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of, is_clear
 from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
-from wardround.evaluation.scores import Scored, within_sites
+from wardround.evaluation.scores import within_sites
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import LOWER_IS_BETTER, METRICS
 
 RANKED = ("auc", "pr_auc")  # metrics that set rows of different sites against each other
@@ -29,16 +29,15 @@ RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers in one batch of a bootstrap
 
 
-@dataclass(frozen=True)
-class Pair:
-    arm: str
-    reference: str
-
-
 def compare_arms(
-    scores: Scored, pairs: Sequence[Pair], resampling: Resampling, within: bool = False, primary: str = "accuracy"
+    scores: Scored,
+    arms: Sequence[str],
+    reference: str,
+    resampling: Resampling,
+    within: bool = False,
+    primary: str = "accuracy",
 ) -> list[dict[str, Any]]:
-    """Every pair in every compared metric, as yet uncorrected for their number.
+    """Every arm against the reference in every compared metric, as yet uncorrected for their number.
 
     `within`: metrics that rank rows are compared within sites, because some arm has a model for each site or its AUC
     over all sites is not exact.
@@ -46,20 +45,21 @@ def compare_arms(
     tests: list[dict[str, Any]] = []
     for metric in dict.fromkeys((primary, *COMPARED)):
         place, inside = METRICS.index(metric), within and metric in RANKED
-        lines = [
-            (_figures(scores, pair.arm, inside)[:, place], _figures(scores, pair.reference, inside)[:, place])
-            for pair in pairs
-        ]
-        of_metric = [
-            _test(pair, metric, arm, reference, resampling) | {"within_sites": inside}
-            for pair, (arm, reference) in zip(pairs, lines, strict=True)
-        ]
-        bootstraps = _over_seeds(lines)
+        base, *lines = (_figures(scores, name, inside)[:, place] for name in (reference, *arms))
+        bootstraps = _over_seeds([line - base for line in lines])
         if metric == "accuracy":
-            bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
-        for test, bootstrap in zip(of_metric, bootstraps, strict=True):
-            test["bootstrap"] = bootstrap
-        tests += of_metric
+            over_patients = _over_patients(scores, arms, reference)
+            bootstraps = [a or b for a, b in zip(over_patients, bootstraps, strict=True)]
+        tests += [
+            {
+                "arm": arm,
+                "reference": reference,
+                **_test(metric, line, base, resampling),
+                "within_sites": inside,
+                "bootstrap": bootstrap,
+            }
+            for arm, line, bootstrap in zip(arms, lines, bootstraps, strict=True)
+        ]
     return tests
 
 
@@ -67,13 +67,11 @@ def _figures(scores: Scored, name: str, inside: bool) -> np.ndarray:
     return within_sites(scores.by_site[name]) if inside else scores.overall[name]
 
 
-def _test(pair: Pair, metric: str, arm: np.ndarray, reference: np.ndarray, resampling: Resampling) -> dict[str, Any]:
+def _test(metric: str, arm: np.ndarray, reference: np.ndarray, resampling: Resampling) -> dict[str, Any]:
     both = ~np.isnan(arm) & ~np.isnan(reference)
     a, b = arm[both], reference[both]
     difference = np.where(np.abs(a - b) < NO_SPREAD, 0.0, a - b)
     return {
-        "arm": pair.arm,
-        "reference": pair.reference,
         **difference_of(difference, metric, resampling),
         "p_value_paired": p_value(difference, Resampling(0.0)),
         **_independent(a, b),
@@ -101,20 +99,20 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
+def _over_patients(scores: Scored, arms: Sequence[str], reference: str) -> list[dict[str, Any] | None]:
     """BCa interval of the difference in accuracy if other patients like these had been tested by the same models.
 
-    None for a pair that was not tested on the same rows, or of which one has diverged, and without rows.
+    None for an arm that was not tested on the reference's rows, where one of both has diverged, and without rows.
     """
-    hits = scores.hits_by_patient(dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)))
+    hits = scores.hits_by_patient((reference, *arms))
     lines: list[tuple[np.ndarray, ...] | None] = []
-    for pair in pairs:
-        a, b = hits[pair.arm], hits[pair.reference]
+    for arm in arms:
+        a, b = hits[arm], hits[reference]
         if a is None or b is None or (a[1] != b[1]).any():
             lines.append(None)
         else:
             lines.append((a[0] - b[0], a[1]))
-    tested = np.any([line[1] for line in lines if line is not None], axis=0)  # by any pair
+    tested = np.any([line[1] for line in lines if line is not None], axis=0)  # in any arm
     lines = [None if line is None else tuple(column[tested] for column in line) for line in lines]
 
     def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
@@ -123,9 +121,8 @@ def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any]
     return _bca(lines, accuracy, "patients")
 
 
-def _over_seeds(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any] | None]:
+def _over_seeds(differences: Sequence[np.ndarray]) -> list[dict[str, Any] | None]:
     """BCa interval of the mean difference over seeds, as if seeds shared no patients."""
-    differences = [arm - reference for arm, reference in lines]
     return _bca([None if np.isnan(x).any() else (x,) for x in differences], np.mean, "seeds")
 
 

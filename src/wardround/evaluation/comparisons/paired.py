@@ -12,6 +12,12 @@ from wardround.evaluation.scores import Figures, Scores
 from wardround.study.schema import METRICS, Study
 
 
+def topologies_of(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """By arm, what results.json has of a topology of this kind: `hierarchical` or `vertical`."""
+    described = {name: arm.get("topology") for name, arm in content["arms"].items()}
+    return {name: topology for name, topology in described.items() if topology and topology["kind"] == kind}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Each metric of both models, and for some metrics their difference."""

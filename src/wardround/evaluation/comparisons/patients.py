@@ -155,12 +155,14 @@ class Resamples:
         if not len(places) or np.isnan(score).any():
             return drawn
         cut = self.scores.thresholds[places]
-        parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if self.scores.findings else []
-        whole = None if parts else _Classes(label, score, cut)
+        if self.scores.findings:
+            parts: list[_Finding | _Classes] = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)]
+        else:
+            parts = [_Finding(label, score, cut, is_class=True) if score.ndim == 1 else _Classes(label, score)]
         for begin in range(0, self.count, AT_A_TIME):
             weights = self.times[begin : begin + AT_A_TIME, number]
-            for f in range(columns):
-                figures = parts[f].figures(weights) if whole is None else whole.figures(weights)
+            for f, part in enumerate(parts):
+                figures = part.figures(weights)
                 drawn[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
         return drawn
 
@@ -230,12 +232,9 @@ class _Finding:
 
 
 class _Classes:
-    """Rows with classes; of more than two, each against the rest."""
+    """Rows of more than two classes, each against the rest."""
 
-    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray) -> None:
-        self.binary = _Finding(label, score, threshold, is_class=True) if score.ndim == 1 else None
-        if self.binary is not None:
-            return
+    def __init__(self, label: np.ndarray, score: np.ndarray) -> None:
         predicted, p = predicted_classes(score), score.astype(np.float64)
         there = [c for c in range(score.shape[1]) if (label == c).any()]
         self.rankings = [_Ranking(label == c, p[:, c]) for c in there]
@@ -246,8 +245,6 @@ class _Classes:
         self.sums = np.stack([predicted == label, brier, -np.log(right)], axis=1).astype(np.float32)
 
     def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        if self.binary is not None:
-            return self.binary.figures(weights)
         rows = weights.sum(axis=1, dtype=np.float64)
         positives, predicted, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
         fp, fn = predicted - tp, positives - tp
@@ -304,6 +301,5 @@ def compare_drawn(entry: dict[str, Any], first: Drawn, second: Drawn) -> None:
     error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
     if not error and entry["difference"]:
         error = None  # the same in every resample: too few patients to differ, and no sign of certainty
-    entry["standard_error"] = error
-    entry["freedom"] = None if entry["standard_error"] is None else int(first.freedom[place])
-    entry["method"] = METHOD
+    freedom = None if error is None else int(first.freedom[place])
+    entry |= {"standard_error": error, "freedom": freedom, "method": METHOD}

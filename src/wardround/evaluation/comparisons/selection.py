@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.metrics import mean_or_none
-from wardround.evaluation.scores import Scored, Scores
+from wardround.evaluation.scores import Scores
+from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import LOWER_IS_BETTER, METRICS, SELECTED, Arm, Selection, Study, in_variant
 
 

@@ -21,7 +21,7 @@ from wardround.evaluation.calibration_curves import decision_curve, reliability
 from wardround.evaluation.findings import SHOWN_AT_SITES, curves_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
-from wardround.evaluation.scores import Figures, Subgroups, in_order
+from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
 from wardround.study.schema import METRICS
 
 Summary = Mapping[str, Any]  # as `summarise` makes it
@@ -36,19 +36,7 @@ class Summaries:
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     lines: Mapping[tuple[str, int], Mapping[str, Summary]]
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        return ()
-
-    @classmethod
-    def of(cls, lines: Iterable[Summary], arms: Sequence[str], seeds: Iterable[int]) -> "Summaries":
-        """`lines` have `arm`, `seed` and `site` beside a summary. An arm without any line has no figures."""
-        by_key: dict[tuple[str, int], dict[str, Summary]] = {}
-        for line in lines:
-            if line["arm"] in arms and not line.get("suppressed"):
-                by_key.setdefault((line["arm"], line["seed"]), {})[line["site"]] = line
-        return cls(tuple(arms), tuple(seeds), by_key)
+    findings: tuple[str, ...] = ()
 
     def with_choices(self, choices: Iterable[Mapping[str, Any]]) -> "Summaries":
         """With the selected arms added: with each seed, the summaries of the chosen value."""
@@ -96,12 +84,12 @@ class Summaries:
         for kind, values in self.group_values():
             shape = (len(self.arms), len(self.seeds), len(values))
             figures, rows = np.full((*shape, len(METRICS)), np.nan), np.zeros(shape, dtype=np.int64)
-            for a, s in np.ndindex(shape[:2]):
-                of_kind = [line.get("groups", {}).get(kind, {}) for line in self.at(self.arms[a], self.seeds[s])]
-                for v, value in enumerate(values):
-                    parts = [groups[value] for groups in of_kind if value in groups]
+            for a, s, v in np.ndindex(shape):
+                groups = [line.get("groups", {}).get(kind, {}) for line in self.at(self.arms[a], self.seeds[s])]
+                parts = [group[values[v]] for group in groups if values[v] in group]
+                rows[a, s, v] = sum(part["rows"] for part in parts)
+                if not self.findings:  # of these, each finding has figures of its own
                     figures[a, s, v] = _line(merge_summaries(parts)[0])
-                    rows[a, s, v] = sum(part["rows"] for part in parts)
             yield Subgroups(kind, values, figures, rows)
 
     def auc_error_bound(self, arm: str) -> float | None:
@@ -125,11 +113,12 @@ class Summaries:
         return None if curve is None else {**curve, "interpolated": self._merged(arm)}
 
     def _with_cells(self, arm: str, all_seeds: bool = True) -> list[Summary]:
-        """Over all seeds; none where the arm diverged with any, unless `all_seeds` is false."""
+        """Over all seeds; none where the arm diverged with any, unless `all_seeds` is false, and none where rows have
+        findings, which have scores of their own."""
         converged = self.converged(arm)
         if all_seeds and len(converged) < len(self.seeds):
             return []
-        return [summary for lines in converged for summary in lines if summary["histogram"] is not None]
+        return [summary for lines in converged for summary in lines if summary.get("histogram") is not None]
 
     def converged(self, arm: str) -> list[list[Summary]]:
         """By seed, without those with which the arm diverged."""
@@ -258,17 +247,11 @@ SENSITIVITY, AUC, PR_AUC = (METRICS.index(name) for name in ("sensitivity", "auc
 class FindingSummaries(Summaries):
     """`lines` are whole lines, with a part for each finding."""
 
-    names: tuple[str, ...] = ()
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        return self.names
-
     @cached_property
     def each(self) -> dict[str, Summaries]:
         """The summaries of each finding, in the form of those of two classes. Sites that withheld it are left out."""
         summaries = {}
-        for name in self.names:
+        for name in self.findings:
             by_key = {}
             for key, sites in self.lines.items():
                 parts = {site: _part(line, name) for site, line in sites.items()}
@@ -278,7 +261,7 @@ class FindingSummaries(Summaries):
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
-        return {arm: _averaged(np.stack([self.of_finding(name, arm) for name in self.names])) for arm in self.arms}
+        return {arm: _averaged(np.stack([self.of_finding(name, arm) for name in self.findings])) for arm in self.arms}
 
     def of_finding(self, name: str, arm: str) -> Figures:
         return _defined(self.each[name].overall[arm])
@@ -299,23 +282,13 @@ class FindingSummaries(Summaries):
 
     def subgroups(self) -> Iterator[Subgroups]:
         parts = [{part.kind: part for part in summaries.subgroups()} for summaries in self.each.values()]
-        for kind, values in self.group_values():
-            rows = self._group_rows(kind, values)
-            figures = np.full((len(self.names), *rows.shape, len(METRICS)), np.nan)
+        for kind, values, nothing, rows in super().subgroups():
+            figures = np.stack([nothing] * len(self.findings))
             for f, part in enumerate(parts):
                 if kind in part:
                     for v, value in enumerate(part[kind].values):
                         figures[f, :, :, values.index(value)] = _defined(part[kind].figures[:, :, v])
             yield Subgroups(kind, values, _averaged(figures), rows)
-
-    def _group_rows(self, kind: str, values: Sequence[str]) -> np.ndarray:
-        """(arms, seeds, values)"""
-        rows = np.zeros((len(self.arms), len(self.seeds), len(values)), dtype=np.int64)
-        for (arm, seed), sites in self.lines.items():
-            for line in sites.values():
-                for value, group in line.get("groups", {}).get(kind, {}).items():
-                    rows[self.arms.index(arm), self.seeds.index(seed), values.index(value)] += group["rows"]
-        return rows
 
     def auc_error_bound(self, arm: str) -> float | None:
         """The mean of the findings' bounds: their mean AUC is wrong by this at most."""
@@ -326,12 +299,8 @@ class FindingSummaries(Summaries):
         means = np.where(known, bounds, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return float(means.max())
 
-    def calibration(self, arm: str) -> dict[str, Any] | None:
-        """None, as in a simulation: findings have scores of their own."""
-        return None
 
-    def decision_curve(self, arm: str) -> dict[str, Any] | None:
-        return None
+Scored = Scores | Summaries  # arms with their figures, computed from rows or from summaries
 
 
 def _from_sums(sums: Sequence[Mapping[str, Any]], rows: int) -> dict[str, float]:
@@ -348,11 +317,14 @@ def _from_sums(sums: Sequence[Mapping[str, Any]], rows: int) -> dict[str, float]
 def gather_summaries(
     lines: Iterable[Summary], arms: Sequence[str], seeds: Iterable[int], findings: Sequence[str] = ()
 ) -> Summaries:
-    """`findings` are named where rows may have several."""
-    summaries = Summaries.of(lines, arms, seeds)
-    if not findings:
-        return summaries
-    return FindingSummaries(summaries.arms, summaries.seeds, summaries.lines, tuple(findings))
+    """`lines` have `arm`, `seed` and `site` beside a summary. An arm without any line has no figures. `findings` are
+    named where rows may have several."""
+    by_key: dict[tuple[str, int], dict[str, Summary]] = {}
+    for line in lines:
+        if line["arm"] in arms and not line.get("suppressed"):
+            by_key.setdefault((line["arm"], line["seed"]), {})[line["site"]] = line
+    kind = FindingSummaries if findings else Summaries
+    return kind(tuple(arms), tuple(seeds), by_key, tuple(findings))
 
 
 def own_metrics(line: Summary) -> Mapping[str, float | None] | None:
@@ -413,8 +385,7 @@ def _defined(figures: np.ndarray) -> np.ndarray:
     """Without the metrics that are meaningless for a finding that no row has."""
     defined = figures.copy()
     without = np.isnan(figures[..., SENSITIVITY])
-    for place in POSITIVES_NEEDED:
-        defined[..., place] = np.where(without, np.nan, defined[..., place])
+    defined[..., POSITIVES_NEEDED] = np.where(without[..., None], np.nan, figures[..., POSITIVES_NEEDED])
     return defined
 
 

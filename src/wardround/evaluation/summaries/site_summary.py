@@ -158,25 +158,22 @@ def _merged(
 def _by_value(
     label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int, threshold: float
 ) -> dict[str, Any]:
-    """Each value that may be released. The rest of the rows could be worked out: it must not be a small group either.
-
-    Rows of no known value are part of that rest.
-    """
-    fewest = max(smallest, SMALLEST_GROUP)
-    places = places_of(values)
-    released = releasable_groups(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
-    by_class = releasable_groups({name: places[name] for name in released}, label, people, _classes(score), smallest)
+    places = _released_places(values, people, smallest)
+    by_class = releasable_groups(places, label, people, _classes(score), smallest)
     return {
         name: figures_of(label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
-        for name in sorted(released)
-        for rows in [places[name]]
+        for name, rows in places.items()
     }
 
 
-def places_of(values: np.ndarray) -> dict[str, np.ndarray]:
-    """The rows of each value that is known."""
+def _released_places(values: np.ndarray, people: np.ndarray, smallest: int) -> dict[str, np.ndarray]:
+    """The rows of each value that may be released. The rest of the rows could be worked out: it must not be a small
+    group either. Rows of no known value are part of that rest."""
     names = sorted({value for value in values.tolist() if isinstance(value, str)})
-    return {name: np.flatnonzero(values == name) for name in names}
+    places = {name: np.flatnonzero(values == name) for name in names}
+    one_class, fewest = np.zeros(len(values), dtype=np.int64), max(smallest, SMALLEST_GROUP)
+    released = releasable_groups(places, one_class, people, 1, fewest)
+    return {name: rows for name, rows in places.items() if name in released}
 
 
 def _classes(score: np.ndarray) -> int:
@@ -237,13 +234,14 @@ def own_thresholds(
     if validation is None or not len(validation.rows):
         return None
     label, score, people = validation.label, validation.score, validation.people
-    if label.ndim == 1 and score.ndim == 1:
-        few = min(patients_in(people[label == c]) for c in (0, 1)) < max(smallest, 1)
-        return np.array([np.nan if few else class_threshold(label, score)])
-    if label.ndim == 1:
+    if score.ndim > label.ndim:
         return None
-    small = [patients_in(people[label[:, f] == 1]) < max(smallest, 1) for f in range(label.shape[1])]
-    return np.array([np.nan if small[f] else best_threshold(label[:, f], score[:, f]) for f in range(label.shape[1])])
+    needed, choose = ((0, 1), class_threshold) if label.ndim == 1 else ((1,), best_threshold)
+    thresholds = []
+    for y, s in zip(np.atleast_2d(label.T), np.atleast_2d(score.T), strict=True):
+        few = min(patients_in(people[y == c]) for c in needed) < max(smallest, 1)
+        thresholds.append(np.nan if few else choose(y, s))
+    return np.array(thresholds)
 
 
 def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]:
@@ -305,19 +303,16 @@ def _findings_by_value(
 ) -> dict[str, Any]:
     """Each value that may be released, as in `_by_value`; in it each finding whose known rows, unknown rows and rows
     of either class are not small cells there or in the rest."""
-    fewest = max(smallest, SMALLEST_GROUP)
-    places = places_of(values)
-    released = sorted(releasable_groups(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest))
+    places, fewest = _released_places(values, people, smallest), max(smallest, SMALLEST_GROUP)
     by_value: dict[str, Any] = {
-        value: {"rows": len(places[value]), "diverged": False, "findings": {}} for value in released
+        value: {"rows": len(rows), "diverged": False, "findings": {}} for value, rows in places.items()
     }
     for f, name in enumerate(names):
         is_open = (label[:, f] < 0).astype(np.int64)
-        known_in = releasable_groups({v: places[v] for v in released}, is_open, people, 2, np.array([fewest, smallest]))
+        known_in = releasable_groups(places, is_open, people, 2, np.array([fewest, smallest]))
         state = np.where(is_open, 2, label[:, f])
         by_class = releasable_groups({v: places[v] for v in known_in}, state, people, 3, smallest)
-        for value in released:
-            rows = places[value]
+        for value, rows in places.items():
             by_value[value]["findings"][name] = (
                 _of_finding(label[rows, f], score[rows, f], people[rows], smallest, cuts[f], value in by_class)
                 if value in known_in

@@ -40,10 +40,7 @@ def check_summary(summary: Summary, expected: Expected) -> None:
         _only(summary, ("rows", "diverged"))
         return
     _hold("groups" in summary, "no groups")
-    if expected.has_findings:
-        _check_findings(summary, expected, ("rows", "diverged", "findings", "groups"))
-    else:
-        _check_figures(summary, len(expected.names))
+    _check_content(summary, expected, "groups")
     for kind, values in summary["groups"].items():
         _check_groups(kind, values, summary, expected)
 
@@ -62,15 +59,15 @@ def _check_groups(kind: str, values: Mapping[str, Summary], whole: Summary, expe
     for group in groups:
         _check_rows(group, within)
         _hold(not group["diverged"], f"a group by {kind} that diverged where the whole did not")
-        if expected.has_findings:
-            _check_findings(group, within, ("rows", "diverged", "findings"))
-        else:
-            _check_figures(group, len(expected.names))
+        _check_content(group, within)
     _hold(sum(group["rows"] for group in groups) <= whole["rows"], f"more rows in groups by {kind} than in all")
 
 
-def _check_findings(summary: Summary, expected: Expected, fields: Sequence[str]) -> None:
-    _only(summary, fields)
+def _check_content(summary: Summary, expected: Expected, *more: str) -> None:
+    if not expected.has_findings:
+        _check_figures(summary, len(expected.names))
+        return
+    _only(summary, ("rows", "diverged", "findings", *more))
     parts = summary.get("findings", {})
     _hold(set(parts) == set(expected.names), "findings other than agreed")
     within = Expected((), False, summary["rows"], exact=False)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.differences import correct, difference_of
-from wardround.evaluation.comparisons.patients import Drawn, Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.comparisons.paired import compare_pairs
+from wardround.evaluation.comparisons.patients import Drawn, Resamples, fill_drawn
 from wardround.evaluation.intervals import Resampling, summarise, summarise_metrics
 from wardround.evaluation.metrics import auc, defined_mean, metrics
 from wardround.evaluation.scores import Figures, Scores, within_sites
@@ -26,7 +26,7 @@ from wardround.uncertainty.decision import (
     rows_with,
 )
 from wardround.uncertainty.decomposition import of_rows
-from wardround.uncertainty.referral import SHARES, ReferralCurve, referral_cut, referred_rows
+from wardround.uncertainty.referral import SHARES, ReferralCurve, referral_curves, referral_cut
 
 FIGURES = ("accuracy", "auc")  # what the rows that are kept are judged by
 ALL, RETAINED, BETWEEN = "all", "kept", "\x1f"  # the last separates these from a site
@@ -136,12 +136,9 @@ def _referred_at_sites(seeds: Sequence[SeedRows], retained: Sequence[np.ndarray]
 
 
 def _curves(seed_rows: SeedRows, within: bool) -> dict[str, ReferralCurve]:
-    """Most doubtful rows of all sites first; of equals, those that come first."""
-    order = np.argsort(-of_rows(seed_rows.doubt(seed_rows.test)), kind="stable")
-    retained = [order[referred_rows(len(order), share) :] for share in SHARES]
-    figures = [_figures(seed_rows.test.take(rows), seed_rows.cut, within) for rows in retained]
-    sizes = tuple(len(rows) for rows in retained)
-    return {name: ReferralCurve(name, SHARES, tuple(of_share[name] for of_share in figures), sizes) for name in FIGURES}
+    """Most doubtful rows of all sites first."""
+    doubt = of_rows(seed_rows.doubt(seed_rows.test))
+    return referral_curves(doubt, lambda rows: _figures(seed_rows.test.take(rows), seed_rows.cut, within), FIGURES)
 
 
 def _figures(rows: LabelledRows, cut: np.ndarray | float, within: bool) -> dict[str, float]:
@@ -178,19 +175,18 @@ def _compared(
     drawn = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None
     compared = {}
     for metric in FIGURES:
-        inside, place = within and metric == "auc", METRICS.index(metric)
-        both = {kind: _figures_of(scores, kind, inside) for kind in (ALL, RETAINED)}
-        entry: dict[str, Any] = {
-            kind: summarise_metrics(both[kind], resampling, (metric,))[metric] for kind in (ALL, RETAINED)
-        }
-        entry["difference"] = difference_of((both[RETAINED] - both[ALL])[:, place], metric, resampling)
+        inside = within and metric == "auc"
+        both = _figures_of(scores, RETAINED, inside), _figures_of(scores, ALL, inside)
+        again = None
         if drawn is not None:
-            again = {kind: _drawn(drawn, scores, kind, inside) for kind in (ALL, RETAINED)}
-            for kind in (ALL, RETAINED):
-                fill_drawn({metric: entry[kind]}, again[kind].figures)
-            compare_drawn(entry["difference"], again[RETAINED], again[ALL])
-            correct([entry["difference"]])
-        compared[metric] = entry
+            again = {RETAINED: (_drawn(drawn, scores, RETAINED, inside), _drawn(drawn, scores, ALL, inside))}
+        comparison = compare_pairs({RETAINED: both}, resampling, metric, again)[RETAINED]
+        difference = {key: value for key, value in comparison.difference[metric].items() if key != "site"}
+        compared[metric] = {
+            ALL: comparison.second[metric],
+            RETAINED: comparison.first[metric],
+            "difference": difference,
+        }
     return compared
 
 
@@ -257,15 +253,10 @@ def describe_shifted(seed_rows: SeedRows) -> dict[str, Any] | None:
     """How well each measure tells changed images from the same images as they were; None where there are none."""
     if not seed_rows.changed:
         return None
-    places = {
-        key: place
-        for place, key in enumerate(zip(seed_rows.test.site.tolist(), seed_rows.test.row.tolist(), strict=True))
-    }
+    places = pd.MultiIndex.from_arrays([seed_rows.test.site, seed_rows.test.row])
     described: dict[str, Any] = {}
     for shift, rows in seed_rows.changed.items():
-        same = seed_rows.test.take(
-            np.array([places[key] for key in zip(rows.site.tolist(), rows.row.tolist(), strict=True)], dtype=np.int64)
-        )
+        same = seed_rows.test.take(places.get_indexer(pd.MultiIndex.from_arrays([rows.site, rows.row])))
         is_changed = np.arange(2 * len(rows)) < len(rows)
         described[shift] = {"images": len(rows)}
         for name in MEASURES:

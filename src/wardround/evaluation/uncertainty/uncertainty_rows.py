@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
-from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.evaluation.scores import label_columns, labels_and_scores, patients_by_row, score_columns
+from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.study.schema import CHOSEN
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
@@ -39,20 +39,19 @@ class LabelledRows:
 
     @classmethod
     def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "LabelledRows":
-        labels, scores = label_columns(table), score_columns(table)
-        findings = labels != ["label"]
+        label, score = labels_and_scores(table)
         row = table["row"].to_numpy()
-        names = [name.removeprefix("label_") for name in labels]
+        names = [name.removeprefix("label_") for name in label_columns(table)]
 
         def measure(name: str) -> np.ndarray:
-            return table[[f"{name}_{finding}" for finding in names] if findings else name].to_numpy()
+            return table[[f"{name}_{finding}" for finding in names] if label.ndim == 2 else name].to_numpy()
 
         return cls(
             table["site"].to_numpy(),
             row,
             row if patient is None else patient.reindex(row).to_numpy(),
-            table[labels].to_numpy() if findings else table["label"].to_numpy(),
-            table[scores if scores != ["score"] else "score"].to_numpy(),
+            label,
+            score,
             {name: measure(name) for name in MEASURES},
         )
 
@@ -153,11 +152,7 @@ def seeds_of(
     if not len(test):
         return
     validation = untested(table[table["subset"] == "validation"], test, groups)
-    findings = label_columns(table) != ["label"]
-    if not isinstance(threshold, str):
-        cuts = fixed_thresholds(test, threshold)
-    else:
-        cuts = choose_thresholds(validation) if len(validation) else None
+    cuts = thresholds_of(threshold, validation, test)
     patient = patients_by_row(groups)
     for seed in sorted(map(int, test["seed"].unique())):
         mine = test[test["seed"] == seed]
@@ -169,7 +164,7 @@ def seeds_of(
             LabelledRows.of(validation[validation["seed"] == seed], patient),
             LabelledRows.of(mine, patient),
             {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
-            cut if findings else float(cut[0]),
+            float(cut[0]) if label_columns(table) == ["label"] else cut,
         )
 
 

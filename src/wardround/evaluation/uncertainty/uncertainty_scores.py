@@ -157,27 +157,16 @@ def _share(values: np.ndarray, known: np.ndarray | bool = True) -> float:
 
 def _expected(rows: SeedRows, site: str, alpha: float) -> np.ndarray:
     """Between which shares coverage lies in 99 of 100 runs: (2,), or (findings, 2). NaN where no label is known."""
-    validation, test = rows.validation.at(site), rows.test.at(site)
-    if not rows.findings:
-        labels = 2 if rows.test.score.ndim == 1 else 0
-        counts = _counts(validation.label, validation.patient, test.label, test.patient, labels)
-        return np.array(expected_coverage(counts, alpha))
-    counts_of = [
-        _counts(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2)
-        for f in range(test.label.shape[1])
-    ]
-    return np.array([expected_coverage(counts, alpha) for counts in counts_of])
+    bands = np.array([expected_coverage(counts, alpha) for counts in _counts_at(rows, site)])
+    return bands if rows.findings else bands[0]
 
 
 def _of_all_findings(rows: SeedRows, conformal: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
     """The interval of the mean over findings. Where one finding of a patient is missed, others may be too: the SD of
     the mean follows from each finding's own and from how misses of two findings go together in the test patients."""
-    validation, test = rows.validation.at(site), rows.test.at(site)
+    test = rows.test.at(site)
     missed = np.where(test.label >= 0, ~held(conformal, test.label), np.nan)
-    moments = [
-        coverage_moments(_counts(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2), alpha)
-        for f in range(test.label.shape[1])
-    ]
+    moments = [coverage_moments(counts, alpha) for counts in _counts_at(rows, site)]
     known = np.array([not np.isnan(mean) for mean, _ in moments])
     if not known.any():
         return float("nan"), float("nan")
@@ -197,6 +186,16 @@ def _correlation(missed: np.ndarray, patient: np.ndarray) -> np.ndarray:
     together: np.ndarray = scaled.T @ scaled
     np.fill_diagonal(together, 1.0)
     return together
+
+
+def _counts_at(rows: SeedRows, site: str) -> list[tuple[tuple[int, int], ...]]:
+    """Of all classes, or of each finding."""
+    validation, test = rows.validation.at(site), rows.test.at(site)
+    labels = 2 if rows.each_label else 0
+    if not rows.findings:
+        return [_counts(validation.label, validation.patient, test.label, test.patient, labels)]
+    pairs = zip(validation.label.T, test.label.T, strict=True)
+    return [_counts(label, validation.patient, truth, test.patient, labels) for label, truth in pairs]
 
 
 def _counts(

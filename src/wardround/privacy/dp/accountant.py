@@ -2,8 +2,7 @@
 
 Others do the mathematics: Google's dp-accounting (privacy loss distributions, Doroshenko et al., PoPETs 2022,
 arXiv:2207.04380; noise on all rows in closed form, Balle and Wang, ICML 2018, arXiv:1805.06530; Rényi divergences to
-compare with) and Opacus (Gopi et al., NeurIPS 2021, arXiv:2106.02848, to compare with). This file groups charges,
-chooses the grid and looks for the noise.
+compare with). This file groups charges, chooses the grid and looks for the noise.
 
 Noise is in units of the clip, and a row is in a step with probability `rate`, each step anew. Neighbours are
 
@@ -27,7 +26,7 @@ from wardround.core.extras import needs
 from wardround.core.silence import without_remarks
 
 Adjacency = Literal["add-remove", "replace"]
-Method = Literal["pld", "prv", "rdp"]
+Method = Literal["pld", "rdp"]
 Shape = tuple[tuple[float, int], ...]  # multiples of a noise, and the steps of each
 
 SMALLEST_DELTA = 1e-12  # below it the rounding of Fourier transforms shows in the result
@@ -135,8 +134,7 @@ def _epsilon(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency, me
         return _epsilon_on_all_rows(_equivalent_charge(charges).noise, delta, adjacency)
     if method == "rdp":
         return _epsilon_rdp(charges, delta)
-    by_pld = _read_off(_composed(charges, delta, adjacency), delta)
-    return by_pld if method == "pld" else _epsilon_prv(charges, delta, by_pld)
+    return _read_off(_composed(charges, delta, adjacency), delta)
 
 
 @lru_cache(maxsize=256)
@@ -214,17 +212,6 @@ def _epsilon_rdp(charges: tuple[Charge, ...], delta: float) -> float:
         for charge in charges:
             accountant.compose(PoissonSampledDpEvent(charge.rate, GaussianDpEvent(charge.noise)), charge.steps)
         return float(accountant.get_epsilon(delta))
-
-
-def _epsilon_prv(charges: tuple[Charge, ...], delta: float, about: float) -> float:
-    """Opacus adds its tolerance to its result: one in proportion keeps small epsilons comparable."""
-    with needs("privacy", "differential privacy"):
-        from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = [(charge.noise, charge.rate, charge.steps) for charge in charges]
-    with without_remarks("absl"):  # on Rényi orders that are left out, which is sound
-        return float(accountant.get_epsilon(delta, eps_error=min(max(about * 0.005, 1e-4), 0.1)))
 
 
 def _composed(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency) -> Any:

@@ -32,7 +32,8 @@ from wardround.privacy.psi import group as psi_group
 from wardround.privacy.psi.group import POINT, InvalidPoint
 from wardround.privacy.psi.patient_ids import FORMS, Patients, read_ids
 from wardround.privacy.secure_sum.masks import derive, pack
-from wardround.privacy.secure_sum.secure_sum import Commitments, Signer, Verifier, digest
+from wardround.privacy.secure_sum.secure_sum import Commitments, digest
+from wardround.privacy.signatures import Signer, Verifier
 
 DISTRUST = "Find out who changed or repeated the messages before the party takes part again. No patient was named."
 COORDINATOR = ""  # who carries the messages; no party has this name

@@ -31,6 +31,7 @@ from wardround.core.extras import needs
 from wardround.privacy.secure_sum import shamir
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.masks import add_masks, derive, keystream, pack
+from wardround.privacy.signatures import Signer, Verifier
 from wardround.privacy.validation import LEAST_SITES
 
 with needs("privacy", "a secure sum"):
@@ -48,14 +49,6 @@ OTHER = {
     "vector": "another vector",
     "survivors": "other survivors",
 }
-
-
-class Signer(Protocol):
-    def sign(self, content: bytes) -> bytes: ...
-
-
-class Verifier(Protocol):
-    def verify(self, signature: bytes, content: bytes) -> bool: ...
 
 
 class Commitments(Protocol):

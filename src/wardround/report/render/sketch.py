@@ -50,8 +50,8 @@ class Line(NamedTuple):
 @lru_cache(maxsize=4096)
 def width_of(text: str, bold: bool = False) -> float:
     font = FontProperties(family=STYLE["font.family"], size=SIZE, weight="bold" if bold else "normal")
-    points: float = text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
-    return SPARE * points / 72
+    points, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(SPARE * points / 72)
 
 
 def wrap(text: str, width: float, bold: bool = False, colour: str = "black") -> list[Line]:

@@ -67,6 +67,15 @@ def single_axes(height: float, width: float = WIDTH) -> tuple[Figure, Any]:
     return drawn, drawn.subplots()
 
 
+def panel_grid(count: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, Any]:
+    """A figure with so many panels in a line. Those of the last line that are not needed are hidden."""
+    drawn = figure(height)
+    panels = drawn.subplots(-(-count // columns), columns, sharex=True, sharey=sharey, squeeze=False)
+    for axes in panels.flat[count:]:
+        axes.set_visible(False)
+    return drawn, panels
+
+
 def as_svg(drawn: Figure, name: str) -> str:
     """The figure as an element of a page. Its ids are made its own, because a page holds several figures."""
     content = BytesIO()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.evaluation.comparisons.compare import signed
+from wardround.evaluation.comparisons.listing import listed as listed
 
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown
@@ -112,10 +113,6 @@ def whole(count: float) -> int | float:
 
 def count_text(value: Any) -> str:
     return one_decimal(value) if isinstance(value, float) else str(value)
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(count: int, what: str) -> str:

@@ -1,7 +1,6 @@
 """Published claims in a report: a table of counts by subject, and each subject's own table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from wardround.evaluation.claims.verdicts import FigureFormat, by_group, count_outcomes, figure_text
@@ -14,33 +13,22 @@ OTHER = "Other claims"  # of no subject, beside some that have one
 FEW = 12  # that a terminal shows one by one
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The claims of one subject, as a page shows them."""
-
-    title: str
-    source: str  # of all of them, where it is one
-    derived: bool  # whether some can be computed from other figures of their source
-    variants: list[str]  # in which some have a figure of ours
-    claims: list[dict[str, Any]]
-
-
-def subjects(evidence: Evidence) -> list[Subject]:
-    """In the study's order."""
+def subjects(evidence: Evidence) -> list[dict[str, Any]]:
+    """The claims of each subject, as a page shows them, in the study's order."""
     groups = by_group(evidence.results["claims"])
     return [_subject(title or (OTHER if len(groups) > 1 else ""), claims) for title, claims in groups.items()]
 
 
-def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
+def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sources = {claim["source"] for claim in claims}
     variants = dict.fromkeys(variant or AS_IT_STANDS for claim in claims for variant in claim["variants"])
-    return Subject(
-        title=title,
-        source=sources.pop() if len(sources) == 1 else "",
-        derived=any(claim["recomputed"] for claim in claims),
-        variants=list(variants) if len(variants) > 1 else [],
-        claims=[_shown(claim) for claim in claims],
-    )
+    return {
+        "title": title,
+        "source": sources.pop() if len(sources) == 1 else "",  # of all of them, where it is one
+        "derived": any(claim["recomputed"] for claim in claims),  # from other figures of their source
+        "variants": list(variants) if len(variants) > 1 else [],  # in which some have a figure of ours
+        "claims": [_shown(claim) for claim in claims],
+    }
 
 
 def _shown(claim: Mapping[str, Any]) -> dict[str, Any]:

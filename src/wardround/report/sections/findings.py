@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence, rows_of
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
@@ -55,10 +56,7 @@ def finding_sentences(evidence: Evidence) -> list[str]:
 
 def left_out_sentences(evidence: Evidence) -> list[str]:
     """Which findings averages are without, and why."""
-    lacking: dict[tuple[str, ...], list[str]] = {}
-    for name, arm in evidence.arms.items():
-        if arm.get("left_out"):
-            lacking.setdefault(tuple(arm["left_out"]), []).append(name)
+    lacking = grouped((tuple(arm["left_out"]), name) for name, arm in evidence.arms.items() if arm.get("left_out"))
     sentences = []
     for findings, arms in lacking.items():
         where = "" if len(arms) == len(evidence.arms) else f" under {listed(arms)}"

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from wardround.evaluation.comparisons.compare import in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import UNKNOWN, is_clear
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence, rows_of
 from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.report.phrases import corrected
@@ -16,11 +17,11 @@ from wardround.report.render.style import (
     COLOURS,
     MARKERS,
     bar,
-    figure,
     legend,
     looks,
     name_rows,
     offset,
+    panel_grid,
     single_axes,
 )
 from wardround.report.render.table import (
@@ -48,10 +49,8 @@ MOST_ROWS = 20
 
 def best_single_sentences(evidence: Evidence) -> list[str]:
     """Which federated arm is at least as good as the best single-hospital model everywhere, or where and why not."""
-    entries: dict[str, list[dict[str, Any]]] = {}
-    for entry in evidence.results["best_single"]:
-        if not evidence.results["arms"][entry["arm"]]["variant"]:
-            entries.setdefault(entry["arm"], []).append(entry)
+    singles, arms = evidence.results["best_single"], evidence.results["arms"]
+    entries = grouped((entry["arm"], entry) for entry in singles if not arms[entry["arm"]]["variant"])
     if not entries:
         return []
     everywhere = [arm for arm, those in entries.items() if all(entry["as_good"] for entry in those)]
@@ -214,13 +213,10 @@ def hospital_table(evidence: Evidence) -> Table | None:
 def spread_table(evidence: Evidence) -> Table:
     headline, rows = evidence.headline, []
     for name, arm in evidence.arms.items():
-        means = {site: figures[headline.metric]["mean"] for site, figures in arm["sites"].items()}
-        known = {site: mean for site, mean in means.items() if mean is not None}
-        if known:
-            worst, best = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-            ends = [f"{site} ({headline.shown(known[site])})" for site in (worst, best)]
-            sd = float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None
-            rows.append([name, sd, known[best] - known[worst], *ends])
+        low, high = arm["spread"]["lowest"], arm["spread"]["highest"]
+        if low:
+            ends = [f"{end['site']} ({headline.shown(end[headline.metric])})" for end in (low, high)]
+            rows.append([name, arm["spread"]["sd"], high[headline.metric] - low[headline.metric], *ends])
     return make_table(
         "spread",
         "How evenly the sites are served",
@@ -246,10 +242,10 @@ def reference_table(evidence: Evidence) -> Table:
     """Each hospital against the reference; against training alone it stands in `benefit`."""
     entries = [entry for name in evidence.arms for entry in evidence.site_differences(name, "reference")]
     title = f"Each site under each arm against {evidence.reference}"
-    note = f"{evidence.headline.title} on each site's own test rows, paired. {corrected(evidence)}"
-    note += evidence.headline.point
+    headline = evidence.headline
+    note = f"{headline.title} on each site's own test rows, paired. {corrected(evidence)}{headline.point}"
     of_sites = [entry for entry in entries if entry["site"] is not None]
-    return _difference_table("against-reference", title, of_sites, evidence.headline, note)
+    return _difference_table("against-reference", title, of_sites, headline, note)
 
 
 def _difference_table(
@@ -303,8 +299,6 @@ def best_single_table(evidence: Evidence) -> Table | None:
         ]
         for entry in entries
     ]
-    note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there. "
-    note += f"95 % CI, corrected for the {entries[0]['comparisons']} rows of this table."
     return make_table(
         "best-single",
         "Against the best single-hospital model",
@@ -317,7 +311,8 @@ def best_single_table(evidence: Evidence) -> Table | None:
             "verdict": None,
         },
         rows,
-        note,
+        f"The best model that one hospital alone could have trained, picked by its test {headline.word} there. "
+        f"95 % CI, corrected for the {entries[0]['comparisons']} rows of this table.",
     )
 
 
@@ -371,11 +366,8 @@ def hospitals(evidence: Evidence) -> Figure | None:
     if not 1 < len(sites) <= MOST_PANELS:
         return None
     columns = min(len(sites), 4)
-    rows = -(-len(sites) // columns)
-    drawn = figure(rows * (0.7 + 0.19 * len(arms)))
-    panels = drawn.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes in panels.flat[len(sites) :]:
-        axes.set_visible(False)
+    height = -(-len(sites) // columns) * (0.7 + 0.19 * len(arms))
+    drawn, panels = panel_grid(len(sites), columns, height, sharey=True)
     for axes, site in zip(panels.flat, sites, strict=False):
         for place, arm in enumerate(arms):
             figures = evidence.arms[arm]["sites"].get(site)
@@ -428,7 +420,8 @@ def elsewhere(evidence: Evidence) -> Figure | None:
     rows = {"+".join(arm["train_at"]): arm["sites"] for arm in arms}
     sites, headline = evidence.sites, evidence.headline
     drawn, axes = single_axes(1.1 + 0.24 * len(rows))
-    values = np.array([[_value(row.get(site), headline) for site in sites] for row in rows.values()])
+    means = [[row[site][headline.metric]["mean"] if site in row else None for site in sites] for row in rows.values()]
+    values = headline.scale * np.array(means, dtype=float)
     image = axes.imshow(values, cmap="cividis", aspect="auto")
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (i, j), value in np.ndenumerate(values):
@@ -443,11 +436,6 @@ def elsewhere(evidence: Evidence) -> Figure | None:
     axes.grid(visible=False)
     drawn.colorbar(image, ax=axes, label=f"{headline.word}{headline.unit}")
     return drawn
-
-
-def _value(figures: dict[str, Any] | None, headline: Headline) -> float:
-    mean = figures[headline.metric]["mean"] if figures else None
-    return float("nan") if mean is None else headline.scale * float(mean)
 
 
 def number_of_sites(evidence: Evidence) -> Figure | None:

@@ -1,10 +1,12 @@
 """What studies of images add: sample images, and curves of losses and metrics over rounds."""
 
+from functools import partial
 from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
@@ -21,10 +23,8 @@ def samples(evidence: Evidence) -> Figure | None:
     if not len(evidence.samples.get("images", ())):
         return None
     images, captions = evidence.samples["images"], [str(text) for text in evidence.samples["caption"]]
-    of_site: dict[str, list[int]] = {}
-    for place, site in enumerate(evidence.samples["site"]):
-        of_site.setdefault(str(site), []).append(place)
-    of_site = {site: places[:MOST_OF_SITE] for site, places in of_site.items()}
+    all_of_site = grouped((str(site), place) for place, site in enumerate(evidence.samples["site"]))
+    of_site = {site: places[:MOST_OF_SITE] for site, places in all_of_site.items()}
     longest = max(map(len, of_site.values()))
     blocks = 2 if len(of_site) > SIDE_BY_SIDE and longest <= 4 else 1
     gap = 0.1
@@ -68,17 +68,9 @@ LOSSES = {"loss": "training loss", "validation_loss": "validation loss", "test_l
 MOVEMENT = {"change": "weight change", "divergence": "divergence"}
 
 
-def losses(evidence: Evidence) -> Figure | None:
-    return _panels(evidence, LOSSES)
-
-
 def headline_curves(evidence: Evidence) -> Figure | None:
     metric, word = evidence.curve_headline.metric, evidence.curve_headline.word
     return _panels(evidence, {f"{role}_{metric}": f"{role} {word}" for role in ("validation", "test")})
-
-
-def movement(evidence: Evidence) -> Figure | None:
-    return _panels(evidence, MOVEMENT)
 
 
 def _panels(evidence: Evidence, columns: dict[str, str]) -> Figure | None:
@@ -139,14 +131,14 @@ SECTION = Section(
         "losses": Drawing(
             "Loss over rounds",
             "Mean over seeds. Training: over the batches of the round, as the model was at each of them.{weights}",
-            losses,
+            partial(_panels, columns=LOSSES),
             tall=True,
         ),
         "movement": Drawing(
             "How far models move in a round",
             "Weight change: length of the shared model's change; arms with a model for each site have none. "
             "Divergence: root mean square distance of the sites' models from their mean.",
-            movement,
+            partial(_panels, columns=MOVEMENT),
             tall=True,
         ),
     }

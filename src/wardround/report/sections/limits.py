@@ -19,33 +19,39 @@ def limits(evidence: Evidence) -> list[str]:
         else f"The source has {described['rows']:,} rows; with the first seed {described['patients']:,} different "
         "patients are at the sites"
     )
-    lines = [
-        f"{size}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
-        "years.",
-    ]
-    lines += _on_seeds(evidence)
     prepared = evidence.study.get("data", {})
     filled = prepared.get("missing") not in ("drop", "range") and not evidence.of_images
     filled = filled and prepared.get("schema") != "own"
-    if evidence.local and (prepared.get("scale") == "federated" or filled):
-        lines.append(
+    shared_preparation = bool(evidence.local) and (prepared.get("scale") == "federated" or filled)
+    if_it_applies = [
+        (
+            shared_preparation,
             "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
             "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
             "single hospitals in the section on the best of them are prepared from their own rows only, and may "
-            "differ a little."
-        )
-    if len(evidence.sites) == 1:
-        lines.append("One site: there is nothing to federate, and no comparison between sites.")
-    if evidence.own_models:
-        lines.append(ranking_sentence(evidence))
-    if evidence.synthetic:
-        lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
-    if evidence.shares_patients:
-        lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
-    lines += _undefined(evidence)
-    lines += _some_seeds(evidence)
-    lines += remarks(evidence, "limits")
-    return lines + (_without_rows(evidence) if evidence.deployed else [])
+            "differ a little.",
+        ),
+        (len(evidence.sites) == 1, "One site: there is nothing to federate, and no comparison between sites."),
+        (bool(evidence.own_models), ranking_sentence(evidence)),
+        (
+            evidence.synthetic,
+            "The data are synthetic: how models do on them says nothing of how they would do on patients.",
+        ),
+        (
+            evidence.shares_patients,
+            "Some test patients were trained on at another site, which flatters every arm but local training.",
+        ),
+    ]
+    return [
+        f"{size}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
+        "years.",
+        *_on_seeds(evidence),
+        *(line for applies, line in if_it_applies if applies),
+        *_undefined(evidence),
+        *_some_seeds(evidence),
+        *remarks(evidence, "limits"),
+        *(_without_rows(evidence) if evidence.deployed else []),
+    ]
 
 
 def _on_seeds(evidence: Evidence) -> list[str]:

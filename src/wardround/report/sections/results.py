@@ -120,11 +120,10 @@ def calibration_table(evidence: Evidence) -> Table:
             slope, intercept = arm["calibration"]["slope"], arm["calibration"]["intercept"]
             brier = arm["metrics"]["brier"]["mean"]
             rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], brier])
-    columns = ("slope", "from", "to", "intercept", "from ", "to ", "Brier")
     return make_table(
         "calibration",
         "Calibration",
-        {"arm": None, **dict.fromkeys(columns, decimals)},
+        {"arm": None, **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to ", "Brier"), decimals)},
         rows,
         "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme.",
     )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from wardround.report.arms import partition_title, read_grid
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, WIDTH, figure, numbered_style, single_axes
+from wardround.report.render.style import COLOURS, WIDTH, numbered_style, panel_grid, single_axes
 from wardround.report.render.table import FEWEST, Table, decimals, make_table, one_decimal, percent
 from wardround.report.section import Section, compact
 
@@ -96,32 +96,32 @@ def _share_or_never(share: float) -> str:
 def heterogeneity_table(evidence: Evidence) -> Table | None:
     """How different the sites are, for each way in which a grid forms them; with findings, for each pair."""
     measures = {"js": "JS of labels", "kl": "KL of labels", "mmd": "MMD of features"}
-    described = evidence.results["sites"]
+    columns, described = dict.fromkeys(measures.values(), decimals), evidence.results["sites"]
     if read_grid(evidence) is not None:
-        keys = (*measures, "gini")
         rows = [
             [
                 partition_title(evidence, each["partition"]),
                 len(each["sites"]),
-                *(each["heterogeneity"][key] for key in keys),
+                *(each["heterogeneity"][key] for key in (*measures, "gini")),
             ]
             for each in described
         ]
-        columns = {"sites formed with": None, "sites": str, **dict.fromkeys(measures.values(), decimals)}
-        note = "With the first seed, averages over pairs of sites: 0 where all sites are alike."
-        title = "How different the sites are"
-        return make_table("heterogeneity", title, {**columns, "Gini of sizes": decimals}, rows, note)
+        return make_table(
+            "heterogeneity",
+            "How different the sites are",
+            {"sites formed with": None, "sites": str, **columns, "Gini of sizes": decimals},
+            rows,
+            "With the first seed, averages over pairs of sites: 0 where all sites are alike.",
+        )
     if not evidence.findings:
         return None
     pairs = described[0]["heterogeneity"]["pairs"]
-    rows = [[f"{pair['site_a']}, {pair['site_b']}", *(pair[key] for key in measures)] for pair in pairs]
-    note = "With the first seed. JS is 0 for equal shares of the findings and 1 for none in common; KL is in nats."
     return make_table(
         "heterogeneity",
         "How different each pair of sites is",
-        {"pair": None, **dict.fromkeys(measures.values(), decimals)},
-        rows,
-        note,
+        {"pair": None, **columns},
+        [[f"{pair['site_a']}, {pair['site_b']}", *(pair[key] for key in measures)] for pair in pairs],
+        "With the first seed. JS is 0 for equal shares of the findings and 1 for none in common; KL is in nats.",
     )
 
 
@@ -150,10 +150,8 @@ def sites(evidence: Evidence) -> Figure | None:
         return None  # a row with several findings has no place in one bar
     columns = min(len(partitions), 3)
     lines = -(-len(partitions) // columns)
-    drawn = figure(0.9 + lines * (0.28 * most + (0.3 if len(partitions) > 1 else 0)))
-    panels = drawn.subplots(lines, columns, sharex=True, squeeze=False)
-    for axes in panels.flat[len(partitions) :]:
-        axes.set_visible(False)
+    height = 0.9 + lines * (0.28 * most + (0.3 if len(partitions) > 1 else 0))
+    drawn, panels = panel_grid(len(partitions), columns, height)
     for axes, described in zip(panels.flat, partitions, strict=False):
         _class_bars(axes, evidence.classes, described["sites"])
         if len(partitions) > 1:
@@ -215,10 +213,12 @@ def distributions(evidence: Evidence) -> Figure | None:
     handles: dict[str, Any] = {}
     for axes, (name, column) in zip(panels.flat, shown.items(), strict=False):
         places = np.arange(len(column["labels"]))
-        handles["all rows"] = axes.bar(places, _percent(column["all"]["shares"]), color="lightgrey", width=0.9)
+        handles["all rows"] = axes.bar(
+            places, 100 * np.array(column["all"]["shares"], float), color="lightgrey", width=0.9
+        )
         for number, (site, part) in enumerate(column["sites"].items()):
             look = {"marker": ".", "linewidth": 1, "markersize": 4, **numbered_style(number)}
-            (handles[site],) = axes.plot(places, _percent(part["shares"]), **look)
+            (handles[site],) = axes.plot(places, 100 * np.array(part["shares"], float), **look)
         axes.set_title(name, fontsize=8, pad=2)
         marks = places if len(places) <= 4 else places[:: -(-len(places) // 3)]
         axes.set_xticks(marks, [column["labels"][mark].split(" to ")[0][:8] for mark in marks])
@@ -228,10 +228,6 @@ def distributions(evidence: Evidence) -> Figure | None:
     drawn.supylabel("% of recorded values", fontsize=8, x=0.005)
     drawn.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(6, len(handles)), fontsize=8)
     return drawn
-
-
-def _percent(shares: list[float | None]) -> list[float]:
-    return [np.nan if share is None else 100 * share for share in shares]
 
 
 def left_out(evidence: Evidence) -> str:

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from wardround.evaluation.comparisons.compare import in_words, interval_words
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import COLOURS, WIDTH, bar, legend, name_rows, single_axes
@@ -36,28 +37,24 @@ def topology_sentences(evidence: Evidence) -> list[str]:
 def region_sentences(evidence: Evidence) -> list[str]:
     """Who is in which region and how often regions meet; what that cost; and whose own model is better at home."""
     arms = evidence.topologies("hierarchical")
-    alike: dict[str, list[str]] = {}
-    verdicts: dict[str, list[str]] = {}
-    for name, topology in arms.items():
-        shape = {region: entry["sites"] for region, entry in topology["regions"].items()}
-        alike.setdefault(repr((shape, topology["regional_rounds"], topology["global_rounds"])), []).append(name)
-        verdict = _verdict(evidence, topology)
-        if verdict is not None:
-            verdicts.setdefault(verdict, []).append(name)
+
+    def shape(topology: Topology) -> str:
+        sites = {region: entry["sites"] for region, entry in topology["regions"].items()}
+        return repr((sites, topology["regional_rounds"], topology["global_rounds"]))
+
     sentences = []
-    for names in alike.values():
+    for names in grouped((shape(topology), name) for name, topology in arms.items()).values():
         sentences += [_formed(names, arms[names[0]]), _cost(names[0], arms[names[0]], len(names) > 1)]
-    return sentences + [f"In {listed(names)}, {verdict}." for verdict, names in verdicts.items()]
+    verdicts = grouped((_verdict(evidence, topology), name) for name, topology in arms.items())
+    return sentences + [f"In {listed(names)}, {verdict}." for verdict, names in verdicts.items() if verdict]
 
 
 def _formed(arms: list[str], topology: Topology) -> str:
     regions, each, merged = topology["regions"], topology["regional_rounds"], topology["global_rounds"]
     count = sum(len(region["sites"]) for region in regions.values())
     names = [f"{name} ({counted(len(region['sites']), 'site')})" for name, region in regions.items()]
-    if len(names) > MOST_NAMED:
-        shown = f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    else:
-        shown = listed(names)
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    shown = listed([*names[:MOST_NAMED], *more])
     rounds = "each round" if each == 1 else f"every {each} rounds"
     return (
         f"In {listed(arms)}, {counted(count, 'site')} form {counted(len(regions), 'region')}: {shown}. A region's "
@@ -82,20 +79,17 @@ def _cost(arm: str, topology: Topology, many_arms: bool) -> str:
 def _verdict(evidence: Evidence, topology: Topology) -> str | None:
     """Where regions' own models are better at home than the model of all, and where they are not."""
     metric, word = evidence.headline.metric, evidence.headline.word
-    regions: dict[str, list[str]] = {}
-    for name, region in topology["regions"].items():
-        if region["difference"] is not None and region["difference"][metric]["difference"] is not None:
-            regions.setdefault(region["difference"][metric]["verdict"], []).append(name)
+    compared = {name: (region["difference"] or {}).get(metric) for name, region in topology["regions"].items()}
+    regions = grouped((e["verdict"], name) for name, e in compared.items() if e and e["difference"] is not None)
     if not regions or len(topology["regions"]) < 2:
         return None
-    parts = []
-    if "gains" in regions:
-        parts.append(f"the region's own model is better in {listed(regions['gains'])}")
-    if "loses" in regions:
-        parts.append(f"the model of all is better in {listed(regions['loses'])}")
-    if "no evidence" in regions:
-        where = "any region" if len(regions) == 1 else listed(regions["no evidence"])
-        parts.append(f"there is no evidence of a difference between the two in {where}")
+    texts = {
+        "gains": "the region's own model is better in",
+        "loses": "the model of all is better in",
+        "no evidence": "there is no evidence of a difference between the two in",
+    }
+    where = {"no evidence": ["any region"]} if list(regions) == ["no evidence"] else regions
+    parts = [f"{text} {listed(where[verdict])}" for verdict, text in texts.items() if verdict in where]
     if not parts:
         return f"it cannot be told whether a region's own model has a better {word} at home than the model of all"
     return f"by {word} on a region's own test rows, {'; '.join(parts)} (corrected for the number of regions)"
@@ -119,7 +113,6 @@ def region_table(evidence: Evidence) -> Table:
         f"rows of the region's sites; the difference is paired, with its 95 % CI, corrected for the "
         f"number of regions.{headline.point}"
     )
-    note = " ".join([note, *_deployed_notes(evidence)])
     return make_table(
         "regions",
         "Each region's own model beside the model of all",
@@ -135,7 +128,7 @@ def region_table(evidence: Evidence) -> Table:
             "verdict": None,
         },
         rows,
-        note,
+        " ".join([note, *_deployed_notes(evidence)]),
     )
 
 
@@ -210,9 +203,7 @@ def privacy_sentences(evidence: Evidence) -> list[str]:
 def party_sentences(evidence: Evidence) -> list[str]:
     """Who holds what, whom they have in common, what went between them, and what is lost while one is missing."""
     arms = evidence.topologies("vertical")
-    alike: dict[str, list[str]] = {}
-    for name, topology in arms.items():
-        alike.setdefault(repr((topology["parties"], topology["labels"], topology["matched"])), []).append(name)
+    alike = grouped((repr((t["parties"], t["labels"], t["matched"])), name) for name, t in arms.items())
     sentences = []
     for names in alike.values():
         topology = arms[names[0]]

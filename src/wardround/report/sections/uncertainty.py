@@ -9,7 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from wardround.evaluation.comparisons.compare import in_words
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
+from wardround.report.headline import Headline
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -101,9 +103,7 @@ def uncertainty_sentences(evidence: Evidence) -> list[str]:
 
 
 def _methods(arms: Mapping[str, Summary]) -> str:
-    by_method: dict[tuple[str, int], list[str]] = {}
-    for name, summary in arms.items():
-        by_method.setdefault((summary["method"], summary["passes"]), []).append(name)
+    by_method = grouped(((summary["method"], summary["passes"]), name) for name, summary in arms.items())
     methods = [
         f"{listed(names)}: {METHODS[method] if method == 'none' else f'{passes} {METHODS[method]}'}"
         for (method, passes), names in by_method.items()
@@ -181,47 +181,43 @@ def _low_coverage(summary: Summary) -> list[str]:
     for site, entry in summary["sets"]["sites"].items():
         (low, high), coverage = entry["expected"], entry["conformal_coverage"]
         if has_cuts(summary, site) and low is not None and coverage is not None and coverage < low:
-            sites.append(f"{site} ({100 * coverage:.0f} %, expected {100 * low:.0f} to {100 * high:.0f} %)")
+            sites.append(f"{site} ({100 * coverage:.0f} %, expected {_percent_range(low, high)} %)")
     return sites
 
 
 def _referred(evidence: Evidence, arm: str, summary: Summary) -> str:
     at = summary["referral"]["at"]
-    first = evidence.referral_headline.metric
-    changes = [_change(metric, at["figures"][metric]) for metric in sorted(("auc", "accuracy"), key=first.__ne__)]
-    text = (
-        f"If a clinician takes over the least clear rows: cuts for {100 * at['target']:.0f} % of validation rows "
-        f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}"
-    )
+    changes = [_change(headline, at["figures"][headline.metric]) for headline in evidence.referral_headlines]
+    added = ""
     if at["reasons"][PREDICTION_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
-        text += f"; with rows whose call had to be added to its set it is {100 * at['referred']:.0f} %"
-    text += "."
-    if any(changes):
-        text += f" On the rest, {'; '.join(filter(None, changes))}."
-    return f"{text} The model is no better for it: it is left with the easier rows."
+        added = f"; with rows whose call had to be added to its set it is {100 * at['referred']:.0f} %"
+    rest = f" On the rest, {'; '.join(filter(None, changes))}." if any(changes) else ""
+    return (
+        f"If a clinician takes over the least clear rows: cuts for {100 * at['target']:.0f} % of validation rows "
+        f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}{added}.{rest} The model is no "
+        "better for it: it is left with the easier rows."
+    )
 
 
-def _change(metric: str, entry: Mapping[str, Any]) -> str:
+def _change(headline: Headline, entry: Mapping[str, Any]) -> str:
     before, after, difference = entry["all"]["mean"], entry["kept"]["mean"], entry["difference"]
     if before is None or after is None or difference["difference"] is None:
         return ""
-    word = {"auc": "AUC", "accuracy": "accuracy"}[metric]
-    numbers = f"{before:.3f} to {after:.3f}" if metric == "auc" else f"{100 * before:.1f} to {100 * after:.1f} %"
+    metric, numbers = headline.metric, f"{headline.shown(before)} to {headline.text(after)}"
     interval = ""
     if difference["interval"] is not None:
         low, high = difference["interval"]
         interval = f", 95 % interval {in_words(low, metric, False)} to {in_words(high, metric, False)}"
         interval += ", which chance can explain" if low <= 0 <= high else ""
-    return f"{word} goes from {numbers} ({in_words(difference['difference'], metric)}{interval})"
+    return f"{headline.word} goes from {numbers} ({in_words(difference['difference'], metric)}{interval})"
 
 
 def _without_cuts(arm: str, summary: Summary) -> str:
     few = [site for site in summary["calibration"]["sites"] if not has_cuts(summary, site)]
     if not few:
         return ""
-    each, bundles, refer, their = (" each", "bundles made there have", "refer", "their")
-    if len(few) == 1:
-        each, bundles, refer, their = ("", "a bundle made there has", "refers", "its")
+    one, many = ("", "a bundle made there has", "refers", "its"), (" each", "bundles made there have", "refer", "their")
+    each, bundles, refer, their = one if len(few) == 1 else many
     return (
         f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows{each}: {bundles} no sets, and {refer} "
         "only rows that are far or unlike training in another way. The figures over all sites have "
@@ -230,17 +226,16 @@ def _without_cuts(arm: str, summary: Summary) -> str:
 
 
 def _others(evidence: Evidence, arm: str) -> str:
-    metric, word = evidence.referral_headline.metric, evidence.referral_headline.word
-    verdicts = {
-        name: summary["referral"]["at"]["figures"][metric]["difference"]["verdict"]
+    metric, word = evidence.referral_headlines[0].metric, evidence.referral_headlines[0].word
+    by_verdict = grouped(
+        (summary["referral"]["at"]["figures"][metric]["difference"]["verdict"], name)
         for name, summary in evidence.uncertainty.items()
         if name != arm
-    }
-    parts = []
-    for verdict, text in (("gains", "rises"), ("loses", "falls"), ("no evidence", "does not clearly change")):
-        names = [name for name, other in verdicts.items() if other == verdict]
-        if names:
-            parts.append(f"in {listed(names)} {word} {text}")
+    )
+    verbs = {"gains": "rises", "loses": "falls", "no evidence": "does not clearly change"}
+    parts = [
+        f"in {listed(by_verdict[verdict])} {word} {verb}" for verdict, verb in verbs.items() if verdict in by_verdict
+    ]
     return f"The same elsewhere: {'; '.join(parts)}." if parts else ""
 
 
@@ -272,13 +267,14 @@ def _unfamiliar(arms: Mapping[str, Summary]) -> list[str]:
         "down, or replaced by noise or by a drawn limb. In a model that notices, uncertainty is higher on these."
     ]
     for measure, text in MEASURES.items():
-        kinds: dict[str, dict[str, float]] = {}
-        for name, shifted in known.items():
-            for kind, figures in shifted.items():
-                if figures[measure] is not None:
-                    kinds.setdefault(kind, {})[name] = figures[measure]
+        kinds = grouped(
+            (kind, (name, figures[measure]))
+            for name, shifted in known.items()
+            for kind, figures in shifted.items()
+            if figures[measure] is not None
+        )
         if kinds:
-            parts = [f"{SHIFTED.get(kind, kind)} {_noticed(values)}" for kind, values in kinds.items()]
+            parts = [f"{SHIFTED.get(kind, kind)} {_noticed(dict(values))}" for kind, values in kinds.items()]
             sentences.append(f"By the {text}: {'; '.join(parts)}.")
     return sentences
 
@@ -318,11 +314,10 @@ def uncertainty_table(evidence: Evidence) -> Table:
 
 
 def referral_table(evidence: Evidence) -> Table:
-    headline, rows = evidence.referral_headline, []
-    second = "accuracy" if headline.metric == "auc" else "auc"
+    (headline, second), rows = evidence.referral_headlines, []
     for name, summary in evidence.uncertainty.items():
         at, errors = summary["referral"]["at"], summary["errors"]
-        entry, other = at["figures"][headline.metric], at["figures"][second]
+        entry, other = at["figures"][headline.metric], at["figures"][second.metric]
         difference, auc = entry["difference"], errors["auc"]
         change = [
             entry["all"]["mean"],
@@ -332,7 +327,6 @@ def referral_table(evidence: Evidence) -> Table:
         ]
         others = [other["all"]["mean"], other["kept"]["mean"], errors["hits"], errors["errors"]]
         rows.append([name, at["referred"], *change, *others, auc["mean"], *limits(auc["interval"])])
-    word, form = ("accuracy, %", percent) if second == "accuracy" else ("AUC", decimals)
     doubt_columns = ("doubt when right", "when wrong", "AUC of telling wrong", "from ", "to ")
     note = (
         "Referred: test rows above a cut that each site's validation rows have chosen, and those whose call had to be "
@@ -354,7 +348,7 @@ def referral_table(evidence: Evidence) -> Table:
             headline.above(f"{headline.word} on all"): headline.shown,
             headline.above("on the rest"): headline.shown,
             **dict.fromkeys(("points", "from", "to"), points),
-            **dict.fromkeys((f"{word} on all", f"{word} on rest"), form),
+            **dict.fromkeys((f"{second.above()} on all", f"{second.above()} on rest"), second.shown),
             **dict.fromkeys(doubt_columns, decimals),
         },
         rows,
@@ -544,17 +538,15 @@ def referral(evidence: Evidence) -> Figure | None:
         return None
     drawn = figure(3.2)
     panels = drawn.subplots(1, 2)
-    first = evidence.referral_headline.metric
-    metrics = sorted((("accuracy", "accuracy, %", 100), ("auc", "AUC", 1)), key=lambda entry: entry[0] != first)
-    for axes, (metric, word, scale) in zip(panels, metrics, strict=True):
+    for axes, headline in zip(panels, evidence.referral_headlines, strict=True):
         for name, summary in arms.items():
             curve = summary["curve"]
-            known = [(x, y) for x, y in zip(curve["share"], curve[metric], strict=True) if y is not None]
-            x, y = [100 * a for a, _ in known], [scale * b for _, b in known]
+            known = [(x, y) for x, y in zip(curve["share"], curve[headline.metric], strict=True) if y is not None]
+            x, y = [100 * a for a, _ in known], [headline.scale * b for _, b in known]
             axes.plot(x, y, linewidth=1.4, label=name if axes is panels[0] else None, **looks(evidence, name))
         for share in {summary["at"]["target"] for summary in arms.values()}:
             axes.axvline(100 * share, color="grey", linewidth=0.8, linestyle=":")
-        axes.set(xlabel="rows referred, %", ylabel=f"{word} on the rest")
+        axes.set(xlabel="rows referred, %", ylabel=f"{headline.above()} on the rest")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 

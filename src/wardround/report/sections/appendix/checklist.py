@@ -4,7 +4,6 @@ What a run cannot know (why, who, ethics, registration) is left to the authors, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from wardround.report.evidence import Evidence
@@ -12,21 +11,11 @@ from wardround.report.section import Section
 from wardround.report.sections.design.settings import design
 
 
-@dataclass(frozen=True)
-class Item:
-    number: str
-    topic: str
-    answer: str  # none: for the authors
-
-    @property
-    def open(self) -> bool:
-        return not self.answer
-
-
-def checklist(evidence: Evidence) -> list[Item]:
+def checklist(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """Number, topic and answer of each item; an empty answer is for the authors."""
     settings = design(evidence)
     answers = _on_data(evidence, settings) | _on_analysis(evidence, settings) | _on_results(evidence, settings)
-    return [Item(number, topic, answers.get(number, "")) for number, topic in TOPICS.items()]
+    return [(number, topic, answers.get(number, "")) for number, topic in TOPICS.items()]
 
 
 def _on_data(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
@@ -133,10 +122,10 @@ TOPICS = {
 PAGE = """
 <section id="checklist"><h2>TRIPOD+AI checklist</h2>
 <p>Filled in where the run knows the answer; 
-{{ items | selectattr("open") | list | length }} of {{ items | length }} items are for the authors.</p>
+{{ items | rejectattr(2) | list | length }} of {{ items | length }} items are for the authors.</p>
 <div class="scroll"><table class="checklist">
 <thead><tr><th scope="col">item</th><th scope="col">topic</th><th scope="col">answer</th></tr></thead><tbody>
-{% for item in items %}<tr><td>{{ item.number }}</td><th scope="row">{{ item.topic }}</th>
-<td>{% if item.open %}<i>for the authors</i>{% else %}{{ item.answer }}{% endif %}</td></tr>
+{% for number, topic, answer in items %}<tr><td>{{ number }}</td><th scope="row">{{ topic }}</th>
+<td>{% if answer %}{{ answer }}{% else %}<i>for the authors</i>{% endif %}</td></tr>
 {% endfor %}</tbody></table></div></section>"""
 SECTION = Section(PAGE, "checklist", "Checklist", {"items": checklist})

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wardround.evaluation.comparisons.listing import grouped, listed
 from wardround.report.arms import YARDSTICKS, exchange_kind
 from wardround.report.evidence import Evidence
-from wardround.report.render.table import counted, listed
+from wardround.report.render.table import counted
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Exchange:
     def settings(self, part: str, name: str) -> str:
         """A setting of a part of the protection, in each of the arms that have it otherwise."""
         values = dict.fromkeys(block[part][name] for block in self.protection if block.get(part) is not None)
-        return listed([f"{value:g}" if isinstance(value, int | float) else str(value) for value in values])
+        texts = [f"{value:g}" if isinstance(value, int | float) else str(value) for value in values]
+        return listed(texts) if texts else ""
 
 
 def exchanges_of(evidence: Evidence) -> list[Exchange]:
@@ -41,15 +43,13 @@ def exchanges_of(evidence: Evidence) -> list[Exchange]:
 
 def _protection(evidence: Evidence, arm: str) -> Mapping[str, Any]:
     """Nothing where no arm has [privacy]; without a coordinator there is no sum to protect."""
-    protection: Mapping[str, Any] = evidence.private_arms.get(arm, {})
+    protection = dict(evidence.private_arms.get(arm, {}))
     return {"example": protection.get("example")} if exchange_kind(evidence.arms[arm]) in YARDSTICKS else protection
 
 
 def named_arms(evidence: Evidence, arms: Sequence[str]) -> str:
     """By family, with the number of arms where a setting is swept."""
-    families: dict[str, list[str]] = {}
-    for arm in arms:
-        families.setdefault(evidence.arms[arm]["family"], []).append(arm)
+    families = grouped((evidence.arms[arm]["family"], arm) for arm in arms)
     return listed([names[0] if len(names) == 1 else f"{name} ({len(names)} arms)" for name, names in families.items()])
 
 
@@ -61,21 +61,17 @@ def download_text(evidence: Evidence, exchange: Exchange) -> str:
 
 def upload_text(evidence: Evidence, exchange: Exchange) -> str:
     """What one update is, and what was done to it before it left."""
-    sizes: dict[int | None, list[str]] = {}
-    for arm in exchange.arms:
-        sizes.setdefault(update_numbers(evidence, arm), []).append(arm)
+    sizes = grouped((update_numbers(evidence, arm), arm) for arm in exchange.arms)
     (first, _), *others = sizes.items()
     text = "its update" if first is None else f"its update of {counted(first, 'parameter')}"
     extra = [f"{count:,} in {named_arms(evidence, arms)}" for count, arms in others if count is not None]
     text += f" ({listed(extra)})" if extra else ""
-    treatments = []
-    if exchange.has("example"):
-        treatments.append("trained on clipped and noised gradients of patients")
-    if exchange.has("site"):
-        treatments.append(f"clipped to {exchange.settings('site', 'clip')}")
-    if exchange.has("secure_sum"):
-        treatments.append("masked")
-    return ", ".join([text, *treatments])
+    treatments = {
+        "example": "trained on clipped and noised gradients of patients",
+        "site": f"clipped to {exchange.settings('site', 'clip')}",
+        "secure_sum": "masked",
+    }
+    return ", ".join([text, *(treatment for part, treatment in treatments.items() if exchange.has(part))])
 
 
 def update_numbers(evidence: Evidence, arm: str) -> int | None:
@@ -85,8 +81,7 @@ def update_numbers(evidence: Evidence, arm: str) -> int | None:
     cost, size = entry["cost"], (entry.get("model") or {}).get("parameter_bytes")
     if _protection(evidence, arm).get("secure_sum") is not None or not cost.get("updates") or size is None:
         return shared
-    numbers: float = cost["bytes_up"] / (cost["updates"] * size)
-    return round(numbers)
+    return round(float(cost["bytes_up"] / (cost["updates"] * size)))
 
 
 def model_numbers(evidence: Evidence, arm: str) -> str:

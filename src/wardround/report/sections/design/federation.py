@@ -1,7 +1,7 @@
 """The federation of a study as a drawing: who sends what to whom, for each way in which its arms exchange."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -57,84 +57,54 @@ def federation(evidence: Evidence) -> Figure:
     return drawn
 
 
-@dataclass(frozen=True)
 class Panel:
     """Boxes of sites, and what they exchange: with a receiver, through regions, or with nobody."""
 
-    title: list[Line]
-    senders: list[tuple[list[str], str]]  # texts of each box, and its colour
-    messages: list[tuple[str, str]]  # texts on the arrows, or below the boxes, and their colours
-    receiver: list[str] | None = None  # none: boxes stand side by side
-    regions: list[list[str]] | None = None  # between each box and the receiver
-    above: list[tuple[str, str]] | None = None  # texts between regions and the receiver
-
-    @property
-    def columns(self) -> int:
-        return SIDE_BY_SIDE if self.receiver is None else 1
-
-    @property
-    def width(self) -> float:
+    def __init__(
+        self,
+        title: list[Line],
+        senders: list[tuple[list[str], str]],
+        messages: list[tuple[str, str]],
+        receiver: list[str] | None = None,
+        regions: Sequence[list[str]] = (),
+        above: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`senders` are the texts of each box and its colour, `messages` the texts on the arrows, or below the boxes,
+        and their colours. Without a `receiver` boxes stand side by side. There is one of `regions` between each box
+        and the receiver, and `above` are the texts between regions and the receiver."""
+        self.title, self.colours = title, [colour for _, colour in senders]
+        self.columns = SIDE_BY_SIDE if receiver is None else 1
         in_line = (WIDTH - 2 * MARGIN - (SIDE_BY_SIDE - 1) * GAP) / SIDE_BY_SIDE
-        return in_line if self.receiver is None else SITES
-
-    @property
-    def boxes(self) -> list[list[Line]]:
-        return [titled(texts, self.width - 2 * PAD) for texts, _ in self.senders]
-
-    @property
-    def region_boxes(self) -> list[list[Line]]:
-        return [titled(texts, REGION - 2 * PAD) for texts in self.regions or []]
-
-    @property
-    def receiving(self) -> list[Line]:
-        return titled(self.receiver or [], self.receiver_width - 2 * PAD)
-
-    @property
-    def receiver_width(self) -> float:
-        return COORDINATOR if self.regions is None else 1.35
-
-    def _notes(self, texts: list[tuple[str, str]] | None) -> list[Line]:
-        width = WIDTH - 2 * MARGIN if self.receiver is None else BROAD if self.regions is None else NARROW
-        return [line for text, colour in texts or [] for line in wrap(text, width, colour=colour)]
-
-    @property
-    def rows(self) -> list[float]:
-        heights = [height_of(lines) for lines in self.boxes]
-        if self.regions is not None:
-            heights = [max(h, height_of(lines)) for h, lines in zip(heights, self.region_boxes, strict=True)]
-        return [max(heights[first : first + self.columns]) for first in range(0, len(heights), self.columns)]
-
-    @property
-    def stacked(self) -> float:
-        return sum(self.rows) + GAP * (len(self.rows) - 1)
-
-    @property
-    def body(self) -> float:
-        texts = [height_of(self._notes(part)) for part in (self.messages, self.above)]
-        if self.receiver is None:
-            return self.stacked + texts[0]
-        return max(self.stacked, height_of(self.receiving), *texts)
-
-    @property
-    def height(self) -> float:
-        return LINE * len(self.title) + PAD + self.body
+        self.width = in_line if receiver is None else SITES
+        self.receiver_width = 1.35 if regions else COORDINATOR
+        self.boxes = [titled(texts, self.width - 2 * PAD) for texts, _ in senders]
+        self.region_boxes = [titled(texts, REGION - 2 * PAD) for texts in regions]
+        self.receiving = titled(receiver or [], self.receiver_width - 2 * PAD)
+        text_width = WIDTH - 2 * MARGIN if receiver is None else NARROW if regions else BROAD
+        self.messages, self.above = _notes(messages, text_width), _notes(above, text_width)
+        pairs = zip_longest(self.boxes, self.region_boxes, fillvalue=list[Line]())
+        heights = [max(height_of(box), height_of(region)) for box, region in pairs]
+        self.rows = [max(heights[first : first + self.columns]) for first in range(0, len(heights), self.columns)]
+        self.stacked = sum(self.rows) + GAP * (len(self.rows) - 1)
+        beside = [height_of(lines) for lines in (self.receiving, self.messages, self.above)]
+        self.body = self.stacked + height_of(self.messages) if receiver is None else max(self.stacked, *beside)
+        self.height = LINE * len(title) + PAD + self.body
 
     def draw(self, axes: Any, top: float) -> None:
         write(axes, MARGIN, top + LINE * len(self.title) / 2, self.title)
         begin = top + LINE * len(self.title) + PAD
-        if self.receiver is None:
+        if not self.receiving:
             self._draw_senders(axes, begin)
-            lines = self._notes(self.messages)
-            write(axes, MARGIN, begin + self.stacked + height_of(lines) / 2, lines)
+            write(axes, MARGIN, begin + self.stacked + height_of(self.messages) / 2, self.messages)
             return
         boxes = self._draw_senders(axes, begin + (self.body - self.stacked) / 2)
         centre, height = begin + self.body / 2, height_of(self.receiving)
         left = WIDTH - MARGIN - self.receiver_width
         receiver = Box(left, centre - height / 2, self.receiver_width, height)
         draw_box(axes, receiver, self.receiving)
-        if self.regions is None:
+        if not self.region_boxes:
             self._join(axes, boxes, receiver)
-            note(axes, MARGIN + SITES + 0.35, centre, self._notes(self.messages))
+            note(axes, MARGIN + SITES + 0.35, centre, self.messages)
             return
         left_of_regions = MARGIN + SITES + 0.12 + NARROW + 0.06
         regions = [
@@ -145,12 +115,12 @@ class Panel:
             draw_box(axes, region, lines)
             arrow(axes, (box.right, box.middle), (region.left, region.middle), SOFT, "<|-|>")
         self._join(axes, regions, receiver)
-        note(axes, MARGIN + SITES + 0.09, centre, self._notes(self.messages))
-        note(axes, left_of_regions + REGION + 0.12, centre, self._notes(self.above))
+        note(axes, MARGIN + SITES + 0.09, centre, self.messages)
+        note(axes, left_of_regions + REGION + 0.12, centre, self.above)
 
     def _draw_senders(self, axes: Any, top: float) -> list[Box]:
         drawn = []
-        for number, (lines, (_, colour)) in enumerate(zip(self.boxes, self.senders, strict=True)):
+        for number, (lines, colour) in enumerate(zip(self.boxes, self.colours, strict=True)):
             row, column = divmod(number, self.columns)
             above = sum(self.rows[:row]) + GAP * row
             box = Box(MARGIN + column * (self.width + GAP), top + above, self.width, self.rows[row])
@@ -162,6 +132,10 @@ class Panel:
         for number, box in enumerate(boxes):
             end = receiver.top + receiver.height * (number + 1) / (len(boxes) + 1)
             arrow(axes, (box.right, box.middle), (receiver.left, end), SOFT, "<|-|>")
+
+
+def _notes(texts: Sequence[tuple[str, str]], width: float) -> list[Line]:
+    return [line for text, colour in texts for line in wrap(text, width, colour=colour)]
 
 
 def panel_of(evidence: Evidence, exchange: Exchange) -> Panel:
@@ -207,11 +181,8 @@ def _regional(evidence: Evidence, exchange: Exchange) -> Panel:
     numbers = model_numbers(evidence, exchange.arms[0])
     senders, regions = [], []
     for place, (name, region) in enumerate(_few_regions(topology["regions"]).items()):
-        sites = region["sites"]
-        more = "" if len(sites) <= MOST_NAMED else f" and {len(sites) - MOST_NAMED} more"
-        shown = ", ".join(sites[:MOST_NAMED]) + more
-        what = f"{region['train']:,} training rows stay at {counted(len(sites), 'site')}"
-        senders.append(([shown, what], COLOURS[place % len(COLOURS)]))
+        what = f"{region['train']:,} training rows stay at {counted(len(region['sites']), 'site')}"
+        senders.append(([_some(region["sites"]), what], COLOURS[place % len(COLOURS)]))
         regions.append([name, *(["sees only a sum"] if exchange.has("secure_sum") else ["averages its sites"])])
     each = "round" if topology["regional_rounds"] == 1 else f"{topology['regional_rounds']} rounds"
     return Panel(
@@ -240,9 +211,7 @@ def _vertical(evidence: Evidence, exchange: Exchange) -> Panel:
     holder, cost = topology["labels"], topology["cost"]
     senders = []
     for place, (name, party) in enumerate(topology["parties"].items()):
-        columns = party["columns"]
-        more = "" if len(columns) <= MOST_NAMED else f" and {len(columns) - MOST_NAMED} more"
-        holds = ", ".join(columns[:MOST_NAMED]) + more if columns else "no columns"
+        holds = _some(party["columns"]) if party["columns"] else "no columns"
         senders.append(([name, f"its own columns stay here: {holds}"], COLOURS[place % len(COLOURS)]))
     noise = topology.get("embeddings")
     hidden = "" if noise is None else f", cut to a length of {noise['clip']:g}"
@@ -297,6 +266,11 @@ def site_boxes(evidence: Evidence, stay: bool = True) -> list[tuple[list[str], s
 def _described(evidence: Evidence) -> Mapping[str, Any]:
     counts = evidence.site_counts
     return {site: entry for site, entry in counts.items() if rows_of(entry)} or counts
+
+
+def _some(names: list[str]) -> str:
+    more = "" if len(names) <= MOST_NAMED else f" and {len(names) - MOST_NAMED} more"
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _size(count: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.privacy.dp.epsilons import INFINITE, from_json
 from wardround.report.arms import SELECTED
 from wardround.report.evidence import Evidence
@@ -56,14 +57,17 @@ def spent_epsilon(arm: Mapping[str, Any], key: str = "epsilon") -> float | None:
 
 def epsilon_lines(evidence: Evidence) -> list[Line]:
     """One line for each way of training, with as many arms as it has epsilons. Arms that spent nothing are on none."""
-    lines: dict[str, list[tuple[float, str]]] = {}
-    for name, arm in noisy_arms(evidence).items():
-        spent = spent_epsilon(arm)
-        if name in evidence.arms and spent is not None:
-            # a secure sum does not change what a model learns
-            blocks = [{k: v for k, v in (arm[kind] or {}).items() if k != "epsilon"} for kind in ("example", "site")]
-            key = f"{_setting(evidence, name)} {blocks} {not arm['example']}"
-            lines.setdefault(key, []).append((spent, name))
+
+    def alike(name: str, arm: Mapping[str, Any]) -> str:
+        # a secure sum does not change what a model learns
+        blocks = [{k: v for k, v in (arm[kind] or {}).items() if k != "epsilon"} for kind in ("example", "site")]
+        return f"{setting_of(evidence, name)} {blocks} {not arm['example']}"
+
+    lines = grouped(
+        (alike(name, arm), (spent, name))
+        for name, arm in noisy_arms(evidence).items()
+        if name in evidence.arms and (spent := spent_epsilon(arm)) is not None
+    )
     return [
         Line(_title(evidence, [name for _, name in arms]), tuple(sorted(arms)), _counterpart(evidence, arms[0][1]))
         for arms in lines.values()
@@ -74,18 +78,14 @@ def _counterpart(evidence: Evidence, noisy: str) -> str | None:
     """The arm without noise that is like this one; or one that is, but for how it is trained: what is best with noise
     is mostly not what is best without."""
     for training in (True, False):
-        setting = _setting(evidence, noisy, training)
+        setting = setting_of(evidence, noisy, training)
         for name in unprotected_arms(evidence):
-            if _setting(evidence, name, training) == setting:
+            if setting_of(evidence, name, training) == setting:
                 return name
     return None
 
 
-def same_setting(evidence: Evidence, first: str, second: str) -> bool:
-    return _setting(evidence, first) == _setting(evidence, second)
-
-
-def _setting(evidence: Evidence, name: str, training: bool = True) -> str:
+def setting_of(evidence: Evidence, name: str, training: bool = True) -> str:
     """All in which arms may differ except their protection, as one text. Without `training`, how they train as well."""
     arm = evidence.results["arms"][name]
     entries = [e for e in evidence.study.get("arms", []) if e.get("name", e.get("algorithm")) == arm["family"]]

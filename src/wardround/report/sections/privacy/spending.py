@@ -15,7 +15,7 @@ from wardround.privacy.dp.exposure import exposure_text
 from wardround.report.arms import SELECTED, YARDSTICKS
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, DASHES, MARKERS, bar, figure, legend, single_axes
+from wardround.report.render.style import COLOURS, DASHES, MARKERS, bar, figure, legend, panel_grid, single_axes
 from wardround.report.render.table import FEWEST, Table, counted, listed, make_table, percent, without_empty
 from wardround.report.section import Section
 from wardround.report.sections.privacy.private_arms import (
@@ -25,7 +25,7 @@ from wardround.report.sections.privacy.private_arms import (
     epsilon_text,
     is_clipped,
     noisy_arms,
-    same_setting,
+    setting_of,
     spent_epsilon,
     unclipped_arms,
     unprotected_arms,
@@ -199,7 +199,7 @@ def cost_sentences(evidence: Evidence) -> list[str]:
         f"epsilon {epsilon_text(spent)}: {_cost(evidence, tests.get(name), name, rival)}" for spent, name in line.arms
     ]
     alike = "" if line.unprotected == rival else ", which differs in more than that"
-    if line.unprotected == rival and not same_setting(evidence, line.arms[0][1], rival):
+    if line.unprotected == rival and setting_of(evidence, line.arms[0][1]) != setting_of(evidence, rival):
         alike = ", which was trained with settings of its own"
     word, point = evidence.headline.word, evidence.headline.point
     tail = "" if evidence.results["privacy"]["guarantee"] else " Simulated noise: what it would cost, not a guarantee."
@@ -423,10 +423,8 @@ def budget(evidence: Evidence) -> Figure | None:
     lines = -(-len(arms) // columns)
     sites = list(dict.fromkeys(site for arm in arms.values() for site in arm["sites"]))
     named = sites if len(sites) <= MOST_NAMED else []
-    drawn = figure(0.75 + 0.19 * -(-len(named) // 4) + (2.6 if columns < 3 else 2.0) * lines)
-    panels = drawn.subplots(lines, columns, sharex=True, squeeze=False)
-    for axes in panels.flat[len(arms) :]:
-        axes.set_visible(False)
+    height = 0.75 + 0.19 * -(-len(named) // 4) + (2.6 if columns < 3 else 2.0) * lines
+    drawn, panels = panel_grid(len(arms), columns, height)
     handles: dict[str, Any] = {}
     for place, (axes, (name, arm)) in enumerate(zip(panels.flat, arms.items(), strict=False)):
         _draw_budget(axes, arm, sites, handles)
