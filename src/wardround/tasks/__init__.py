@@ -5,6 +5,7 @@ from typing import Any
 
 from wardround.tasks.binary import Binary
 from wardround.tasks.count import Count
+from wardround.tasks.metric import Metric
 from wardround.tasks.multiclass import Multiclass
 from wardround.tasks.multilabel import Multilabel
 from wardround.tasks.regression import Regression
@@ -19,6 +20,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 __all__ = [
+    "METRIC_FACTS",
     "TASKS",
     "Binary",
     "Count",
@@ -31,6 +33,10 @@ __all__ = [
     "read_task",
     "row_odds",
 ]
+
+
+# by name; tasks that share a metric's name share its meaning
+METRIC_FACTS: dict[str, Metric] = {metric.name: metric for task in TASKS.values() for metric in task.metrics}
 
 
 def class_task(classes: Sequence[str] | int) -> Task:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.classes import CLASS_METRICS
 from wardround.tasks.task import HEAVIEST, Task
 
 NO_FINDING = "no finding"
@@ -17,6 +18,8 @@ UNKNOWN = -1  # a finding of which nobody knows whether it is there
 @dataclass(frozen=True)
 class Multilabel(Task):
     kind = "multilabel"
+    metrics = CLASS_METRICS
+    primary = "auc"
     curve = "accuracy"
 
     @property

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
-from wardround.tasks.metric import Metric
 from wardround.tasks.task import Task
 
 FIFTHS = 5
@@ -22,8 +21,6 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 
 
 class SummedTask(Task):
-    metrics: ClassVar[tuple[Metric, ...]]
-    primary: ClassVar[str]
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     @property

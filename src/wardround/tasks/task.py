@@ -12,10 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.tasks.metric import Metric
+
 
 @dataclass(frozen=True)
 class Task(ABC):
     kind: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted

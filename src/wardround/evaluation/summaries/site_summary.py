@@ -39,11 +39,11 @@ from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.thresholds import best_threshold, class_threshold
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
 from wardround.study.schema import CHOSEN, METRICS
+from wardround.tasks import METRIC_FACTS
 from wardround.tasks.multilabel import UNKNOWN
 
 EDGES = (0.0, *THRESHOLDS.tolist(), 1.0)  # a bin holds its lower edge; the last one holds 1 too
 MIDDLE = EDGES.index(THRESHOLD)
-OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows, whatever their class
 
 
 def class_summary(
@@ -88,7 +88,9 @@ def figures_of(
         "rows": rows,
         "diverged": False,
         "small_classes": small,
-        "metrics": {name: _or_none(figures[name]) if by_class or name in OVER_ROWS else None for name in METRICS},
+        "metrics": {
+            name: _or_none(figures[name]) if by_class or METRIC_FACTS[name].over_rows else None for name in METRICS
+        },
         "sums": {
             "right": int((predicted == label).sum()),
             "brier": figures["brier"] * rows,
