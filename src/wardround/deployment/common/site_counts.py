@@ -8,7 +8,8 @@ import numpy as np
 from wardround.data.cohort import Cohort
 from wardround.data.heterogeneity import measure_counts
 from wardround.data.split import Split
-from wardround.privacy.disclosure.small_cells import patients_in, suppress_small_classes, suppress_small_findings
+from wardround.privacy.disclosure import must_stay
+from wardround.privacy.disclosure.small_cells import suppress_small_classes, suppress_small_findings
 from wardround.runs.site_descriptions import COMPARED_SITES, description, known_ages, site_counts
 from wardround.study.schema import Study
 
@@ -24,7 +25,7 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
         patients = {name: people[target == number] for number, name in enumerate(records.classes)}
         counts["classes"] = suppress_small_classes(patients, smallest)
     ages = known_ages(split, cohort)
-    if ages is not None and patients_in(people[~np.isnan(ages)]) < smallest:
+    if ages is not None and must_stay(people[~np.isnan(ages)], smallest):
         counts["age"] = {"mean": None, "sd": None}
     return counts
 

@@ -37,6 +37,7 @@ from wardround.evaluation.metrics import (
 )
 from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.thresholds import best_threshold, class_threshold
+from wardround.privacy.disclosure import must_stay
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
 from wardround.study.schema import CHOSEN, METRICS
 from wardround.tasks import METRIC_FACTS
@@ -73,7 +74,7 @@ def figures_of(
     reveal the number of the ill by its number of right predictions.
     """
     rows = len(label)
-    if patients_in(people) < max(smallest, 1):
+    if must_stay(people, smallest):
         return {"suppressed": True}
     if np.isnan(score).any():
         return {"rows": rows, "diverged": True}
@@ -205,7 +206,7 @@ def site_summary(
         chosen = np.nan if thresholds is None else float(thresholds[0])
         return class_summary(prediction, groups, smallest, THRESHOLD if np.isnan(chosen) else chosen)
     score, people = prediction.score, prediction.people
-    if patients_in(people) < max(smallest, 1):
+    if must_stay(people, smallest):
         return dict(SUPPRESSED)
     if np.isnan(score).any():
         return {"rows": len(score), "diverged": True}
@@ -241,7 +242,7 @@ def own_thresholds(
     needed, choose = ((0, 1), class_threshold) if label.ndim == 1 else ((1,), best_threshold)
     thresholds = []
     for y, s in zip(np.atleast_2d(label.T), np.atleast_2d(score.T), strict=True):
-        few = min(patients_in(people[y == c]) for c in needed) < max(smallest, 1)
+        few = any(must_stay(people[y == c], smallest) for c in needed)
         thresholds.append(np.nan if few else choose(y, s))
     return np.array(thresholds)
 
@@ -249,7 +250,7 @@ def own_thresholds(
 def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]:
     """What a site sends about a model after a round: number of rows, loss, accuracy, and for findings the AUC; nothing
     where it has too few patients. For findings they are means over those for which `site_summary` has figures."""
-    if patients_in(prediction.people) < max(smallest, 1):
+    if must_stay(prediction.people, smallest):
         return {}
     rows = len(prediction.rows)
     if prediction.label.ndim == 1:
@@ -261,7 +262,7 @@ def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]
     for f in range(label.shape[1]):
         known = label[:, f] >= 0
         counts = patients_by_class(label[known, f], people[known], 2)
-        if patients_in(people[known]) >= max(smallest, 1) and not is_small(counts, smallest).any():
+        if not must_stay(people[known], smallest) and not is_small(counts, smallest).any():
             of_findings.append(finding_metrics(label[known, f], score[known, f], THRESHOLD))
     if not of_findings:
         return {}

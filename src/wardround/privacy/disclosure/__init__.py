@@ -1,1 +1,19 @@
-"""Rules for what may leave a site: no figure of a few patients, nor one from which it could be derived."""
+"""Rules for what may leave a site: no figure of a few patients, nor one from which it could be derived.
+
+A rule looks at the patients of the rows that a figure is about. All of `RULES` must be kept before any figure of these
+rows leaves; cells inside a summary are held to `small_cells` besides.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from wardround.privacy.disclosure.small_cells import has_few_patients
+
+Rule = Callable[[np.ndarray, int], bool]  # the patient of each row, the smallest cell -> whether the rule is broken
+RULES: dict[str, Rule] = {"smallest-cell": has_few_patients}
+
+
+def must_stay(people: np.ndarray, smallest: int) -> bool:
+    """Whether a rule forbids figures of these rows."""
+    return any(broken(people, smallest) for broken in RULES.values())

@@ -15,6 +15,10 @@ def patients_in(people: np.ndarray) -> int:
     return len(np.unique(people))
 
 
+def has_few_patients(people: np.ndarray, smallest: int) -> bool:
+    return patients_in(people) < max(smallest, 1)
+
+
 def patients_by_class(label: np.ndarray, people: np.ndarray, classes: int) -> np.ndarray:
     """How many patients have a row of each class."""
     pairs = np.unique(np.stack([label, people]), axis=1)

@@ -1,0 +1,53 @@
+"""Every rule of disclosure is asked wherever figures of a site's rows could leave it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wardround.evaluation.prediction import SitePrediction
+from wardround.evaluation.summaries.site_summary import SUPPRESSED, curve_figures, site_summary
+from wardround.privacy import disclosure
+from wardround.privacy.disclosure import RULES, must_stay
+
+ROWS = 60
+RNG = np.random.default_rng(0)
+LABELS = {
+    "two classes": (RNG.integers(0, 2, ROWS), RNG.random(ROWS)),
+    "three classes": (RNG.integers(0, 3, ROWS), RNG.dirichlet(np.ones(3), ROWS)),
+    "findings": (RNG.integers(0, 2, (ROWS, 3)), RNG.random((ROWS, 3))),
+}
+
+
+def predicted(kind: str) -> SitePrediction:
+    label, score = LABELS[kind]
+    return SitePrediction("north", np.arange(ROWS), label, score, np.zeros(ROWS), np.ones(ROWS), np.arange(ROWS))
+
+
+RELEASES: dict[str, Callable[[SitePrediction], Any]] = {
+    "summary": lambda prediction: site_summary(prediction, ("a", "b", "c"), {}, 5),
+    "figures after a round": lambda prediction: curve_figures(prediction, 5),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_new_rule_is_asked_before_anything_leaves(release: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prediction = predicted(kind)
+    assert RELEASES[release](prediction) not in (SUPPRESSED, {})
+    asked: list[int] = []
+
+    def never(people: np.ndarray, smallest: int) -> bool:
+        asked.append(len(people))
+        return True
+
+    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": never})
+    assert RELEASES[release](prediction) in (SUPPRESSED, {})
+    assert asked[0] == ROWS
+
+
+def test_patients_are_counted_not_rows() -> None:
+    assert must_stay(np.repeat(np.arange(4), 10), 5)
+    assert not must_stay(np.arange(5), 5)
+    assert must_stay(np.arange(0), 0)  # nobody at all
