@@ -168,8 +168,8 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.metrics import auc, metrics
     from wardround.evaluation.thresholds import best_threshold
+    from wardround.tasks.class_metrics import auc, multilabel_metrics
     from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
     from wardround.uncertainty.referral import refer, referral_curves, referral_cut
 
@@ -182,7 +182,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
     doubt = {side: entropy_parts(about_threshold(item, cut)).total for side, item in p.items()}
 
     def figures(rows: np.ndarray) -> dict[str, float]:
-        return metrics(label["test"][rows], mean["test"][rows], cut)
+        return multilabel_metrics(label["test"][rows], mean["test"][rows], cut)
 
     curves = referral_curves(of_rows(doubt["test"]), figures, ("accuracy", "auc"))
     place = curves["accuracy"].shares.index(REFERRED)

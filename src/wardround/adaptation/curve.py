@@ -17,8 +17,7 @@ from wardround.core.notices.code import listed
 from wardround.evaluation.comparisons.compare import figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.metrics import metrics
-from wardround.evaluation.scores import score_columns
+from wardround.evaluation.scores import labels_and_scores, task_of
 from wardround.study.schema import METRICS
 from wardround.tasks import METRIC_FACTS
 
@@ -63,12 +62,11 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
 
 def metric_values(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
     """By way and fraction: (seeds, metrics)."""
-    columns = score_columns(predictions)
+    task = task_of(predictions)
     values: dict[tuple[str, float], list[list[float]]] = {}
     grouped: Any = predictions.groupby(["way", "fraction", "seed"], sort=False)
     for (way, share, _), rows in grouped:
-        score = rows[columns].to_numpy()
-        of_seed = metrics(rows["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score)
+        of_seed = task.figures(*labels_and_scores(rows))
         values.setdefault((way, float(share)), []).append([of_seed[name] for name in METRICS])
     return {key: np.array(lines) for key, lines in values.items()}
 

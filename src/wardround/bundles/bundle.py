@@ -31,11 +31,11 @@ from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
 from wardround.tasks import class_task, findings_task
+from wardround.tasks.class_metrics import THRESHOLD
 from wardround.uncertainty.decision import predicted_labels
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]

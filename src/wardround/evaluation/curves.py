@@ -68,7 +68,7 @@ class StackCurves:
 
     def _aucs(self, label: torch.Tensor, score: torch.Tensor) -> list[float]:
         """Each trial's mean over findings, of all its groups' rows together; NaN where it has diverged."""
-        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
         lanes = len(self.rows) // len(self.trials)
         aucs = []

@@ -29,7 +29,6 @@ from wardround.evaluation.comparisons.patients import by_patients, is_over_patie
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.metrics import SMALLEST_GROUP, mean_or_none
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, within_sites
@@ -44,6 +43,7 @@ from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
 SCHEMA_VERSION = 1
 WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # their means over sites are reported, with the primary metric's

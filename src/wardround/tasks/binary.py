@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.classes import ClassTask
+from wardround.tasks.task import MIDDLE
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,23 @@ class Binary(ClassTask):
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return (scores.squeeze(-1) >= 0).long() == y
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import binary_metrics  # SciPy, which training does without
+
+        return binary_metrics(label, score, float(np.asarray(threshold)))
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        from wardround.tasks.class_metrics import grouped_binary_metrics
+
+        return grouped_binary_metrics(group, count, label, score, threshold)
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return y.to(dtype)

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.classes import ClassTask
+from wardround.tasks.task import MIDDLE
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,20 @@ class Multiclass(ClassTask):
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return scores.argmax(-1) == y
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import multiclass_metrics  # SciPy, which training does without
+
+        return multiclass_metrics(label, score)
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        from wardround.tasks.class_metrics import grouped_multiclass_metrics
+
+        return grouped_multiclass_metrics(group, count, label, score)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.classes import CLASS_METRICS
-from wardround.tasks.task import HEAVIEST, Task
+from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there
@@ -48,6 +48,24 @@ class Multilabel(Task):
         """The share of the row's known findings that are predicted correctly."""
         known = y >= 0
         return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import multilabel_metrics  # SciPy, which training does without
+
+        return multilabel_metrics(label, score, threshold)
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        from wardround.tasks.class_metrics import average, grouped_finding_metrics
+
+        cut = np.broadcast_to(threshold, score.shape)
+        return average(grouped_finding_metrics(group, count, label, score, cut))
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A finding that the site has no row of, or no row without, counts once."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
-from wardround.tasks.task import Task
+from wardround.tasks.task import MIDDLE, Task
 
 FIFTHS = 5
 VALUE = 0  # the column of a row's target in which the number itself stands
@@ -38,12 +38,18 @@ class SummedTask(Task):
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         """Each metric, for sums (..., terms); NaN where it is not defined."""
 
-    def figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
         sums = self.row_terms(label, score).sum(axis=0)
         return {name: float(value) for name, value in self.of_sums(sums).items()}
 
-    def grouped_figures(self, group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
-        """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout."""
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
         terms = self.row_terms(label, score).T
         sums = np.stack([np.bincount(group, weights=column, minlength=count) for column in terms], axis=1)
         return self._stacked(sums)

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from wardround.tasks.metric import Metric
 
+MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
+
 
 @dataclass(frozen=True)
 class Task(ABC):
@@ -75,6 +77,27 @@ class Task(ABC):
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(metric.name for metric in self.metrics)
+
+    @abstractmethod
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        """Each metric; NaN where it is not defined. `threshold` is that of the positive class of two or of findings,
+        one for all or one for each."""
+
+    @abstractmethod
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
+        `threshold` is that of each row, in the shape of the scores, or one for all."""
 
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""

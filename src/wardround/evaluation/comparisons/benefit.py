@@ -7,11 +7,11 @@ import numpy as np
 
 from wardround.evaluation.comparisons.differences import difference_of
 from wardround.evaluation.intervals import Resampling, summarise
-from wardround.evaluation.metrics import mean_or_none
 from wardround.evaluation.scores import Figures, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import METRICS, Arm, Study
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import mean_or_none
 
 BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
 

@@ -14,10 +14,10 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
-from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
 from wardround.evaluation.scores import Scores, within_sites
 from wardround.study.schema import METRICS, Evaluation
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.metrics import mean_or_none
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import METRICS, SELECTED, Arm, Selection, Study, in_variant
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import mean_or_none
 
 
 def choose(study: Study, scored: pd.DataFrame) -> list[dict[str, Any]]:
