@@ -100,7 +100,7 @@ MUTANTS = (
         thresholds.untested,
         lambda original, validation, predictions, groups: validation,
         "validation rows of tested patients count nowhere",
-        ("evaluation/test_sureness.py::test_validation_rows_of_tested_patients_count_nowhere",),
+        ("evaluation/test_uncertainty_results.py::test_validation_rows_of_tested_patients_count_nowhere",),
     ),
     Mutant(
         "the worst threshold",

@@ -239,7 +239,7 @@ def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypat
     # the other figures would take most of the time
     monkeypatch.setattr(build, "draw_all", lambda *_: dict.fromkeys(drawn, "<svg></svg>"))
     wardround.build_report(chests.folder)
-    lines = pd.read_csv(chests.folder / "tables" / "sureness-of-findings.csv").set_index("finding")
+    lines = pd.read_csv(chests.folder / "tables" / "uncertainty-of-findings.csv").set_index("finding")
     assert lines.loc["Few", ["when wrong", "of those with it, %"]].isna().all()  # three are too few to tell of
     assert lines.loc["Edema"].notna().all()
     assert len(referral_table(evidence).rows) == 2

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from tests.evaluation.test_sureness import FEW, ONE, both_sides
+from tests.evaluation.test_uncertainty_results import FEW, ONE, both_sides
 from wardround.evaluation.uncertainty.uncertainty_results import describe_arm
 from wardround.evaluation.uncertainty.uncertainty_rows import seeds_of
 from wardround.report import Evidence

@@ -277,7 +277,7 @@ def site_difference_table(evidence: Evidence) -> Table:
     differences = [column for rival in rivals for column in (f"against {rival}", f"from ({rival})", f"to ({rival})")]
     return without_empty(
         make_table(
-            "across-sites",
+            "site-differences",
             "On average over sites",
             {"arm": None, **dict.fromkeys(means, headline.shown), **dict.fromkeys(differences, headline.difference)},
             rows,
@@ -461,7 +461,7 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
 PAGE = """
 <section id="hospitals"><h2>Hospital by hospital</h2>
 {% for sentence in site_differences %}<p>{{ sentence }}</p>{% endfor %}
-{{ show("across-sites") }}{{ draw("benefit") }}{{ show("hospitals") }}{{ draw("hospitals") }}{{ show("spread") }}
+{{ show("site-differences") }}{{ draw("benefit") }}{{ show("hospitals") }}{{ draw("hospitals") }}{{ show("spread") }}
 {% if best_single or "elsewhere" in svgs %}<h3>Against the best single hospital</h3>
 {% for sentence in best_single %}<p>{{ sentence }}</p>{% endfor %}
 {{ draw("elsewhere") }}{{ show("external") }}{{ show("number-of-sites") }}{{ draw("number-of-sites") }}

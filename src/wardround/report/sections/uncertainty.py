@@ -244,7 +244,7 @@ def _errors(arm: str, errors: Mapping[str, Any]) -> str:
         return ""
     than, auc = "higher" if errors["errors"] > errors["hits"] else "not higher", errors["auc"]
     text = (
-        f"Is it unsure where it is wrong? In {arm} doubt is {than} on wrong calls than on right ones: "
+        f"Is it uncertain where it is wrong? In {arm} doubt is {than} on wrong calls than on right ones: "
         f"{errors['errors']:.3f} and {errors['hits']:.3f} bits, where 1 is a coin that is tossed."
     )
     if auc["mean"] is not None:
@@ -300,7 +300,7 @@ def uncertainty_table(evidence: Evidence) -> Table:
     columns = ("sets hold, %", _positive_column(evidence), "one answer, %", "several, %", "call added, %")
     return without_empty(
         make_table(
-            "sureness",
+            "uncertainty",
             "Whether scores come true, and sets of answers",
             {"arm": None, "from": None, **CALIBRATION, **dict.fromkeys(columns, percent)},
             rows,
@@ -370,7 +370,7 @@ def uncertainty_at_sites_table(evidence: Evidence) -> Table:
     shares_of = (_positive_column(evidence), "one answer, %", "referred, %")
     return without_empty(
         make_table(
-            "sureness-at-sites",
+            "uncertainty-at-sites",
             "How sure it is at each site",
             {
                 "arm": None,
@@ -410,7 +410,7 @@ def uncertainty_of_findings_table(evidence: Evidence) -> Table | None:
     in_bits = ("doubt when right", "when wrong", "AUC of telling wrong", "total, bits", "epistemic")
     return without_empty(
         make_table(
-            "sureness-of-findings",
+            "uncertainty-of-findings",
             f"How sure {arm} is of each finding",
             {"finding": None, **CALIBRATION, **dict.fromkeys(shares_of, percent), **dict.fromkeys(in_bits, decimals)},
             rows,
@@ -602,15 +602,15 @@ PAGE = """
 <section id="sure"><h2>How sure is it?</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
 {% endfor %}
-{{ draw("reliability") }}{{ draw("coverage") }}{{ show("sureness") }}{{ draw("referral") }}{{ show("referral") }}
+{{ draw("reliability") }}{{ draw("coverage") }}{{ show("uncertainty") }}{{ draw("referral") }}{{ show("referral") }}
 {{ draw("doubt") }}{{ draw("strange-images") }}
 {% if "strange-images" in tables %}
 {% call fold("The same as a table") %}{{ show("strange-images") }}{% endcall %}{% endif %}
-{% if "sureness-at-sites" in tables %}
+{% if "uncertainty-at-sites" in tables %}
 {% call fold("Every arm at every site: temperature, calibration, sets, referral") %}
-{{ show("sureness-at-sites") }}{% endcall %}{% endif %}
-{% if "sureness-of-findings" in tables %}
-{% call fold("Each finding") %}{{ show("sureness-of-findings") }}{% endcall %}{% endif %}
+{{ show("uncertainty-at-sites") }}{% endcall %}{% endif %}
+{% if "uncertainty-of-findings" in tables %}
+{% call fold("Each finding") %}{{ show("uncertainty-of-findings") }}{% endcall %}{% endif %}
 </section>"""
 SECTION = Section(
     PAGE,

@@ -133,7 +133,7 @@ def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
     assert within == pytest.approx(np.mean([figures["accuracy"]["mean"] for figures in sites.values()]))
     page = wardround.build_report(run.folder).read_text(encoding="utf-8")
     assert "On average over sites" in page
-    assert (run.folder / "tables" / "across-sites.csv").is_file()
+    assert (run.folder / "tables" / "site-differences.csv").is_file()
     lines = (run.folder / "tables" / "against-reference.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 4
 
