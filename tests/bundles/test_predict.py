@@ -450,6 +450,7 @@ def test_a_bad_file_leaves_nothing_behind(simple: Bundle, tmp_path: Path, text: 
     assert (tmp_path / "out.csv").read_text() == "from before"
 
 
+@pytest.mark.slow
 def test_an_error_far_down_leaves_nothing_behind(simple: Bundle, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("age,crp,sodium\n" + "1,2,3\n" * 600_000 + "1,2,x\n")  # several pieces
     with pytest.raises(DataError, match="line 600002: column 'sodium': this is no number"):

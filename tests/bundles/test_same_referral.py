@@ -10,6 +10,7 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.bundles.image_runs import radiographs, run_of
+from tests.representatives import represented
 from wardround.bundles import (
     Bundle,
     FinishedRun,
@@ -94,7 +95,10 @@ def bundle_of(folder: Path, method: str | None) -> Bundle:
 
 @pytest.mark.parametrize(
     ("method", "expected_method"),
-    [(None, "dropout"), ("none", "none"), ("laplace", "laplace"), ("ensemble", "dropout")],
+    represented(
+        [(None, "dropout"), ("none", "none"), ("laplace", "laplace"), ("ensemble", "dropout")],
+        by=[("none", "none"), ("laplace", "laplace")],
+    ),
 )
 def test_the_method_of_the_study_is_that_of_the_bundle(
     tmp_path: Path, method: str | None, expected_method: str

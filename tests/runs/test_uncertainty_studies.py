@@ -217,6 +217,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert unfamiliar_images(evidence) is None
 
 
+@pytest.mark.slow
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pd.read_parquet(chests.folder / "uncertainty.parquet")
     counts = rows[rows["arm"] == "fedavg"]["subset"].value_counts().to_dict()
