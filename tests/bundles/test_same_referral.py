@@ -66,6 +66,7 @@ def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     assert (predictions["refer"].to_numpy() == expected)[near].all()
 
 
+@pytest.mark.slow
 def test_of_findings_the_same_rows_are_referred_about_the_same_thresholds(tmp_path: Path) -> None:
     """A bundle's thresholds are its site's own; with these, the report's rule refers the rows that the bundle refers.
     By plain entropy it would be others."""

@@ -104,6 +104,7 @@ def test_every_algorithm_gives_the_same_bits(circumstance: str, tmp_path: Path) 
     assert_parity(study(arms(circumstance), **changes), tmp_path, sources, {"normed": normed})
 
 
+@pytest.mark.slow
 def test_arms_with_common_columns_and_with_columns_of_their_own_stand_in_one_study(tmp_path: Path) -> None:
     both = assert_parity(
         study(

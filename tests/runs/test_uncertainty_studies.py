@@ -290,6 +290,7 @@ def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
         assert 0 < arm["uncertainty"]["sets"]["coverage"] <= 1
 
 
+@pytest.mark.slow
 def test_a_swept_value_that_was_chosen_tells_what_it_told(tmp_path: Path) -> None:
     study = changed(
         model={"kind": "logistic"},
