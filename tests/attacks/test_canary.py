@@ -35,7 +35,7 @@ def test_our_mechanism_keeps_its_claim_and_the_attack_is_not_blind(epsilon: floa
 
 
 @pytest.mark.parametrize("weakened", [0.0, 0.3])
-@pytest.mark.parametrize("epsilon", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("epsilon", represented([1.0, 2.0, 8.0], by=[2.0]))
 def test_with_less_noise_than_was_charged_the_audit_fails(epsilon: float, weakened: float) -> None:
     rule, charges = rule_for(epsilon)
     draws = None if epsilon == 8 else 40_000  # a small claim is refuted by few

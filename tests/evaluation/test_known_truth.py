@@ -54,7 +54,10 @@ def test_of_two_thousand_studies_of_nothing_at_most_five_per_cent_claim_anything
 
 @pytest.mark.parametrize(
     "world",
-    [World(4, 10, patients=400, effect=1.0), World(4, 1, fixed=True, patients=600, effect=1.0)],
+    [
+        pytest.param(World(4, 10, patients=400, effect=1.0), marks=pytest.mark.slow),
+        World(4, 1, fixed=True, patients=600, effect=1.0),
+    ],
     ids=["new splits", "one seed"],
 )
 def test_what_is_there_is_found(world: World) -> None:

@@ -255,12 +255,12 @@ def test_an_exchange_costs_more_than_a_removal_and_less_than_a_removal_and_an_ad
     ("rate", "steps", "target"),
     [
         (0.25, 32, 2.0),
-        (0.25, 32, 0.05),
-        (0.1, 300, 8.0),
+        pytest.param(0.25, 32, 0.05, marks=pytest.mark.slow),
+        pytest.param(0.1, 300, 8.0, marks=pytest.mark.slow),
         (0.02, 1, 1.0),
-        (0.5, 2000, 100.0),
+        pytest.param(0.5, 2000, 100.0, marks=pytest.mark.slow),
         (1.0, 32, 2.0),
-        (0.99, 3, 1.0),
+        pytest.param(0.99, 3, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_noise_for_an_epsilon_is_the_smallest_of_four_digits(
