@@ -140,6 +140,7 @@ def test_runs_across_hospitals_stand_side_by_side_unpaired(made: wardround.Study
 
 
 @pytest.mark.slow
+@pytest.mark.rendered
 def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None:
     """The least that a coordinator may know: no round was evaluated, and every class is too small to tell of."""
     study = small("least", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}, deployment={"smallest_cell": 60})
