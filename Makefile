@@ -28,7 +28,7 @@ demo: $(STAMP)  ## Four hospitals on this machine, each a process of its own, an
 test: $(STAMP)  ## Lint, check types and run the test suite
 	@sh scripts/install-test-packages.sh
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"  # on 2 cores: some tests mostly wait
 
 test-all: $(STAMP)  ## The same with the long tests
 	@sh scripts/install-test-packages.sh

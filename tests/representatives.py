@@ -8,8 +8,8 @@ import pytest
 
 def represented(family: Iterable[Any], by: Collection[Any]) -> list[Any]:
     """The family for `parametrize`, its members slow except for those that represent it."""
-    return [one if one in by else pytest.param(*_values(one), marks=pytest.mark.slow) for one in family]
+    return [member if member in by else pytest.param(*_values(member), marks=pytest.mark.slow) for member in family]
 
 
-def _values(one: Any) -> tuple[Any, ...]:
-    return one if isinstance(one, tuple) else (one,)
+def _values(member: Any) -> tuple[Any, ...]:
+    return member if isinstance(member, tuple) else (member,)

@@ -253,6 +253,7 @@ def test_a_source_without_words_shows_its_classes(adapted: Adapted, capsys: pyte
     assert "read as: no disease (51 rows), disease (149 rows)" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_three_classes_and_patients_of_several_rows(tmp_path: Path) -> None:
     study = {
         "name": "kinds",

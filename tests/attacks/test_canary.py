@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.privacy.source_report import MOVED, ROUNDS, WRITTEN_NOISE, epsilon_of, stated_noise
+from tests.representatives import represented
 from wardround.attacks.bounds import epsilon_bound
 from wardround.attacks.canary import LENGTH, audit, canary_model, log_likelihood_ratio
 from wardround.privacy.dp.accountant import Charge, noise_for
@@ -23,7 +24,7 @@ def rule_for(epsilon: float) -> tuple[Rule, list[Charge]]:
     return Rule(RATE, noise, clip=0.7, patients=100), [Charge(RATE, noise, STEPS)]
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("epsilon", represented([1.0, 2.0, 8.0], by=[2.0]))
 def test_our_mechanism_keeps_its_claim_and_the_attack_is_not_blind(epsilon: float) -> None:
     rule, charges = rule_for(epsilon)
     result = audit(rule, charges, DELTA, seeded_streams(5, 0, "site"))
@@ -34,7 +35,7 @@ def test_our_mechanism_keeps_its_claim_and_the_attack_is_not_blind(epsilon: floa
 
 
 @pytest.mark.parametrize("weakened", [0.0, 0.3])
-@pytest.mark.parametrize("epsilon", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("epsilon", represented([1.0, 2.0, 8.0], by=[2.0]))
 def test_with_less_noise_than_was_charged_the_audit_fails(epsilon: float, weakened: float) -> None:
     rule, charges = rule_for(epsilon)
     draws = None if epsilon == 8 else 40_000  # a small claim is refuted by few

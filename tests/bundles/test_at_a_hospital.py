@@ -14,6 +14,7 @@ from tests.deployment import hospital_files as hospitals
 from tests.deployment import private_studies as protected
 from tests.deployment.in_process_federation import OpenGate, own_records
 from tests.deployment.parity import KNOWN, Both, deploy
+from tests.representatives import represented
 from wardround.bundles import load_bundle, make_bundle
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
@@ -59,7 +60,10 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("site", "arm"),
-    [("alder", "fedavg"), ("birch", "fedavg"), ("dogwood", "local"), ("birch", "some"), ("cedar", "network")],
+    represented(
+        [("alder", "fedavg"), ("birch", "fedavg"), ("dogwood", "local"), ("birch", "some"), ("cedar", "network")],
+        by=[("alder", "fedavg"), ("cedar", "network")],
+    ),
 )
 def test_the_same_weights_preparation_and_choices_as_in_a_simulation(
     both: Both, simulated: Path, tmp_path: Path, site: str, arm: str

@@ -39,6 +39,7 @@ def test_the_same_bundle_twice_but_for_the_moment(finished: FinishedRun, tmp_pat
     assert abouts[0] == abouts[1]
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_it_without_run_or_data(heart_bundle: Path, bundle: Bundle, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     moved.mkdir()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.bundles.untrained_bundles import made
+from tests.representatives import represented
 from wardround.bundles import Bundle, export_onnx
 from wardround.bundles.build import onnx as exporting
 from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, largest_difference, trial_rows
@@ -45,10 +46,7 @@ def scored(file: Path, x: np.ndarray) -> np.ndarray:
     return scores
 
 
-SLOW = ("logistic, three classes", "mlp with dropout", "adapter that aligns", "adapter, float64")
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in KINDS])
+@pytest.mark.parametrize("kind", represented(KINDS, by=["mlp, three classes, float64"]))
 def test_every_model_of_tables_scores_the_same(kind: str, tmp_path: Path) -> None:
     bundle = made(tmp_path / "bundle", **KINDS[kind])
     largest_error = export_onnx(bundle, tmp_path / "model.onnx")

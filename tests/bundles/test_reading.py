@@ -399,7 +399,7 @@ def bad_files(tmp_path: Path) -> Path:
         ("twice.csv", "line 1: 2 columns are called 'a'"),
         ("unnamed.csv", "line 1: column 2 has no name"),
         ("latin.csv", "line 1: not UTF-8"),
-        ("book.csv", "not a text file (it has zero bytes)"),
+        ("book.csv", "not a text file, but perhaps an image, a spreadsheet or UTF-16"),
         ("text.parquet", "not a Parquet file"),
         ("cut.parquet", "the Parquet file is damaged"),
         ("quote.csv", "line 1: quotation marks do not match"),

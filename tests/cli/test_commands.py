@@ -224,6 +224,7 @@ algorithm = "fedavg"
         assert error["remedy"]
 
 
+@pytest.mark.slow
 def test_an_error_ends_a_real_process_with_its_code_and_without_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, "run", "none.toml"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 3

@@ -94,6 +94,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_the_report_cites_it(tmp_path: Path) -> None:
     run = wardround.run_study(study(), tmp_path)
@@ -102,7 +103,8 @@ def test_the_report_cites_it(tmp_path: Path) -> None:
     assert "arXiv:2111.04263" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [["check"], pytest.param(["run", "--out", "runs"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["check"], ["run", "--out", "runs"]])
 def test_the_command_line_finds_it_in_a_process_of_its_own(tmp_path: Path, command: list[str]) -> None:
     file = as_toml(tmp_path / "study.toml")
     start = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from wardround.cli.main import main; main()"

@@ -1,5 +1,6 @@
 """The page of what is supported: cells that say yes train, and the others are refused for the stated reason."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -8,7 +9,6 @@ import pytest
 import torch
 
 from scripts.write_support_page import (
-    LARGE_MODELS,
     NO_EFFECT,
     PAGE,
     PRIVACY_TITLES,
@@ -20,6 +20,7 @@ from scripts.write_support_page import (
     page,
     plan_and_units,
 )
+from tests.representatives import represented
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
 from wardround.engines import ENGINES
@@ -79,16 +80,17 @@ def cells_of(section: str, row: str, cells: Mapping[str, Cell]) -> Iterator[tupl
         yield cell, marks[section, row, column]
 
 
-@pytest.mark.parametrize("privacy", PRIVACY_TITLES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+# every algorithm with one protection, and every protection with some algorithm
+OFTEN = list(zip(ALGORITHMS, itertools.cycle(PRIVACY_TITLES), strict=False))
+
+
+@pytest.mark.parametrize(("algorithm", "privacy"), represented(itertools.product(ALGORITHMS, PRIVACY_TITLES), by=OFTEN))
 def test_each_combination_of_an_algorithm_trains_or_is_refused_as_the_page_says(algorithm: str, privacy: str) -> None:
     for cell, mark in cells_of(PRIVACY_TITLES[privacy], algorithm, algorithm_rows(privacy)[algorithm]):
         expect(cell, mark)
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=pytest.mark.slow if row.startswith(LARGE_MODELS) else ()) for row in model_rows()]
-)
+@pytest.mark.parametrize("row", represented(model_rows(), by=["logistic", "adapter", "joined", 'cnn, norm = "fedbn"']))
 def test_each_combination_of_a_model_trains_or_is_refused_as_the_page_says(row: str) -> None:
     for cell, mark in cells_of("Models", row, model_rows()[row]):
         expect(cell, mark)

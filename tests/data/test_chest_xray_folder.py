@@ -210,6 +210,7 @@ def test_the_real_table_says_what_is_known_of_it() -> None:
     assert int((listing.target.sum(axis=1) == 0).sum()) == 60_361  # "No Finding"
 
 
+@pytest.mark.slow
 def test_real_images_written_as_files_come_back_with_their_labels(tmp_path: Path) -> None:
     archive = np.load(shared_data("nih-cxr14/nih_cxr14_subset_64.npz"), allow_pickle=False)
     table = shared_data("nih-cxr14/NIH_Data_Entry_2017_v2020.csv.gz")

@@ -124,6 +124,7 @@ def test_enrich_moves_rare_findings_towards_a_tenth_of_the_images_and_leaves_com
     assert (prevalence("PA", 1.0) < 0.5).all()
 
 
+@pytest.mark.slow
 def test_age_pulls_some_findings_and_no_other() -> None:
     target, is_ap, age = labels(400_000)
     for number, finding in enumerate(FINDINGS):

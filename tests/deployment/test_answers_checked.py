@@ -16,6 +16,7 @@ from tests.deployment.in_process_federation import Federation, body_of, federati
 from tests.deployment.parity import KNOWN
 from tests.deployment.test_hostile_ends import forged
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.flat.site_handler import failure
@@ -59,7 +60,10 @@ def put(**values: Any) -> Change:
     return lambda body, tensors: summary_of(body).update(values)
 
 
-@pytest.mark.parametrize("values", [{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"subset": "validation"}])
+@pytest.mark.parametrize(
+    "values",
+    represented([{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"subset": "validation"}], by=[{"site": "alder"}]),
+)
 def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_path: Path) -> None:
     honest = begin(tmp_path / "honest")
     honest.run()
@@ -73,25 +77,28 @@ def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_pa
     assert all(figures[site] == expected[site] for site in figures)
 
 
+IMPOSSIBLE_FIGURES: list[tuple[Change, str]] = [
+    (put(rows=-5), "rows"),
+    (put(rows=17), "a number of rows other than agreed"),
+    (put(rows=True), "rows"),
+    (put(rows=16.5), "rows"),
+    (lambda body, tensors: summary_of(body)["metrics"].update(accuracy=0.94), "accuracy that contradicts"),
+    (lambda body, tensors: summary_of(body)["metrics"].update(auc=1.5), "auc"),
+    (lambda body, tensors: summary_of(body)["sums"]["confusion"][0].update(tp=9), "do not add up to the rows"),
+    (lambda body, tensors: summary_of(body)["histogram"][0].pop(), "a histogram that does not add up"),
+    (lambda body, tensors: summary_of(body)["histogram"][0][0].update(score_sum=99.0), "outside its cells"),
+    (lambda body, tensors: summary_of(body).pop("sums"), "no sums"),
+    (lambda body, tensors: body["summaries"].clear(), "figures of other models"),
+    (lambda body, tensors: body.update(figures={"0": None}), "figures"),
+    (lambda body, tensors: body.update(figures={"0": {"test": {}}}), "figures"),
+    (lambda body, tensors: body["figures"]["0"]["test"].update(rows="many"), "figures"),
+    (lambda body, tensors: body["figures"]["0"]["test"].update(rows=15), "rows other than agreed"),
+]
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [
-        (put(rows=-5), "rows"),
-        (put(rows=17), "a number of rows other than agreed"),
-        (put(rows=True), "rows"),
-        (put(rows=16.5), "rows"),
-        (lambda body, tensors: summary_of(body)["metrics"].update(accuracy=0.94), "accuracy that contradicts"),
-        (lambda body, tensors: summary_of(body)["metrics"].update(auc=1.5), "auc"),
-        (lambda body, tensors: summary_of(body)["sums"]["confusion"][0].update(tp=9), "do not add up to the rows"),
-        (lambda body, tensors: summary_of(body)["histogram"][0].pop(), "a histogram that does not add up"),
-        (lambda body, tensors: summary_of(body)["histogram"][0][0].update(score_sum=99.0), "outside its cells"),
-        (lambda body, tensors: summary_of(body).pop("sums"), "no sums"),
-        (lambda body, tensors: body["summaries"].clear(), "figures of other models"),
-        (lambda body, tensors: body.update(figures={"0": None}), "figures"),
-        (lambda body, tensors: body.update(figures={"0": {"test": {}}}), "figures"),
-        (lambda body, tensors: body["figures"]["0"]["test"].update(rows="many"), "figures"),
-        (lambda body, tensors: body["figures"]["0"]["test"].update(rows=15), "rows other than agreed"),
-    ],
+    represented(IMPOSSIBLE_FIGURES, by=[IMPOSSIBLE_FIGURES[number] for number in (1, 4, 6, 7, 10, 14)]),
 )
 def test_impossible_figures_are_refused_and_their_sender_named(change: Change, problem: str, tmp_path: Path) -> None:
     network = begin(tmp_path)
@@ -107,20 +114,22 @@ def first_set(**values: Any) -> Change:
     return lambda body, tensors: body["sets"][0].update(values)
 
 
+IMPOSSIBLE_COUNTS: list[Change] = [
+    first_set(train=10**12),
+    first_set(train=0),
+    first_set(train=1.5),
+    first_set(train=True),
+    first_set(train=-5),
+    first_set(train=27),  # where `described` says 26
+    lambda body, tensors: body["described"].pop("train"),
+    lambda body, tensors: body["described"]["classes"].update(well=-1),
+    lambda body, tensors: body["described"]["classes"].update(well=999),
+    lambda body, tensors: body.pop("described"),
+]
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        first_set(train=10**12),
-        first_set(train=0),
-        first_set(train=1.5),
-        first_set(train=True),
-        first_set(train=-5),
-        first_set(train=27),  # where `described` says 26
-        lambda body, tensors: body["described"].pop("train"),
-        lambda body, tensors: body["described"]["classes"].update(well=-1),
-        lambda body, tensors: body["described"]["classes"].update(well=999),
-        lambda body, tensors: body.pop("described"),
-    ],
+    "change", represented(IMPOSSIBLE_COUNTS, by=[IMPOSSIBLE_COUNTS[number] for number in (0, 4, 5, 8)])
 )
 def test_impossible_counts_before_the_first_round_are_refused(change: Change, tmp_path: Path) -> None:
     network = begin(tmp_path)

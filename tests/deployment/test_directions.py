@@ -87,6 +87,7 @@ def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tm
     assert direction_payload(associations, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
 
 
+@pytest.mark.slow
 def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
     network = hospitals(tmp_path, "va", deployment={"compare_labels": False})
     network.run()

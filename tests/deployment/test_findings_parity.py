@@ -136,6 +136,7 @@ def test_curves_over_rounds_are_means_of_sites_aucs(both: Both, results: dict[st
     assert last["test_auc"] == pytest.approx(np.average([part["auc"] for part in parts], weights=weights))
 
 
+@pytest.mark.slow
 def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
     document = study(
         arms=[{"name": "fedprox", "algorithm": "fedprox", "mu": [0.01, 5.0]}],

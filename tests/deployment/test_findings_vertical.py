@@ -134,6 +134,7 @@ def test_the_other_party_learns_how_many_scores_there_are_and_no_name(both: tupl
     assert not [name for name in FINDINGS for body in messages if f"'{name}'" in str(body)]
 
 
+@pytest.mark.slow
 def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
     """One image of each patient at radiology, which has labels of its own that nobody asks for."""
     whole = images(most=1)

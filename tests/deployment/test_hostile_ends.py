@@ -12,6 +12,7 @@ from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, reason_in
 from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.core.tree import Tree
 from wardround.deployment.flat.site_handler import failure
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
@@ -90,7 +91,7 @@ NONSENSE = (
 )
 
 
-@pytest.mark.parametrize("change", NONSENSE)
+@pytest.mark.parametrize("change", represented(NONSENSE, by=[one_trial_less, broadcast_over_all, another_type]))
 def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
     change: Callable[[dict[str, Any], Tree], None], tmp_path: Path
 ) -> None:
@@ -121,7 +122,11 @@ def test_a_message_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"round": 5000}, {"round": -1}, {"work": {"0": 50}}, {"work": {"7": 1}}, {"wave": 3}, {"wave": -1}]
+    "change",
+    represented(
+        [{"round": 5000}, {"round": -1}, {"work": {"0": 50}}, {"work": {"7": 1}}, {"wave": 3}, {"wave": -1}],
+        by=[{"round": 5000}, {"work": {"0": 50}}, {"wave": 3}],
+    ),
 )
 def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, Any], tmp_path: Path) -> None:
     network = begin(tmp_path)

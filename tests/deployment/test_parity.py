@@ -12,6 +12,7 @@ from tests.deployment.hospital_files import NAMES, study
 from tests.deployment.in_process_federation import kind_of
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError
 from wardround.deployment import Policy, objections, refuse_undeployable, replay
@@ -41,6 +42,9 @@ def normed() -> ModelBuilder:
 
 
 LONG = (
+    "common columns",
+    "intercepts of their own",
+    "aligned, with heads of their own",
     "seeds that only shuffle",
     "two seeds",
     "decays",
@@ -100,6 +104,7 @@ def test_every_algorithm_gives_the_same_bits(circumstance: str, tmp_path: Path) 
     assert_parity(study(arms(circumstance), **changes), tmp_path, sources, {"normed": normed})
 
 
+@pytest.mark.slow
 def test_arms_with_common_columns_and_with_columns_of_their_own_stand_in_one_study(tmp_path: Path) -> None:
     both = assert_parity(
         study(
@@ -147,7 +152,7 @@ def sessions(both: Both) -> list[Any]:
     return list(both.deployed.transport.sites.values())
 
 
-@pytest.mark.parametrize("on", ["validation", "site"])
+@pytest.mark.parametrize("on", represented(["validation", "site"], by=["site"]))
 def test_values_are_selected_alike(on: str, tmp_path: Path) -> None:
     where = {"on": "validation"} if on == "validation" else {"on": "site", "site": "birch"}
     document = study(

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.deployment.hospital_files import NAMES, at_sites, dots, own, study
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN, assert_parity
+from tests.representatives import represented
 from wardround.core.errors import DeployError
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree
@@ -51,7 +52,7 @@ def sizes(leaves: Tree) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("model", "sent"),
     [
-        ({}, {**ENCODER, **HEAD}),
+        pytest.param({}, {**ENCODER, **HEAD}, marks=pytest.mark.slow),
         ({"head": "private"}, ENCODER),
         ({"align": "coral"}, {**ENCODER, **HEAD, **ALIGNED}),
         ({"align": "coral", "head": "private"}, {**ENCODER, **ALIGNED}),
@@ -76,7 +77,7 @@ def test_what_travels_is_encoder_and_head_and_nothing_else(
     assert set(records["bytes_down"]) == {each}
 
 
-@pytest.mark.parametrize("align", ["none", "coral"])
+@pytest.mark.parametrize("align", represented(["none", "coral"], by=["coral"]))
 def test_a_secure_sum_of_encoders_gives_the_same_model_as_a_simulation(align: str, tmp_path: Path) -> None:
     content = {**document(align=align), "privacy": {"secure_sum": {}}}
     assert_parity(content, tmp_path)

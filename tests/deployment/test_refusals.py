@@ -1,5 +1,6 @@
 """A site that says no or cannot: its name and its reason in one line, at both ends, and the run goes on or stops."""
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tests.deployment.hospital_files import at_sites, dots_at_sites, own, study
 from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of, reason_in
 from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
@@ -94,8 +96,13 @@ def withdraw_in_round(network: Federation, gates: dict[str, OpenGate], number: i
     network.transport.before = before
 
 
-@pytest.mark.parametrize("quorum", [None, 2])
-@pytest.mark.parametrize("what", ["not approved", "withdrawn", "closed", "unreadable"])
+@pytest.mark.parametrize(
+    ("what", "quorum"),
+    represented(
+        itertools.product(["not approved", "withdrawn", "closed", "unreadable"], [None, 2]),
+        by=[("not approved", None), ("withdrawn", 2), ("closed", None), ("unreadable", 2)],
+    ),
+)
 def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path: Path) -> None:
     why = {
         "not approved": "refused: not approved here",

@@ -221,6 +221,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.mark.slow
 def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_path: Path, clock: Clock) -> None:
     """For one average it has no say; then it goes on from the model of all."""
     network = begin(tmp_path, **CLOSING)

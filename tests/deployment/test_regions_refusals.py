@@ -14,6 +14,7 @@ from tests.deployment.in_process_federation import OpenGate, body_of, key, kind_
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
+from tests.representatives import represented
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
 from wardround.deployment import (
@@ -190,7 +191,13 @@ def no_model(body: dict[str, Any]) -> None:
     body["trials"] = {}
 
 
-@pytest.mark.parametrize("change", [of_another_region, no_weight, negative_weight, another_round, no_model])
+@pytest.mark.parametrize(
+    "change",
+    represented(
+        [of_another_region, no_weight, negative_weight, another_round, no_model],
+        by=[of_another_region, negative_weight, no_model],
+    ),
+)
 def test_what_a_region_cannot_have_done_does_not_count(change: Any, tmp_path: Path) -> None:
     error_text = forged(begin(tmp_path), change)
     assert "south sent" in error_text

@@ -13,6 +13,7 @@ from tests.deployment.coordinator_restarts import Place, dies_once, until_finish
 from tests.deployment.in_process_federation import Federation, body_of, kind_of
 from tests.deployment.parity import assert_parity
 from tests.deployment.private_studies import KNOWN, begin, private
+from tests.representatives import represented
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
@@ -27,9 +28,6 @@ from wardround.training.rounds import rounds, start
 from wardround.training.trial import assign
 
 STAGES = ("keys", "shares", "train", "confirm", "unmask")
-SOME_STAGES = [
-    stage if stage in ("train", "unmask") else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES
-]
 SITES = ("alder", "birch", "cedar", "dogwood")
 DEADLINE = 1000.0
 
@@ -89,19 +87,16 @@ def test_records_are_those_of_the_simulation(quiet: Federation) -> None:
         assert [list(row["sites"]) for row in deployed] == [list(row["sites"]) for row in simulated]
 
 
-def test_with_noise_for_patients_or_whole_sites_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("protected", "delta"), represented([("example", 1e-5), ("site", 1e-3)], by=[("site", 1e-3)]))
+def test_with_noise_for_patients_or_whole_sites_as_well(protected: str, delta: float, tmp_path: Path) -> None:
     """FedProx, noise for patients and a secure sum together; and noise for whole sites on a secure sum."""
-    example = {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0}
-    for name, privacy in (
-        ("example", {"example": example, "secure_sum": {}}),
-        ("site", {"site": {**example, "delta": 1e-3}, "secure_sum": {}}),
-    ):
-        network = begin(tmp_path / name, summed([{"algorithm": "fedprox", "mu": 0.1}], privacy=privacy))
-        network.run()
-        assert not network.lines
-        records = network.folder.records()
-        assert (records["failed"] == "").all()
-        assert records["sites"].map(len).tolist() == [4, 4, 4]
+    privacy = {protected: {"epsilon": 2.0, "delta": delta, "clip": 1.0}, "secure_sum": {}}
+    network = begin(tmp_path, summed([{"algorithm": "fedprox", "mu": 0.1}], privacy=privacy))
+    network.run()
+    assert not network.lines
+    records = network.folder.records()
+    assert (records["failed"] == "").all()
+    assert records["sites"].map(len).tolist() == [4, 4, 4]
 
 
 def test_nothing_but_masked_vectors_reaches_the_coordinator(quiet: Federation) -> None:
@@ -230,7 +225,7 @@ def waiting(quorum: int) -> dict[str, Any]:
     return {"quorum": quorum, "deadline": DEADLINE, "smallest_cell": 1}
 
 
-@pytest.mark.parametrize("stage", SOME_STAGES)
+@pytest.mark.parametrize("stage", represented(STAGES, by=["unmask"]))
 def test_one_of_four_may_be_gone_at_each_stage(stage: str, clock: Clock, tmp_path: Path) -> None:
     """Three are enough. Whose vector had arrived before it went is in the sum; the replay has the same bits."""
     network = begin(tmp_path, summed(deployment=waiting(3)))
@@ -243,7 +238,7 @@ def test_one_of_four_may_be_gone_at_each_stage(stage: str, clock: Clock, tmp_pat
     assert replay(load_plan(*load_study(summed(deployment=waiting(3)), sources=KNOWN)), network.folder).equal
 
 
-@pytest.mark.parametrize("stage", SOME_STAGES)
+@pytest.mark.parametrize("stage", represented(STAGES, by=["train"]))
 def test_with_two_gone_the_round_comes_to_nothing(stage: str, clock: Clock, tmp_path: Path) -> None:
     """The model stays as it was, and so does SCAFFOLD's memory: the next round goes on from the one before."""
     content = summed(deployment=waiting(2))

@@ -68,7 +68,9 @@ def assert_same_predictions(
 @pytest.mark.parametrize(
     ("names", "known", "changes"),
     [
-        (("clinic", "lab"), 1.0, {"evaluation": {"seeds": {"first": 1, "count": 2}}}),
+        pytest.param(
+            *(("clinic", "lab"), 1.0, {"evaluation": {"seeds": {"first": 1, "count": 2}}}), marks=pytest.mark.slow
+        ),
         (("clinic", "lab"), 0.85, {"training": ADAM}),
         (("clinic", "lab", "heart"), 1.0, {"training": ADAM, "model": DROPOUT, "topology": {"block": 3}}),
         pytest.param(
@@ -91,6 +93,7 @@ def test_apart_is_as_on_one_machine(
     assert_same_predictions(network, trained)
 
 
+@pytest.mark.slow
 def test_arms_of_different_length_travel_together(tmp_path: Path) -> None:
     """Some 59 of 90 patients train: two batches of 32. One arm has them in one block and two rounds, so that it is done
     after 2 steps; the other has two blocks and three rounds, so that the wave has 6."""

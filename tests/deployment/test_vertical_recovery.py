@@ -171,6 +171,7 @@ def test_a_party_that_dies_between_its_two_files(
     assert_undisturbed(network, undisturbed)
 
 
+@pytest.mark.slow
 def test_both_ends_die_in_the_middle_of_an_epoch(tmp_path: Path, undisturbed: dict[str, Tree]) -> None:
     network, _ = made_in(tmp_path)
 

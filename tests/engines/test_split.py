@@ -1,5 +1,6 @@
 """Split learning: in blocks of one batch it is the whole network's training; in longer ones it is what is written."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.representatives import represented
 from tests.small_federations import after, assert_same, ragged_sites, site, trial
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.split import split
@@ -77,9 +79,12 @@ def trained(arm: Trial, run: Run | None = None) -> tuple[Run, list[Any]]:
     return reached, records
 
 
-@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
-@pytest.mark.parametrize("classes", [2, 3])
-def test_with_blocks_of_one_batch_it_is_the_whole_network(training: Mapping[str, Any], classes: int) -> None:
+@pytest.mark.parametrize(
+    ("classes", "name"),
+    represented(itertools.product([2, 3], TRAININGS), by=[(2, "adam"), (3, "momentum and decay")]),
+)
+def test_with_blocks_of_one_batch_it_is_the_whole_network(classes: int, name: str) -> None:
+    training = TRAININGS[name]
     """Same batches, same masks, same steps; what is left is rounding."""
     lr = {"lr": 0.1, **training}
     whole, parted = both(network(classes=classes), 0.2, classes)

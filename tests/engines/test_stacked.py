@@ -1,10 +1,12 @@
 """The fast engine equals the slow one, for every algorithm, in every circumstance that changes the arithmetic."""
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
+from tests.representatives import represented
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.engines.serial import SERIAL
@@ -26,7 +28,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "hidden": [6], "dropout": 0.3},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
-LONG = ("some, late", "some, dropped", "momentum", "adam")  # with networks; the other model has them in every run
+FEDERATED = [name for name in ALGORITHMS if name != "split"]
+OFTEN = [
+    *((name, "logistic", "everyone") for name in FEDERATED),
+    *((name, "mlp", "everyone") for name in ("fedavg", "scaffold")),
+    *((name, "logistic", "some, late") for name in ("fedprox", "scaffold")),
+    *((name, "logistic", "some, dropped") for name in ("fednova", "clustered")),
+    *(("fedavg", "logistic", circumstance) for circumstance in ("momentum", "adam")),
+]
 
 
 def study(
@@ -74,14 +83,9 @@ def allowed(algorithm: str, circumstance: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("model", "circumstance"),
-    [
-        pytest.param(model, situation, marks=[pytest.mark.slow] if model == "mlp" and situation in LONG else [])
-        for model in MODELS
-        for situation in CIRCUMSTANCES
-    ],
+    ("algorithm", "model", "circumstance"),
+    represented(itertools.product(FEDERATED, MODELS, CIRCUMSTANCES), by=OFTEN),
 )
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split"])
 def test_stacked_equals_serial(algorithm: str, model: str, circumstance: str) -> None:
     if not allowed(algorithm, circumstance):
         pytest.skip(f"{algorithm} is not sound with {circumstance}")
@@ -99,7 +103,7 @@ def test_stacked_equals_serial(algorithm: str, model: str, circumstance: str) ->
                 )
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split"])
+@pytest.mark.parametrize("algorithm", represented(FEDERATED, by=["fedavg", "scaffold", "fedadam"]))
 def test_single_precision_stays_within_its_tolerance(algorithm: str) -> None:
     _, trials = planned(study(algorithm, "logistic", CIRCUMSTANCES["some, late"], "float32"))
     runs, _, _ = last_run(STACKED, trials)
@@ -107,7 +111,7 @@ def test_single_precision_stays_within_its_tolerance(algorithm: str) -> None:
         assert_equal(fast, last_run(SERIAL, [trial])[0][0], TOLERANCE["float32"])
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split"])
+@pytest.mark.parametrize("algorithm", represented(FEDERATED, by=["fedadam", "scaffold", "clustered"]))
 def test_a_stack_resumes_to_the_same_bits(algorithm: str) -> None:
     _, trials = planned(study(algorithm, "mlp", CIRCUMSTANCES["some, dropped"], "float32"))
     straight, _, _ = last_run(STACKED, trials)

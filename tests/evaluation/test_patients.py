@@ -286,6 +286,7 @@ def test_the_bootstrap_of_accuracy_is_about_the_same_figure_as_its_difference() 
 # ---- known truth
 
 
+@pytest.mark.slow
 def test_the_interval_of_an_auc_covers_the_truth_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """150 patients of two rows, half of them ill; scores are N(1, 1) in the ill and N(0, 1) in the others, and the two
     rows of a patient correlate by 0.7. The true AUC is Phi(1 / sqrt 2) = 0.760.

@@ -10,6 +10,7 @@ import pytest
 
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
+from tests.representatives import represented
 from tests.small_federations import after, assert_same
 from wardround.core.errors import StudyError
 from wardround.data.records import Records
@@ -172,6 +173,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "selection": {"metric": "accuracy", "arms": ["fedprox"], "on": "validation"},
     },
 }
+OFTEN = ["a hospital left out", "validation rows of overlapping ages"]
 BY_SITE = [name for name in RUNS if "left out" in name]
 
 
@@ -205,7 +207,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return get
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", represented(RUNS, by=OFTEN))
 def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
     runs: Callable[[str], Made], name: str
 ) -> None:
@@ -225,7 +227,7 @@ def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
             assert choice["chosen"][str(seed)] == max(values, key=accuracy.__getitem__)  # max takes the first of equals
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", represented(RUNS, by=OFTEN))
 def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_chosen(
     runs: Callable[[str], Made], name: str
 ) -> None:
@@ -261,7 +263,12 @@ LEAKS = "defect: a validation row of one site may be a test row of another where
 WITH_LEAK = pytest.param("validation rows of overlapping ages")
 
 
-@pytest.mark.parametrize("name", [*(name for name in RUNS if name != "validation rows of overlapping ages"), WITH_LEAK])
+@pytest.mark.parametrize(
+    "name",
+    represented(
+        [*(name for name in RUNS if name != "validation rows of overlapping ages"), WITH_LEAK], by=[*OFTEN, WITH_LEAK]
+    ),
+)
 def test_no_value_is_chosen_on_a_row_that_any_site_tests_with_the_same_seed(
     runs: Callable[[str], Made], name: str
 ) -> None:
@@ -299,7 +306,7 @@ def test_rows_that_overlapping_sites_train_on_or_test_are_taken_out_and_no_other
     assert removed > 0
 
 
-@pytest.mark.parametrize("name", BY_SITE)
+@pytest.mark.parametrize("name", represented(BY_SITE, by=OFTEN))
 def test_the_site_left_out_trains_in_no_arm_that_chooses_and_in_every_arm_that_is_compared(
     runs: Callable[[str], Made], name: str
 ) -> None:
@@ -331,7 +338,7 @@ def test_an_arm_that_chooses_trains_exactly_as_the_other_hospitals_alone_would()
         assert_same(after(choosing, 2), after(plan.trial(alone, seed), 2))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", represented(RUNS, by=OFTEN))
 def test_arms_that_only_choose_leave_no_trace_among_the_compared(runs: Callable[[str], Made], name: str) -> None:
     run = runs(name)
     compared = [arm.name for arm in run.plan.study.arms]
@@ -344,7 +351,7 @@ def test_arms_that_only_choose_leave_no_trace_among_the_compared(runs: Callable[
     }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", represented(RUNS, by=OFTEN))
 def test_other_labels_of_test_rows_would_have_led_to_the_same_choice(runs: Callable[[str], Made], name: str) -> None:
     run = runs(name)
     turned = run.predictions.assign(label=1 - run.predictions["label"])

@@ -422,6 +422,7 @@ def test_the_same_values_are_selected(run: wardround.StudyRun, results: Mapping[
     )
 
 
+@pytest.mark.slow
 def test_a_held_out_site_selects_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     study = {**STUDY, "selection": {"arms": ["fedprox"], "on": "site", "site": "va"}}
     study_run = wardround.run_study(study, tmp_path_factory.mktemp("runs"))

@@ -322,6 +322,7 @@ def test_a_seed_whose_model_has_diverged_is_left_out() -> None:
     assert describe_arm(list(seeds_of(lost, FEW, ensemble=False)), Uncertainty(), ONE) is None
 
 
+@pytest.mark.slow
 def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
     """One arm's sites have models of their own: then AUC of every arm is the mean of its sites' own. The second site's
     scores are ten times lower, so that over all rows another figure comes out."""

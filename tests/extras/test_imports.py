@@ -111,9 +111,8 @@ def test_a_plain_install_checks_every_study_that_needs_no_extra(studies: frozens
     plainly(report, None)
 
 
-@pytest.mark.parametrize(
-    "extra", [pytest.param(extra, marks=[] if extra == "deploy" else pytest.mark.slow) for extra in EXTRAS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", EXTRAS)
 def test_each_extra_alone_works_or_names_the_one_that_is_missing(extra: str, tmp_path: Path) -> None:
     python = make_environment(tmp_path / "environment", extra)
     check = next(entry for entry in every_check() if "heart-deployed-private" in entry.words)

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import wardround
+from tests.evaluation.deployed_summaries import facts_of
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.summaries.site_summary import SUPPRESSED, curve_figures, site_summary
 from wardround.privacy import disclosure
@@ -48,6 +50,18 @@ def test_a_new_rule_is_asked_before_anything_leaves(release: str, kind: str, mon
     monkeypatch.setattr(disclosure, "RULES", RULES | {"never": never})
     assert RELEASES[release](prediction) in (SUPPRESSED, {})
     assert asked[0] == ROWS
+
+
+def test_counts_by_class_and_ages_stay_where_a_rule_forbids_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = {"name": "counts", "data": {"source": "heart", "hospitals": ["va"]}, "arms": [{"algorithm": "fedavg"}]}
+    plan = wardround.load_plan(*wardround.load_study(study))
+    (told,) = facts_of(plan).values()
+    assert None not in told["classes"].values()
+    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": lambda people, smallest: True})
+    (withheld,) = facts_of(plan).values()
+    assert set(withheld["classes"].values()) == {None}
+    assert withheld["age"] == {"mean": None, "sd": None}
+    assert withheld["train"] == told["train"]
 
 
 def test_patients_are_counted_not_rows() -> None:

@@ -13,6 +13,7 @@ import torch
 
 import wardround
 from tests.privacy.reference_gradients import length_of
+from tests.representatives import represented
 from tests.runs.test_resume import numbers
 from tests.small_federations import assert_same, assert_same_tree, ragged_sites, site, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
@@ -50,7 +51,10 @@ def every_round(experiment: Trial, run: Run | None = None) -> Iterator[tuple[Run
 # for each patient
 
 
-@pytest.mark.parametrize("name", [*FEDERATED, "clustered", "local", "pooled"])
+@pytest.mark.parametrize(
+    "name",
+    represented([*FEDERATED, "clustered", "local", "pooled"], by=["fedavg", "scaffold", "fedadam", "local", "pooled"]),
+)
 def test_every_algorithm_trains_and_charges(name: str) -> None:
     experiment = private_trial(ALGORITHMS[name]())
     history = [(run, record) for run, record in every_round(experiment)]
@@ -228,7 +232,7 @@ def test_the_remembered_clip_is_the_one_that_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedadam"])
-@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("stop", represented([1, 3], by=[1]))
 def test_a_run_that_is_written_down_and_read_goes_on_to_the_same_bits(name: str, stop: int) -> None:
     privacy = replace(ADAPTIVE, secure_sum=SecureSum())
     experiment = private_trial(ALGORITHMS[name](), privacy, rounds=5)

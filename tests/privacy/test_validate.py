@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import wardround
+from tests.representatives import represented
 from wardround.core.errors import StudyError
 from wardround.runs.plan import load_plan, rehearse
 from wardround.runs.units import cut
@@ -169,7 +170,19 @@ ALLOWED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ALLOWED)
+# only in long runs: of each there is a relative that goes the same way
+LONG = (
+    "fedprox",
+    "fednova",
+    "fedyogi",
+    "fedadagrad",
+    "stragglers",
+    "images with augmentation",
+    "whole sites, some of them",
+)
+
+
+@pytest.mark.parametrize("case", represented(ALLOWED, by=[name for name in ALLOWED if name not in LONG]))
 def test_allowed(case: str) -> None:
     plan = plan_of(ALLOWED[case])
     rehearse(plan)

@@ -17,8 +17,6 @@ from wardround.report import build
 from wardround.runs.audit import BEGUN, FINISHED, AuditLog, file_hash
 from wardround.runs.folder import RunFolder
 
-pytestmark = pytest.mark.rendered
-
 ACROSS: dict[str, Any] = {
     **{key: value for key, value in HEART.items() if key != "arms"},
     "name": "across",
@@ -56,9 +54,13 @@ def test_it_is_complete_but_for_what_needs_rows(folder: RunFolder) -> None:
     assert not re.findall(r"\b(nan|None|NaN)\b", page.text)
 
 
-def test_no_figure_is_empty(folder: RunFolder) -> None:
+@pytest.mark.slow
+@pytest.mark.rendered
+def test_no_figure_is_empty(folder: RunFolder, tmp_path: Path) -> None:
     """Lines and marks are drawn inside the axes of every one."""
-    for path in (folder.path / "figures").glob("*.svg"):
+    shutil.copytree(folder.path, tmp_path / "rendered")
+    wardround.build_report(tmp_path / "rendered")
+    for path in (tmp_path / "rendered" / "figures").glob("*.svg"):
         assert len(re.findall(r"<(path|use)\b", path.read_text())) > 10, path.name
 
 
@@ -137,6 +139,8 @@ def test_runs_across_hospitals_stand_side_by_side_unpaired(made: wardround.Study
             assert row[place] == pytest.approx(row[place + 1])
 
 
+@pytest.mark.slow
+@pytest.mark.rendered
 def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None:
     """The least that a coordinator may know: no round was evaluated, and every class is too small to tell of."""
     study = small("least", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}, deployment={"smallest_cell": 60})

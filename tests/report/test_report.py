@@ -114,14 +114,18 @@ def test_text_from_the_study_is_escaped(run: wardround.StudyRun) -> None:
 
 
 @pytest.mark.rendered
+@pytest.mark.slow
 def test_it_is_made_again_from_the_folder_alone(run: wardround.StudyRun, tmp_path: Path) -> None:
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(run.folder, moved)
+    assert_made_again(run.folder, tmp_path / "elsewhere")
+
+
+def assert_made_again(folder: Path, moved: Path) -> None:
+    shutil.copytree(folder, moved)
     for name in ("figures", "tables", "models"):
         shutil.rmtree(moved / name)
     (moved / "report.html").unlink()
     wardround.build_report(moved)
-    assert (moved / "report.html").read_bytes() == (run.folder / "report.html").read_bytes()
+    assert (moved / "report.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
 def test_a_report_needs_nobodys_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +288,12 @@ def small(name: str, **changed: Any) -> dict[str, Any]:
     return study | changed
 
 
+def test_a_small_one_is_made_again_from_the_folder_alone(tmp_path: Path) -> None:
+    study_run = wardround.run_study(small("again"), tmp_path)
+    wardround.build_report(study_run.folder)
+    assert_made_again(study_run.folder, tmp_path / "elsewhere")
+
+
 def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
     study_run = wardround.run_study(
         small("one-seed", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path
@@ -336,6 +346,7 @@ def test_no_reference_several_classes_and_an_arm_that_diverged(tmp_path: Path) -
     assert "synthetic data" in page.text
 
 
+@pytest.mark.slow
 def test_images_have_a_report_too(tmp_path: Path) -> None:
     from wardround.data.records import Records, Source
 

@@ -69,6 +69,7 @@ def test_sections_that_do_not_apply_have_no_part_in_a_plain_report(plain: Path, 
     assert remarks(evidence, "alarms") == remarks(evidence, "answer") == []
 
 
+@pytest.mark.slow
 def test_a_plain_report_does_not_import_other_sections(plain: Path) -> None:
     code = (
         "import sys\n"

@@ -248,6 +248,7 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
         wardround.run_study(STUDY, tmp_path, changes={"training.device": "cuda"})
 
 
+@pytest.mark.slow
 def test_images_run_through_the_same_path(tmp_path: Path) -> None:
     from wardround.data.records import Records
     from wardround.data.sources import Source

@@ -263,6 +263,7 @@ def test_a_secure_sum_needs_three_sites_in_each_region(tmp_path: Path) -> None:
     assert refused.value.where.endswith("secure_sum")
 
 
+@pytest.mark.slow
 def test_a_region_of_which_no_site_trains_in_an_arm_takes_no_part_in_it(tmp_path: Path) -> None:
     study = changed(
         arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "cleveland"]}], evaluation={"seeds": {"count": 1}}

@@ -274,6 +274,7 @@ def saved_bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in names}
 
 
+@pytest.mark.slow
 def test_two_runs_have_the_same_bytes(run: StudyRun, tmp_path: Path) -> None:
     assert saved_bytes(wardround.run_study(STUDY, tmp_path).folder) == saved_bytes(run.folder)
 
@@ -336,6 +337,7 @@ def test_every_algorithm_trains_on_findings(tmp_path: Path) -> None:
         assert not noticed(content, "diverged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", pytest.param("fedbn", marks=pytest.mark.slow)])
 def test_a_model_with_statistics_of_its_own_at_each_site_trains_on_findings(tmp_path: Path, norm: str) -> None:
     raw = {**STUDY, "model": {"kind": "residual", "widths": [4, 8], "norm": norm}}

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import wardround
+from tests.representatives import represented
 from wardround.core.errors import RunError
 from wardround.runs import checkpoint
 from wardround.runs.execute import execute
@@ -43,7 +44,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     return {"results": results, "records": records.to_json(), "weights": weights, "predictions": predictions.to_json()}
 
 
-@pytest.fixture(scope="module", params=["stacked", "serial"])
+@pytest.fixture(scope="module", params=represented(["stacked", "serial"], by=["stacked"]))
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     run = wardround.run_study(STUDY, tmp_path_factory.mktemp("undisturbed"), engine=request.param)
     assert not (run.folder / "state").exists()

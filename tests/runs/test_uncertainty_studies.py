@@ -217,6 +217,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert unfamiliar_images(evidence) is None
 
 
+@pytest.mark.slow
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pd.read_parquet(chests.folder / "uncertainty.parquet")
     counts = rows[rows["arm"] == "fedavg"]["subset"].value_counts().to_dict()
@@ -289,6 +290,7 @@ def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
         assert 0 < arm["uncertainty"]["sets"]["coverage"] <= 1
 
 
+@pytest.mark.slow
 def test_a_swept_value_that_was_chosen_tells_what_it_told(tmp_path: Path) -> None:
     study = changed(
         model={"kind": "logistic"},

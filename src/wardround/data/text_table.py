@@ -26,6 +26,7 @@ from wardround.core.errors import DataError
 
 # In any case, with or without spaces. "none" is not among them: to a clinician it is an answer ("allergies: none").
 MISSING_WORDS = ("", "na", "n/a", "nan", "null", "?", "-", "unknown")
+NO_TEXT = "not a text file, but perhaps an image, a spreadsheet or UTF-16"
 SEPARATORS = {",": ",", ";": ";", "tab": "\t"}
 Separator = Literal["auto", ",", ";", "tab"]
 
@@ -154,7 +155,7 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(str(path), f"the file cannot be read ({error.strerror})", remedy) from None
     remedy = "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')."
     if b"\0" in data:
-        raise DataError(str(path), "not a text file (it has zero bytes)", remedy)
+        raise DataError(str(path), NO_TEXT, "Export the table as CSV (in a spreadsheet: 'CSV UTF-8').")
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         data.decode()

@@ -6,6 +6,7 @@ They are part of `results.json`, so that terminal, report and programs show the 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wardround.core.notices.code import listed
 from wardround.evaluation.claims.verdicts import count_outcomes
 from wardround.evaluation.comparisons.compare import (
     figure_words,
@@ -15,7 +16,7 @@ from wardround.evaluation.comparisons.compare import (
     why_unknown,
 )
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
-from wardround.evaluation.comparisons.listing import grouped, listed
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]

@@ -31,6 +31,7 @@ from tests.deployment.hostile.mutation_suite import (
     where_some_may_leave,
 )
 from tests.deployment.hostile.outcome_checks import named
+from tests.representatives import represented
 from wardround.core.errors import WardroundError
 
 AGREEING = ("hello", "facts", "fill_values", "moments", "prepare")
@@ -77,7 +78,7 @@ def place_in(run: Honest, sender: str, kind: str) -> Place:
     return next(place for place in run.places[sender] if place[0] == kind)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", represented(WORLDS, by=["flat", "secure"]))
 def test_every_question_has_hostile_answers(world: str, folder: Path) -> None:
     """A question that is new has to be added above, with figures that no answer to it can have."""
     run = honest(folder, world)
@@ -154,7 +155,7 @@ def test_where_the_quorum_allows_it_the_run_ends_without_the_sender(
     assert not tried.failures, tried.told()
 
 
-@pytest.mark.parametrize("quorum", [False, True])
+@pytest.mark.parametrize("quorum", represented([False, True], by=[True]))
 def test_who_always_answers_another_question_does_not_keep_the_run_waiting(
     quorum: bool, folder: Path, tmp_path: Path
 ) -> None:

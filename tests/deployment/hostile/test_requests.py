@@ -10,6 +10,7 @@ import pytest
 from tests.deployment.hostile.hostile_runs import Honest, honest_run
 from tests.deployment.hostile.malformed_requests import Asked
 from tests.deployment.hostile.test_answers import SENDERS, WORLDS, place_in
+from tests.representatives import represented
 
 SOME = {"asked": 3, "models": 1, "envelope": 1, "generated": 2}
 ALL = {"asked": 99, "models": 99, "envelope": 99, "generated": 60}
@@ -21,6 +22,13 @@ SHORT = [
     if world == "flat"
     or (world == "secure" and kind in ("keys", "shares", "train", "confirm", "unmask"))
     or kind in ("train", "embed", "learn", "assess", "assign", "match")
+]
+# in every run two questions of each kind of federation, or the one that makes sites train
+OFTEN = [
+    *[("flat", "west", kind) for kind in ("train", "evaluate")],
+    *[("secure", "north", kind) for kind in ("keys", "unmask")],
+    ("regions", "coast", "train"),
+    *[("parties", "clinic", "learn"), ("parties", "lab", "embed")],
 ]
 
 
@@ -41,7 +49,7 @@ def test_how_many_questions_are_asked() -> None:
     assert len(SHORT) * sum(SOME.values()) >= 120
 
 
-@pytest.mark.parametrize(("world", "name", "kind"), SHORT)
+@pytest.mark.parametrize(("world", "name", "kind"), represented(SHORT, by=OFTEN))
 def test_a_malformed_question_is_answered_and_changes_nothing(
     world: str, name: str, kind: str, folder: Path, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_arms_of_one_kind_need_no_such_section(evidence: Evidence) -> None:
     assert "approaches" not in sections_of(alike)
 
 
+@pytest.mark.slow
 def test_the_report_has_the_section(ways_folder: Path) -> None:
     text = build_report(ways_folder).read_text(encoding="utf-8")
     assert "Which one should we use?" in text

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from tests.report.private_study import PRIVATE
 from tests.report.sections.test_approaches import STUDY as WAYS
+from tests.representatives import represented
 from tests.runs.test_hierarchical_studies import FIFTY
 from wardround.report import Evidence, read_evidence
 from wardround.report.render.sketch import width_of, wrap
@@ -76,11 +77,22 @@ STUDIES = {
 }
 
 
+class Studies(dict[str, Evidence]):
+    """Each is run when a test first asks for it."""
+
+    def __init__(self, ways_folder: Path, out: Path) -> None:
+        super().__init__()
+        self.ways_folder, self.out = ways_folder, out
+
+    def __missing__(self, name: str) -> Evidence:
+        raw = STUDIES[name]
+        self[name] = read_evidence(RunFolder(self.ways_folder if raw is WAYS else _run(raw, self.out)))
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def studies(ways_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
-    out = tmp_path_factory.mktemp("runs")
-    folders = {name: ways_folder if raw is WAYS else _run(raw, out) for name, raw in STUDIES.items()}
-    return {name: read_evidence(RunFolder(folder)) for name, folder in folders.items()}
+def studies(ways_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studies:
+    return Studies(ways_folder, tmp_path_factory.mktemp("runs"))
 
 
 def _run(raw: dict[str, Any], out: Path) -> Path:
@@ -98,8 +110,13 @@ def text_of(evidence: Evidence, draw: Any) -> str:
     return " ".join(text.get_text() for text in drawn(evidence, draw).axes[0].texts)
 
 
-@pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("draw", [federation, pipeline])
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    represented(
+        itertools.product([federation, pipeline], STUDIES),
+        by=[(federation, "many"), (federation, "fifty"), (pipeline, "flat")],
+    ),
+)
 def test_all_text_is_inside_the_figure_and_none_is_over_another(
     studies: dict[str, Evidence], name: str, draw: Any
 ) -> None:
@@ -187,11 +204,15 @@ def test_every_way_of_exchange_has_a_panel(studies: dict[str, Evidence]) -> None
     assert f"up: the region's model, {size} parameters" in text
 
 
+@pytest.mark.slow
 def test_regions_beyond_a_dozen_are_put_together(studies: dict[str, Evidence]) -> None:
     text = text_of(studies["long"], federation).replace(" ", "")
     for number in range(1, 12):
         assert f"a-region-with-a-very-long-name-{number:02}" in text
     assert "14moreregions" in text
+
+
+def test_regions_have_their_sites_and_rows(studies: dict[str, Evidence]) -> None:
     regions = studies["fifty"].arms["fedavg"]["topology"]["regions"]
     shown = text_of(studies["fifty"], federation)
     for name, region in regions.items():
@@ -200,6 +221,7 @@ def test_regions_beyond_a_dozen_are_put_together(studies: dict[str, Evidence]) -
         assert ", ".join(region["sites"][:3]) in shown
 
 
+@pytest.mark.slow
 def test_arms_that_differ_in_epsilon_alone_share_a_panel(studies: dict[str, Evidence]) -> None:
     evidence = studies["private"]
     ways = [way.arms for way in exchanges_of(evidence)]

@@ -271,6 +271,7 @@ def test_without_validation_rows_and_with_two_seeds(tmp_path: Path) -> None:
     assert "figure-samples" not in page.ids  # the study does not ask for any
 
 
+@pytest.mark.slow
 @pytest.mark.rendered(False)
 def test_runs_with_findings_are_paired_by_their_auc(run: wardround.StudyRun, tmp_path: Path) -> None:
     longer = wardround.run_study(findings_study(), tmp_path, sources=SOURCES, changes={"training.rounds": 5})
@@ -283,6 +284,7 @@ def test_runs_with_findings_are_paired_by_their_auc(run: wardround.StudyRun, tmp
     assert comparison.tables[-1].note.startswith("AUC within sites less that in A")
 
 
+@pytest.mark.slow
 @pytest.mark.rendered(False)
 def test_an_arm_that_diverged_has_no_say(tmp_path: Path) -> None:
     arms: list[dict[str, Any]] = [

@@ -114,10 +114,10 @@ def _choose_finding(
     else:
         lacking = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} with or without it"
         calibration, uncalibrated = None, PRIVATE_CHOICE if private else lacking
-        value, why = MIDDLE, uncalibrated
+        threshold = {"value": MIDDLE, "chosen": False, "why": uncalibrated}
         if elsewhere is not None and not private:
-            value, why = elsewhere, f"best F1 on validation rows of all sites together, because here are {lacking}"
-        threshold = {"value": value, "chosen": value != MIDDLE, "why": why}
+            why = f"best F1 on validation rows of all sites together, because here are {lacking}"
+            threshold = {"value": elsewhere, "chosen": True, "why": why}
     return {"name": name, "calibration": calibration, "threshold": threshold, "uncalibrated": uncalibrated}
 
 

@@ -30,7 +30,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from wardround.core.errors import DataError, as_path
-from wardround.data.text_table import Numbered, checked_names, columns_of, looks_like_data, most_frequent_separator
+from wardround.data.text_table import (
+    NO_TEXT,
+    Numbered,
+    checked_names,
+    columns_of,
+    looks_like_data,
+    most_frequent_separator,
+)
 
 STDIN = "-"
 SIZE = 1 << 20  # bytes of a chunk; some 20,000 rows of a dozen columns
@@ -209,8 +216,7 @@ def _open_text(
 
 def _refuse_binary(data: bytes, where: str) -> None:
     if b"\0" in data:
-        remedy = "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
-        raise DataError(where, "not a text file (it has zero bytes)", remedy)
+        raise DataError(where, NO_TEXT, "Export the table as CSV (in a spreadsheet: 'CSV UTF-8').")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
     """Rows by subset and class, and ages; None where a class or the ages would describe fewer than `smallest`
     patients."""
     counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
-    if records.has_findings:
+    if must_stay(people, smallest):
+        counts["classes"] = dict.fromkeys(counts["classes"])
+    elif records.has_findings:
         counts["classes"] = suppress_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
     else:
         target = records.target[split.rows]

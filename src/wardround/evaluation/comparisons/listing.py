@@ -1,14 +1,10 @@
-"""Names in a sentence, and things that belong together."""
+"""Things that belong together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

@@ -1,7 +1,8 @@
 """Rules for what may leave a site: no figure of a few patients, nor one from which it could be derived.
 
-A rule looks at the patients of the rows that a figure is about. All of `RULES` must be kept before any figure of these
-rows leaves; cells inside a summary are held to `small_cells` besides.
+A rule looks at the patients of the rows that a figure is about. All of `RULES` must be kept before metrics, sums,
+histograms, counts by class or ages of these rows leave; cells inside a summary are held to `small_cells` besides. The
+numbers of rows in each part of a split are not among them: sites agree on them before the first round.
 """
 
 from collections.abc import Callable

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wardround.core.notices.code import listed as listed
 from wardround.evaluation.comparisons.compare import signed
-from wardround.evaluation.comparisons.listing import listed as listed
 
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.comparisons.listing import grouped, listed
+from wardround.core.notices.code import listed
+from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.arms import YARDSTICKS, exchange_kind
 from wardround.report.evidence import Evidence
 from wardround.report.render.table import counted
