@@ -305,7 +305,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run: StudyRun, tmp_path
     (tmp_path / "study.json").write_text(json.dumps(STUDY))
     code = f"""
 import json, wardround
-from wardround.artifacts import checkpoint
+from wardround.runs import checkpoint
 checkpoint.SHORTEST_PAUSE, checkpoint.SHARE_OF_TIME = 0.0, 1e9
 wardround.run_study(json.load(open({str(tmp_path / "study.json")!r})), {str(tmp_path)!r},
                     progress=lambda step: print(step.done, flush=True))

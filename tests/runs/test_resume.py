@@ -87,7 +87,7 @@ def kill_at_random(tmp_path: Path, seed: int, kills: int, workers: int = 1) -> t
     path.write_text(json.dumps(STUDY))
     code = f"""
 import json, wardround
-from wardround.artifacts import checkpoint
+from wardround.runs import checkpoint
 checkpoint.SHORTEST_PAUSE, checkpoint.SHARE_OF_TIME = 0.0, 1e9
 print("ready", flush=True)
 wardround.run_study(json.load(open({str(path)!r})), {str(tmp_path)!r}, engine="stacked", workers={workers},
