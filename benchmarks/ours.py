@@ -15,13 +15,14 @@ from wardround.engines import ENGINES
 from wardround.models import Model, Shape, from_module
 from wardround.models.logistic import logistic
 from wardround.study.schema import Training
+from wardround.tasks import class_task, findings_task
 from wardround.training.trial import Trial
 
 
 def model_of(work: Work) -> Model:
     if work.network == "logistic":
-        return logistic()(Shape((13,), 2))
-    shape = Shape((1, 28, 28), 10) if work.network == "cnn" else Shape((1, 64, 64), 14, findings=True)
+        return logistic()(Shape((13,), class_task(2)))
+    shape = Shape((1, 28, 28), class_task(10)) if work.network == "cnn" else Shape((1, 64, 64), findings_task(14))
     return from_module(NETWORKS[work.network], shape)
 
 

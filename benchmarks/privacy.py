@@ -17,14 +17,15 @@ from wardround.core import tree
 from wardround.models import MODELS, Shape
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule
 from wardround.privacy.dp.noise import SecretStream, SeededStream, Stream
+from wardround.tasks import Binary, Multilabel, class_task, findings_task
 
 BATCH, STEPS, TURNS = 64, 4, 7
 CLIP, NOISE, LR = 1.0, 1.0, 0.05
 WORKS: dict[str, tuple[str, dict[str, object], Shape]] = {
-    "logistic": ("logistic", {}, Shape((32,), 2)),
-    "mlp": ("mlp", {"hidden": (64, 64)}, Shape((32,), 2)),
-    "cnn": ("cnn", {"norm": "group"}, Shape((1, 28, 28), 10)),
-    "residual": ("residual", {}, Shape((1, 64, 64), 14, True)),
+    "logistic": ("logistic", {}, Shape((32,), class_task(2))),
+    "mlp": ("mlp", {"hidden": (64, 64)}, Shape((32,), class_task(2))),
+    "cnn": ("cnn", {"norm": "group"}, Shape((1, 28, 28), class_task(10))),
+    "residual": ("residual", {}, Shape((1, 64, 64), findings_task(14))),
 }
 
 
@@ -33,8 +34,9 @@ def batches(shape: Shape) -> list[tuple[torch.Tensor, torch.Tensor]]:
     pairs = []
     for _ in range(STEPS):
         x = torch.from_numpy(rng.standard_normal((BATCH, *shape.inputs)).astype(np.float32))
-        size = (BATCH, shape.classes) if shape.findings else (BATCH,)
-        pairs.append((x, torch.from_numpy(rng.integers(0, 2 if shape.findings else shape.classes, size))))
+        findings, names = isinstance(shape.task, Multilabel), len(shape.task.names)
+        size = (BATCH, names) if findings else (BATCH,)
+        pairs.append((x, torch.from_numpy(rng.integers(0, 2 if findings else names, size))))
     return pairs
 
 
@@ -70,9 +72,9 @@ def opacus(kind: str, options: dict[str, object], shape: Shape, how: str) -> Cal
         for x, y in work:
             optimiser.zero_grad()
             scores = wrapped(x)
-            if shape.findings:
+            if isinstance(shape.task, Multilabel):
                 loss = nn.functional.binary_cross_entropy_with_logits(scores, y.float())
-            elif shape.classes == 2:
+            elif isinstance(shape.task, Binary):
                 loss = nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), y.float())
             else:
                 loss = nn.functional.cross_entropy(scores, y)

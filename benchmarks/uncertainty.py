@@ -38,12 +38,13 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
     """Milliseconds for 1,000 rows: one prediction, and all passes. They take turns, because others may be at work."""
     from wardround.core import seeds
     from wardround.models import MODELS, Shape
+    from wardround.tasks import class_task, findings_task
     from wardround.uncertainty.passes import mc_dropout
 
     costs = {}
     for name, (settings, inputs, rows) in NETWORKS.items():
         images = len(inputs) == 3
-        model = MODELS[name](**settings)(Shape(inputs, 14 if images else 2, findings=images))
+        model = MODELS[name](**settings)(Shape(inputs, findings_task(14) if images else class_task(2)))
         params, buffers = model.init(0)
         x = torch.from_numpy(np.random.default_rng(0).normal(size=(rows, *inputs)).astype(np.float32))
 
@@ -167,21 +168,21 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.metrics import auc, metrics
     from wardround.evaluation.thresholds import best_threshold
+    from wardround.tasks.class_metrics import auc, multilabel_metrics
     from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
     from wardround.uncertainty.referral import refer, referral_curves, referral_cut
 
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
     scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
-    p = {side: model.probabilities(item).double().numpy() for side, item in scores.items()}
+    p = {side: model.task.predictions(item).double().numpy() for side, item in scores.items()}
     mean = {side: item.mean(axis=0) for side, item in p.items()}
     cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
     cut = np.where(np.isnan(cut), 0.5, cut)
     doubt = {side: entropy_parts(about_threshold(item, cut)).total for side, item in p.items()}
 
     def figures(rows: np.ndarray) -> dict[str, float]:
-        return metrics(label["test"][rows], mean["test"][rows], cut)
+        return multilabel_metrics(label["test"][rows], mean["test"][rows], cut)
 
     curves = referral_curves(of_rows(doubt["test"]), figures, ("accuracy", "auc"))
     place = curves["accuracy"].shares.index(REFERRED)
@@ -199,7 +200,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
     strange: dict[str, dict[str, float]] = {}
     for kind, x in strange_images(torch.cat([x for x, _, _ in sides["test"]])).items():
         theirs = way(x)
-        their_parts = entropy_parts(model.probabilities(theirs).double().numpy())
+        their_parts = entropy_parts(model.task.predictions(theirs).double().numpy())
         pairs = {
             "spread": (of_rows(score_spread(theirs.numpy())), spread),
             "epistemic": (of_rows(their_parts.epistemic), of_rows(parts.epistemic)),
@@ -243,7 +244,7 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
     from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets, set_sizes
 
     (known, new), (label, truth) = (
-        [model.probabilities(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
+        [model.task.predictions(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
         [y.numpy() for _, y, _ in (validation, test)],
     )
     fitted = fit_temperature(label, known, validation[2])

@@ -8,10 +8,11 @@ import pandas as pd
 import torch
 
 from wardround.data.cohort import Cohort
-from wardround.data.records import BOX_COLUMNS, UNKNOWN, Records
+from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import fingerprints
+from wardround.tasks.multilabel import UNKNOWN
 
 NAMES = ("mass", "fluid", "air")
 SHARES = (0.1, 0.3, 0.5)  # of patients who have each finding

@@ -15,6 +15,7 @@ from wardround.engines import serial
 from wardround.models import Model, Shape
 from wardround.models.logistic import logistic
 from wardround.study.schema import Training
+from wardround.tasks import class_task
 from wardround.training.rounds import rounds, start
 from wardround.training.trial import RoundRecord, Run, Trial
 
@@ -69,7 +70,7 @@ def trial(
     """Logistic regression with a penalty on ragged sites in float64, unless something else is asked for."""
     sites = ragged_sites(classes) if sites is None else sites
     if model is None:
-        model = logistic(l2=0.01)(Shape(tuple(sites[0].train.x.shape[1:]), classes))
+        model = logistic(l2=0.01)(Shape(tuple(sites[0].train.x.shape[1:]), class_task(classes)))
     defaults: dict[str, Any] = {"rounds": 6, "local_epochs": 2, "batch_size": 4, "precision": "float64"}
     return Trial(
         arm="arm",

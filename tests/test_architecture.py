@@ -43,6 +43,7 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 LAYERS = [
     ["core"],
     ["study"],
+    ["tasks"],
     ["data", "models", "algorithms"],
     ["privacy"],
     ["training"],

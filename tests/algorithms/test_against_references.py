@@ -61,7 +61,7 @@ class Federation:
         self.trial = trial
         self.x = [np.c_[site.train.x.numpy(), np.ones(len(site.train))] for site in trial.sites]
         self.y = [site.train.y.numpy() for site in trial.sites]
-        self.start = np.zeros((1 if trial.model.classes == 2 else trial.model.classes, self.x[0].shape[1]))
+        self.start = np.zeros((trial.model.task.outputs, self.x[0].shape[1]))
 
     def visits(self, round_number: int) -> list[Visit]:
         """Of the sites whose work counts."""

@@ -29,6 +29,7 @@ from wardround.data.site import Site
 from wardround.models import Model, Shape
 from wardround.models.mlp import mlp
 from wardround.study.schema import Stragglers
+from wardround.tasks import class_task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Run, Trial, assign
 
@@ -47,7 +48,7 @@ def quadratics() -> Model:
         away = params["w"].unsqueeze(-2) - target
         return {"w": (share * curvature * away).sum(-2)}, (share * curvature / 2 * away.square()).sum((-2, -1))
 
-    return Model(init, no_scores, classes=2, closed_gradient=gradient)
+    return Model(init, no_scores, class_task(2), closed_gradient=gradient)
 
 
 def no_scores(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
@@ -541,6 +542,6 @@ def test_two_arms_with_one_seed_see_the_same_batches_and_rosters(name: str) -> N
 
 @EVERY_ALGORITHM
 def test_two_arms_with_one_seed_start_from_the_same_model(name: str) -> None:
-    model = mlp(hidden=(4,))(Shape((3,), 2))
+    model = mlp(hidden=(4,))(Shape((3,), class_task(2)))
     first, second = trial(fedavg(), model=model), trial(ALGORITHMS[name](), model=model)
     assert_same_tree(site_model(first, start(first), 2)[0], site_model(second, start(second), 2)[0])

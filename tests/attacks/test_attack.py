@@ -43,6 +43,7 @@ from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import PrivateGradient
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
+from wardround.tasks import class_task
 from wardround.training.trial import Trial
 
 
@@ -212,7 +213,7 @@ def memorised(algorithm: Any, lr: float, rounds: int) -> Trial:
         whole = site(name, x, y)
         held = Rows(x[30:], y[30:])
         sites.append(Site(name, Rows(x[:30], y[:30]), whole.validation, held, whole.validation_rows, np.arange(30)))
-    model = mlp(hidden=(64,))(Shape((10,), 2))
+    model = mlp(hidden=(64,))(Shape((10,), class_task(2)))
     arm = small_trial(algorithm, sites, model, lr=lr, rounds=rounds, batch_size=30)
     return replace(arm, scored=tuple(sites))
 

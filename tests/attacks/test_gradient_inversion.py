@@ -31,6 +31,7 @@ from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
+from wardround.tasks import class_task, findings_task
 from wardround.training.rounds import start
 from wardround.training.trial import Trial
 
@@ -65,20 +66,22 @@ def test_a_patient_s_row_comes_back_from_an_unprotected_step_and_not_from_a_prot
 
 @pytest.mark.parametrize("algorithm", [fedavg(), fedprox(mu=0.5), scaffold()])
 def test_no_algorithm_hides_a_row_by_itself(algorithm: Any) -> None:
-    trial = small_trial(algorithm, model=mlp(hidden=(8,))(Shape((3,), 2)))
+    trial = small_trial(algorithm, model=mlp(hidden=(8,))(Shape((3,), class_task(2))))
     torch.testing.assert_close(rebuilt(trial, 2, None), trial.sites[0].train.x[2], atol=1e-6, rtol=0)
 
 
 def test_a_penalty_a_decay_and_dropout_are_no_protection() -> None:
     """Both depend on weights that the attacker has; that dropout is left out is said of the attack."""
-    trial = small_trial(fedavg(), model=mlp(hidden=(8,), dropout=0.5)(Shape((3,), 2)), weight_decay=0.1, momentum=0.9)
+    trial = small_trial(
+        fedavg(), model=mlp(hidden=(8,), dropout=0.5)(Shape((3,), class_task(2))), weight_decay=0.1, momentum=0.9
+    )
     torch.testing.assert_close(rebuilt(trial, 1, None), trial.sites[0].train.x[1], atol=1e-6, rtol=0)
 
 
 def test_a_first_layer_that_is_not_linear_has_no_quotient() -> None:
-    params, _ = cnn(channels=(2, 2), hidden=4)(Shape((1, 8, 8), 2)).init(0)
+    params, _ = cnn(channels=(2, 2), hidden=4)(Shape((1, 8, 8), class_task(2))).init(0)
     assert from_first_layer(params, (1, 8, 8)) is None
-    private = small_trial(fedavg(), model=logistic(intercept="private")(Shape((3,), 2)))
+    private = small_trial(fedavg(), model=logistic(intercept="private")(Shape((3,), class_task(2))))
     observation = observe_step(private, start(private), 0, 0, None, STREAMS)
     assert from_first_layer(observation.gradient, (3,)) is None
     searched = by_matching(private.model, observation, (3,), torch.Generator().manual_seed(1), Effort(steps=3))
@@ -87,7 +90,7 @@ def test_a_first_layer_that_is_not_linear_has_no_quotient() -> None:
 
 @pytest.mark.parametrize("label", range(4))
 def test_the_label_is_read_off_the_last_layer(label: int) -> None:
-    model = mlp(hidden=(5,))(Shape((3,), 4))
+    model = mlp(hidden=(5,))(Shape((3,), class_task(4)))
     params, _ = model.init(3)
     gradient, _, _ = model.gradient(params, {}, torch.randn(1, 3), torch.tensor([label]), {})
     assert int(label_of(model, gradient)) == label
@@ -95,11 +98,11 @@ def test_the_label_is_read_off_the_last_layer(label: int) -> None:
 
 def test_a_binary_label_and_findings_are_read_off_too() -> None:
     for y in (0, 1):
-        model = logistic()(Shape((3,), 2))
+        model = logistic()(Shape((3,), class_task(2)))
         gradient, _, _ = model.gradient(model.init(0)[0], {}, torch.ones(1, 3), torch.tensor([y]), {})
         assert int(label_of(model, gradient)) == y
     findings = torch.tensor([[1, 0, -1, 1]])  # the third is not known of this row
-    model = mlp(hidden=(5,))(Shape((3,), 4, findings=True))
+    model = mlp(hidden=(5,))(Shape((3,), findings_task(4)))
     gradient, _, _ = model.gradient(model.init(0)[0], {}, torch.ones(1, 3), findings, {})
     assert label_of(model, gradient).tolist() == findings[0].tolist()
 
@@ -108,7 +111,7 @@ def image_trial() -> tuple[Trial, torch.Tensor]:
     """Sixty images of 12 x 12 with some bright blots each, no two alike."""
     coarse = torch.tensor(np.random.default_rng(5).random((60, 1, 4, 4)))
     x = torch.nn.functional.interpolate(coarse, size=(12, 12), mode="bilinear")
-    model: Model = cnn(channels=(8, 16), hidden=32, kernel=3)(Shape((1, 12, 12), 3))
+    model: Model = cnn(channels=(8, 16), hidden=32, kernel=3)(Shape((1, 12, 12), class_task(3)))
     return small_trial(fedavg(), [site("one", x, torch.arange(60) % 3)], model, classes=3), x
 
 

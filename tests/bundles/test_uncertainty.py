@@ -39,6 +39,7 @@ from wardround.data.site import Rows
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.models.joined import joined
 from wardround.runs.execute import run_study
+from wardround.tasks import class_task
 from wardround.uncertainty.conformal import Cuts
 from wardround.uncertainty.decision import DOUBT
 from wardround.uncertainty.laplace import plausible_priors
@@ -85,7 +86,7 @@ def test_dropout_where_the_model_has_it_else_laplace(laplace: Bundle, dropout: B
 
 def test_a_party_that_is_left_out_in_training_is_no_dropout() -> None:
     parts = (Part("a", 0, 2, (2,), None), Part("b", 2, 3, (1,), 3))
-    shape = Shape((4,), 2, parts=parts)
+    shape = Shape((4,), class_task(2), parts=parts)
     assert not has_dropout(joined(absent=0.2)(shape))
     assert has_dropout(joined(absent=0.2, dropout=0.1)(shape))
 

@@ -21,6 +21,7 @@ from wardround.data.site import Block
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
 from wardround.models.logistic import logistic
 from wardround.study.schema import Stragglers
+from wardround.tasks import class_task
 from wardround.training.local import batches
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Run, Trial
@@ -34,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {"residual": {"widths": (4, 8), "reduce": 2}}
 def a_model(name: str, inputs: tuple[int, ...], classes: int = 2, **settings: Any) -> Model:
     # of a table's four numbers the last says whether the second party has the third
     parts = (Block("a", 0, 2, (2,), None), Block("b", 2, 3, (1,), 3))
-    shape = Shape(inputs, classes, parts=parts if name == "joined" and inputs == TABLE else ())
+    shape = Shape(inputs, class_task(classes), parts=parts if name == "joined" and inputs == TABLE else ())
     return MODELS[name](**{**SMALL.get(name, {}), **settings})(shape)
 
 
@@ -144,7 +145,7 @@ def test_the_gradient_is_the_slope_of_the_loss(name: str, inputs: tuple[int, ...
 def test_the_closed_gradient_of_logistic_regression_is_autograds(
     inputs: tuple[int, ...], classes: int, l2: float
 ) -> None:
-    model = logistic(l2)(Shape(inputs, classes))
+    model = logistic(l2)(Shape(inputs, class_task(classes)))
     params, _ = weights_of(model)
     x, y = some_rows(inputs, classes)
     closed, closed_loss, _ = model.gradient(params, {}, x, y, {})
@@ -155,7 +156,7 @@ def test_the_closed_gradient_of_logistic_regression_is_autograds(
 
 def test_the_penalty_spares_the_intercept() -> None:
     """At weights (3, 4) and intercept 5 with l2 = 0.2 it is 0.1 x 25 = 2.5, with slopes 0.6 and 0.8."""
-    with_penalty, without = logistic(l2=0.2)(Shape((2,), 2)), logistic()(Shape((2,), 2))
+    with_penalty, without = logistic(l2=0.2)(Shape((2,), class_task(2))), logistic()(Shape((2,), class_task(2)))
     params = {"weight": torch.tensor([[3.0, 4.0]]).double(), "bias": torch.tensor([5.0]).double()}
     x, y = some_rows((2,))
     penalised, penalised_loss, _ = with_penalty.gradient(params, {}, x, y, {})
@@ -268,7 +269,7 @@ def test_masks_are_not_part_of_a_models_state(name: str, inputs: tuple[int, ...]
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.FeatureAlphaDropout()])
 def test_torchs_own_dropout_is_refused(layer: nn.Module) -> None:
     with pytest.raises(StudyError, match=r"model: 1\.0: \w+ draws from torch's global generator") as refused:
-        from_module(lambda: nn.Sequential(nn.Linear(3, 4), nn.Sequential(layer), nn.Linear(4, 1)), 2)
+        from_module(lambda: nn.Sequential(nn.Linear(3, 4), nn.Sequential(layer), nn.Linear(4, 1)), class_task(2))
     assert "wardround.models.Dropout" in refused.value.remedy
 
 
@@ -286,11 +287,11 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("build", [lambda: nn.Sequential(nn.Linear(3, 1), nn.RReLU()), Recurrent])
 def test_other_layers_that_draw_from_the_global_generator_are_refused(build: Any) -> None:
     with pytest.raises(StudyError):
-        from_module(build, 2)
+        from_module(build, class_task(2))
 
 
 def test_our_dropout_in_a_users_module_is_seeded() -> None:
-    model = from_module(lambda: nn.Sequential(nn.Linear(3, 4), Dropout(0.5, (4,)), nn.Linear(4, 1)), 2)
+    model = from_module(lambda: nn.Sequential(nn.Linear(3, 4), Dropout(0.5, (4,)), nn.Linear(4, 1)), class_task(2))
     assert model.mask_shapes == {"1.mask": (0.5, (4,))}
     arm = trial(fedavg(), model=model)
     assert_same(after(arm, 2), after(arm, 2))
@@ -304,16 +305,18 @@ def test_frozen_parameters_stay_as_they_are() -> None:
         module[0].requires_grad_(False)
         return module
 
-    arm = trial(fedavg(), model=from_module(build, 2))
+    arm = trial(fedavg(), model=from_module(build, class_task(2)))
     assert set(after(arm, 1).server["params"]) == {"1.weight", "1.bias"}  # neither trained nor sent
     x = torch.zeros(2, 3, dtype=torch.float32)
-    again = from_module(build, 2)  # the same frozen weights whenever the module is built
+    again = from_module(build, class_task(2))  # the same frozen weights whenever the module is built
     params, _ = again.init(5)
     assert torch.equal(arm.model.logits(params, {}, x, None)[0], again.logits(params, {}, x, None)[0])
 
 
 def batch_norm() -> Model:
-    return from_module(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)), 2)
+    return from_module(
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)), class_task(2)
+    )
 
 
 STATISTICS = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
@@ -406,7 +409,7 @@ HEAD, BODY = {"head.weight", "head.bias"}, {"body.weight", "body.bias"}
 
 @EVERY_ALGORITHM
 def test_private_leaves_stay_in_their_sites_memory(name: str) -> None:
-    arm = trial(ALGORITHMS[name](), model=from_module(TwoParts, 2, private=("head",)), share=0.5)
+    arm = trial(ALGORITHMS[name](), model=from_module(TwoParts, class_task(2), private=("head",)), share=0.5)
     sent = seen_by_server(arm)
     assert not any(HEAD & leaves.keys() for leaves in sent)
     begun = start(arm)
@@ -442,7 +445,7 @@ def seen_by_server(arm: Trial) -> list[Tree]:
 
 
 def test_private_leaves_cost_no_bytes() -> None:
-    arm = trial(fedavg(), model=from_module(TwoParts, 2, private=("head",)), precision="float64")
+    arm = trial(fedavg(), model=from_module(TwoParts, class_task(2), private=("head",)), precision="float64")
     _, record = next(each_round(arm, 1))
     assert record.bytes_up == record.bytes_down == len(arm.sites) * (3 * 4 + 4) * 8
 
@@ -451,8 +454,8 @@ def test_private_leaves_are_trained_as_shared_ones_are() -> None:
     """With a single site it makes no difference where a leaf is kept."""
     sites = ragged_sites(sizes=(11,))
     for options in ({}, {"momentum": 0.9}, {"optimiser": "adam"}):
-        private = trial(fedavg(), sites, from_module(TwoParts, 2, private=("head",)), **options)
-        shared = trial(fedavg(), sites, from_module(TwoParts, 2), **options)
+        private = trial(fedavg(), sites, from_module(TwoParts, class_task(2), private=("head",)), **options)
+        shared = trial(fedavg(), sites, from_module(TwoParts, class_task(2)), **options)
         params, _ = site_model(private, after(private, 1), 0)
         expected, _ = site_model(shared, after(shared, 1), 0)
         assert_same_tree(params, {name: expected[name] for name in params}, atol=1e-14)

@@ -24,9 +24,10 @@ from wardround.data.partition.dirichlet import dirichlet
 from wardround.data.partition.iid import iid
 from wardround.data.partition.partition import patient_classes
 from wardround.data.partition.specialty import specialty
-from wardround.data.records import BOX_COLUMNS, NO_FINDING, UNKNOWN, Records, label_counts
-from wardround.data.split import Split, split_site, strata
+from wardround.data.records import BOX_COLUMNS, Records
+from wardround.data.split import Split, split_site
 from wardround.study.schema import Evaluation
+from wardround.tasks.multilabel import NO_FINDING, UNKNOWN
 
 MASS, FLUID, AIR, NOTHING = range(4)
 
@@ -88,8 +89,8 @@ def test_records_without_a_box_can_be_taken(empty: pd.DataFrame | None) -> None:
 
 def test_counts_of_findings_say_how_many_rows_have_each_and_how_many_none() -> None:
     records = targeted((1, 1, 0), (0, UNKNOWN, 0), (0, 0, 1), (UNKNOWN, UNKNOWN, UNKNOWN), (1, 0, 0))
-    assert label_counts(records, np.arange(5)) == {"mass": 2, "fluid": 1, "air": 1, NO_FINDING: 2}
-    assert label_counts(records, np.array([4, 2])) == {"mass": 1, "fluid": 0, "air": 1, NO_FINDING: 0}
+    assert records.task.label_counts(records.target) == {"mass": 2, "fluid": 1, "air": 1, NO_FINDING: 2}
+    assert records.task.label_counts(records.target[[4, 2]]) == {"mass": 1, "fluid": 0, "air": 1, NO_FINDING: 0}
 
 
 # ---- splitting
@@ -99,9 +100,9 @@ def test_a_row_is_shared_out_by_its_rarest_finding_among_these_rows() -> None:
     rows = ((1, 1, 0), (0, UNKNOWN, 0), (1, 0, 1), (UNKNOWN, UNKNOWN, UNKNOWN), (1, UNKNOWN, 0), (0, 1, 1), (0, 0, 1))
     records = targeted(*rows)
     # of all rows 3 have the first, 2 the second, 3 the third: from common to rare they are first, third, second
-    assert strata(records, np.arange(7)).tolist() == [3, 0, 2, 0, 1, 3, 2]
+    assert records.task.strata(records.target, np.arange(7)).tolist() == [3, 0, 2, 0, 1, 3, 2]
     # of the last three one has the first, one the second, two the third: third, first, second; other rows do not count
-    assert strata(records, np.array([4, 5, 6])).tolist() == [0, 0, 0, 0, 2, 3, 1]
+    assert records.task.strata(records.target, np.array([4, 5, 6])).tolist() == [0, 0, 0, 0, 2, 3, 1]
 
 
 def splits_of(records: Records, partitioner: Partitioner | None = None, **evaluation: Any) -> tuple[Split, ...]:
@@ -140,7 +141,7 @@ def test_no_patient_is_on_two_sides_and_every_finding_is_tested_in_about_its_sha
 
 def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
     records = some_radiographs(400)
-    by, patient = strata(records, np.arange(len(records))), records.units
+    by, patient = records.task.strata(records.target, np.arange(len(records))), records.units
     split = split_site("a", np.arange(len(records)), by, patient, 0.3, 0.2, np.random.default_rng(0))
     of_patient = pd.Series(by).groupby(patient).max().to_numpy()
     for side, share in ((split.test, 0.3), (split.validation, 0.2)):
@@ -252,7 +253,7 @@ def test_a_findings_home_is_richer_in_it_and_patients_without_any_are_everywhere
     records = independent(9000)
     sites = specialty(4, 0.7).assign(records, generator(3, "partition"))
     for number, rows in enumerate(sites.values()):
-        counts = label_counts(records, rows)
+        counts = records.task.label_counts(records.target[rows])
         home = number % 2
         expected = {"mass": (1050, 450)[home], "fluid": (450, 1050)[home], "air": 0, NO_FINDING: 750}
         for finding, count in expected.items():
@@ -264,9 +265,13 @@ def test_a_findings_home_is_richer_in_it_and_patients_without_any_are_everywhere
 def test_specialty_with_full_richness_keeps_a_finding_at_its_homes() -> None:
     records = independent(900)
     sites = list(specialty(2, 1.0).assign(records, generator(3, "partition")).values())
-    assert label_counts(records, sites[0])["fluid"] == 0
-    assert label_counts(records, sites[1])["mass"] == 0
-    assert label_counts(records, sites[0])["mass"] == label_counts(records, sites[1])["fluid"] == 300
+    assert records.task.label_counts(records.target[sites[0]])["fluid"] == 0
+    assert records.task.label_counts(records.target[sites[1]])["mass"] == 0
+    assert (
+        records.task.label_counts(records.target[sites[0]])["mass"]
+        == records.task.label_counts(records.target[sites[1]])["fluid"]
+        == 300
+    )
 
 
 def test_specialty_without_any_finding_spreads_everybody() -> None:

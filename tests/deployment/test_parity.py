@@ -36,7 +36,7 @@ def normed() -> ModelBuilder:
             first, last = nn.Linear(shape.inputs[0], 5), nn.Linear(5, 1)
             return nn.Sequential(first, nn.BatchNorm1d(5), nn.ReLU(), Dropout(0.2, (5,)), last)
 
-        return from_module(module, shape.classes)
+        return from_module(module, shape)
 
     return build
 

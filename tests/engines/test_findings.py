@@ -19,6 +19,7 @@ from wardround.evaluation.curves import Curves
 from wardround.models import MODELS, Shape
 from wardround.runs.plan import Plan
 from wardround.runs.units import cut, serial_setting
+from wardround.tasks import findings_task
 from wardround.training.trial import Run, Trial
 
 EXACT = 1e-12
@@ -72,7 +73,7 @@ def test_stacked_equals_serial_for_a_network_with_findings() -> None:
 def test_ragged_sites_with_rows_of_which_nothing_is_known(model: str) -> None:
     sites = finding_sites()
     trials = [
-        trial(fedprox(mu=mu), sites, MODELS[model]()(Shape((4,), 3, True)), seed=seed, rounds=3)
+        trial(fedprox(mu=mu), sites, MODELS[model]()(Shape((4,), findings_task(3))), seed=seed, rounds=3)
         for mu in (0.0, 0.5)
         for seed in (1, 2)
     ]

@@ -33,6 +33,7 @@ from wardround.models import Model, Shape
 from wardround.models.joined import joined
 from wardround.privacy.dp.noise import SeededStream
 from wardround.study.schema import EmbeddingNoise, Topology, Training
+from wardround.tasks import class_task
 from wardround.training.optimisers import optimiser_for
 from wardround.training.trial import Run, Trial
 
@@ -60,7 +61,7 @@ def lines(classes: int = 2, absent: float = 0.0, precision: str = "float64") -> 
 def network(parts: Sequence[Block] = (CLINIC, LABORATORY, REGISTRY), classes: int = 2, **settings: Any) -> Model:
     wanted = {"embedding": 3, "hidden": 5, "dropout": 0.2, "absent": 0.3, **settings}
     bottoms = {part.party: {"kind": "mlp", "hidden": [4], "dropout": 0.2} for part in parts}
-    return joined(bottoms=bottoms, **wanted)(Shape((9,), classes, parts=tuple(parts)))
+    return joined(bottoms=bottoms, **wanted)(Shape((9,), class_task(classes), parts=tuple(parts)))
 
 
 def both(model: Model, absent: float = 0.0, classes: int = 2, block: int = 1, **training: Any) -> tuple[Trial, Trial]:
@@ -107,7 +108,7 @@ def test_two_parties_and_one_with_labels_alone() -> None:
 def test_batch_norm_at_a_party_keeps_its_statistics_there() -> None:
     parts = (CLINIC, Block("radiology", 2, 66, (1, 8, 8), 66))
     bottoms = {"radiology": {"kind": "cnn", "channels": [2, 3], "hidden": 4, "kernel": 3, "norm": "batch"}}
-    model = joined(embedding=3, hidden=4, bottoms=bottoms)(Shape((67,), 2, parts=parts))
+    model = joined(embedding=3, hidden=4, bottoms=bottoms)(Shape((67,), class_task(2), parts=parts))
     x = torch.tensor(np.random.default_rng(0).normal(size=(24, 67)))
     x[:, 66] = 1.0
     rows = [site("all", x, torch.arange(24) % 2)]
@@ -152,7 +153,7 @@ def test_a_longer_block_steps_with_what_was_sent_before_it() -> None:
             given = given.detach().requires_grad_()
             own = _bottom(model, leaves, "clinic", x[:, :2], mask)
             scores = cut.top(leaves, {"clinic": own, "laboratory": given}, {"laboratory": x[:, 7]}, {})
-            model.row_losses(scores, y).mean().backward()  # type: ignore[no-untyped-call]
+            model.task.row_losses(scores, y).mean().backward()  # type: ignore[no-untyped-call]
             assert given.grad is not None
             back.append(given.grad)
             held = [name for name in leaves if not name.startswith("laboratory.")]
@@ -336,7 +337,7 @@ def test_noise_on_predictions_is_as_large_as_the_clip_says_and_each_partys_own()
     """Parts with weights of zero, and as many numbers each: what the top sees is noise of SD 0.5 x 3, and nothing but
     the party's name makes two of them differ. 16,000 draws: the SD of their SD is 1.5 / sqrt(32,000)."""
     parts = (CLINIC, Block("left", 2, 4, (2,), 6), Block("right", 4, 6, (2,), 7))
-    model = joined(embedding=4, hidden=5)(Shape((8,), 2, parts=parts))
+    model = joined(embedding=4, hidden=5)(Shape((8,), class_task(2), parts=parts))
     params = {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in model.init(0)[0].items()}
     seen: dict[str, Tensor] = {}
 
@@ -356,7 +357,7 @@ def test_noise_on_predictions_is_as_large_as_the_clip_says_and_each_partys_own()
 
 def test_parts_of_two_parties_begin_with_weights_of_their_own() -> None:
     parts = (Block("left", 0, 2, (2,), None), Block("right", 2, 4, (2,), 4))
-    params = joined(embedding=4, hidden=5)(Shape((5,), 2, parts=parts)).init(0)[0]
+    params = joined(embedding=4, hidden=5)(Shape((5,), class_task(2), parts=parts)).init(0)[0]
     ours = {name.removeprefix("left."): leaf for name, leaf in params.items() if name.startswith("left.")}
     assert ours
     assert not any(torch.equal(leaf, params[f"right.{name}"]) for name, leaf in ours.items() if leaf.any())

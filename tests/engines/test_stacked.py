@@ -189,7 +189,7 @@ def test_batch_norm_runs_on_the_reference_engine_and_refuses_a_batch_of_one() ->
     def normed() -> ModelBuilder:
         def build(shape: Shape) -> Model:
             layers = (nn.Linear(shape.inputs[0], 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-            return from_module(lambda: nn.Sequential(*layers), shape.classes)
+            return from_module(lambda: nn.Sequential(*layers), shape)
 
         return build
 

@@ -11,17 +11,24 @@ import pandas as pd
 import wardround
 from wardround.deployment.common.site_counts import describe_deployed, own_counts
 from wardround.evaluation.deployed_results import deployed_results
-from wardround.evaluation.metrics import predicted_classes
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import score_columns
 from wardround.evaluation.summaries.site_summary import class_summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
+from wardround.tasks import class_task
+from wardround.tasks.class_metrics import predicted_classes
 
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:
     return SitePrediction(
-        site, np.arange(len(label)), label, score, np.zeros(len(label)), predicted_classes(score) == label
+        site,
+        np.arange(len(label)),
+        label,
+        score,
+        np.zeros(len(label)),
+        predicted_classes(score) == label,
+        task=class_task(2 if score.ndim == 1 else score.shape[1]),
     )
 
 

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 
 from wardround.evaluation.calibration_curves import BINS, calibration, decision_curve, reliability
-from wardround.evaluation.metrics import THRESHOLDS
+from wardround.tasks.class_metrics import THRESHOLDS
 
 MANY = 20_000
 

@@ -12,11 +12,12 @@ from scipy import stats
 from tests.evaluation.synthetic_predictions import by_skill, with_accuracy
 from tests.representatives import represented
 from wardround.evaluation.comparisons import compare
-from wardround.evaluation.comparisons.compare import COMPARED, RESAMPLES, WORDS, sentence
+from wardround.evaluation.comparisons.compare import COMPARED, RESAMPLES, sentence
 from wardround.evaluation.comparisons.differences import correct, verdict_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS
+from wardround.tasks import METRIC_FACTS
 
 SEEDS = 10
 EXTRA = 0.25  # 20 % test rows and 80 % training rows
@@ -236,7 +237,7 @@ def test_equal_arms_differ_by_nothing(predictions: pd.DataFrame) -> None:
         assert test["effect"]["d_z"] is None
         assert test["effect"]["d_s"] == 0.0
         assert test["bootstrap"] is None
-        word = WORDS.get(test["metric"], test["metric"])
+        word = METRIC_FACTS[test["metric"]].words
         assert test["sentence"] == f"twin: no difference in {word} from reference with any seed."
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.finding_predictions import NAMES, a_study, label_names, predictions, records_of, score_names
+from tests.figures_by_shape import metrics
 from tests.noticed import noticed
 from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.metrics import auc, finding_metrics, mean_auc, metrics
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_metrics
@@ -25,6 +25,8 @@ from wardround.evaluation.summaries.site_summary import curve_figures, own_thres
 from wardround.evaluation.thresholds import best_threshold
 from wardround.privacy.disclosure.small_cells import suppress_small_findings
 from wardround.study.schema import METRICS
+from wardround.tasks import findings_task
+from wardround.tasks.class_metrics import auc, finding_metrics, mean_auc
 
 SMALLEST = 5
 RANKED = ("auc", "pr_auc")
@@ -32,7 +34,13 @@ RANKED = ("auc", "pr_auc")
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:
     right = ((score >= 0.5) == (label == 1)).mean(axis=1)
-    return SitePrediction(site, np.arange(len(label)), label, score, np.zeros(len(label)), right)
+    return SitePrediction(
+        site, np.arange(len(label)), label, score, np.zeros(len(label)), right, task=findings_task(label.shape[1])
+    )
+
+
+def summary_of(prediction: SitePrediction, names: Sequence[str], *rest: Any) -> dict[str, Any]:
+    return site_summary(replace(prediction, task=findings_task(names)), *rest)
 
 
 def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list[dict[str, Any]]:
@@ -40,7 +48,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
     lines = []
     for (arm, seed, site), part in table.groupby(["arm", "seed", "site"], sort=False):
         label, score = part[label_names()].to_numpy(), part[score_names()].to_numpy()
-        summary = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
+        summary = summary_of(prediction(label, score, str(site)), NAMES, {}, smallest)
         lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **summary})
     return lines
 
@@ -142,7 +150,7 @@ def test_thresholds_are_those_of_the_sites_own_validation_rows() -> None:
     cuts = own_thresholds(validation, SMALLEST)
     assert cuts is not None
     assert cuts.tolist() == [best_threshold(label[:70, f], score[:70, f]) for f in range(3)]
-    summary = site_summary(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
+    summary = summary_of(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
     for f, name in enumerate(NAMES):
         known = label[70:, f] >= 0
         wanted = finding_metrics(label[70:][known, f], score[70:][known, f], cuts[f])
@@ -163,7 +171,7 @@ def test_no_threshold_is_chosen_by_few_patients() -> None:
     thresholds = own_thresholds(prediction(label, score), 4)
     assert thresholds is not None
     assert thresholds[0] == score[3, 0]
-    summary = site_summary(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
+    summary = summary_of(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
     assert summary["findings"]["air"]["chosen"] is False
     assert summary["findings"]["air"]["sums"]["right"] == int(((score[:, 0] >= 0.5) == (label[:, 0] == 1)).sum())
 
@@ -192,7 +200,7 @@ def test_a_curve_is_made_of_what_the_summary_tells() -> None:
     site_prediction = prediction(label, score)
     finding_figures = [
         entry["metrics"]
-        for entry in site_summary(site_prediction, NAMES, {}, SMALLEST)["findings"].values()
+        for entry in summary_of(site_prediction, NAMES, {}, SMALLEST)["findings"].values()
         if "metrics" in entry
     ]
     assert len(finding_figures) == 2
@@ -211,7 +219,7 @@ def test_of_a_finding_that_few_have_only_the_rows_are_told() -> None:
     """A model that calls nobody ill is right in all rows but those of the ill."""
     label = (np.arange(200) < 3).astype(np.int64).reshape(-1, 1)
     score = np.full((200, 1), 0.1)
-    finding_summary = site_summary(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
+    finding_summary = summary_of(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
     assert finding_summary.pop("metrics") == dict.fromkeys(METRICS)
     assert finding_summary == {
         "rows": 200,
@@ -228,16 +236,16 @@ def test_findings_count_patients_and_not_their_images() -> None:
     score = np.random.default_rng(0).random((90, 1))
     four = np.where(np.arange(90) < 30, np.arange(90) % 4, np.arange(90))  # thirty images of four patients
     site_prediction = replace(prediction(label, score), patients=four)
-    assert site_summary(site_prediction, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
+    assert summary_of(site_prediction, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
     thresholds = own_thresholds(site_prediction, SMALLEST)
     assert thresholds is not None
     assert np.isnan(thresholds).all()
     assert math.isnan(curve_figures(site_prediction, SMALLEST).get("auc", math.nan))
     opened = label.copy()
     opened[:30] = -1  # of four patients: one more is opened, with all of its images
-    finding_summary = site_summary(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)[
-        "findings"
-    ]["mass"]
+    finding_summary = summary_of(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)["findings"][
+        "mass"
+    ]
     assert finding_summary["rows"] == 59
 
 
@@ -246,15 +254,15 @@ def test_few_open_labels_are_hidden_among_others() -> None:
     label = np.tile([[1, 1], [0, 0]], (30, 1))
     label[7, 1] = label[20, 1] = -1
     first, second = (np.random.default_rng(draw).random((60, 2)) for draw in (1, 2))
-    summary = site_summary(prediction(label, first), ["mass", "air"], {}, SMALLEST)
+    summary = summary_of(prediction(label, first), ["mass", "air"], {}, SMALLEST)
     assert summary["findings"]["mass"]["rows"] == 60
     assert summary["findings"]["air"]["rows"] == 55
-    again = site_summary(prediction(label, second), ["mass", "air"], {}, SMALLEST)["findings"]["air"]
+    again = summary_of(prediction(label, second), ["mass", "air"], {}, SMALLEST)["findings"]["air"]
     positives = [
         sum(finding["sums"]["confusion"][0][c] for c in ("tp", "fn")) for finding in (summary["findings"]["air"], again)
     ]
     assert positives[0] == positives[1]
-    enough = site_summary(prediction(label, first), ["mass", "air"], {}, 2)
+    enough = summary_of(prediction(label, first), ["mass", "air"], {}, 2)
     assert enough["findings"]["air"]["rows"] == 58
 
 
@@ -277,7 +285,7 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     label = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
     score = np.array([[row[2], 1 - row[2]] for row in rows], dtype=np.float32).reshape(-1, 2)
     sex = np.array([row[3] for row in rows], dtype=object)
-    summary = site_summary(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
+    summary = summary_of(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
     assert json.loads(json.dumps(summary)) == summary  # plain data
     if summary.get("suppressed"):
         assert len(rows) < smallest
@@ -322,11 +330,11 @@ def count(part: Mapping[str, Any], number: int) -> int:
 
 def test_sites_with_few_rows_say_so_and_nothing_else() -> None:
     label, score = np.ones((4, 2), dtype=np.int64), np.full((4, 2), 0.7)
-    assert site_summary(prediction(label, score), ["a", "b"], {"sex": np.full(4, "f", dtype=object)}, 5) == {
+    assert summary_of(prediction(label, score), ["a", "b"], {"sex": np.full(4, "f", dtype=object)}, 5) == {
         "suppressed": True
     }
     lost = np.array([[0.5, np.nan]] * 9)
-    assert site_summary(prediction(np.ones((9, 2), dtype=np.int64), lost), ["a", "b"], {}, 5) == {
+    assert summary_of(prediction(np.ones((9, 2), dtype=np.int64), lost), ["a", "b"], {}, 5) == {
         "rows": 9,
         "diverged": True,
     }
@@ -347,7 +355,7 @@ def test_one_notice_names_all_findings_of_a_site_by_the_number_of_seeds() -> Non
 def test_a_sites_own_figures_are_means_over_what_it_tells() -> None:
     table, _ = predictions({"a": 1.0}, rows=60)
     label, score = table[label_names()].to_numpy(), table[score_names()].to_numpy()
-    line = site_summary(prediction(label, score), NAMES, {}, 1)
+    line = summary_of(prediction(label, score), NAMES, {}, 1)
     own_figures = own_metrics(line)
     assert own_figures is not None
     assert own_figures == pytest.approx(metrics(label, score), abs=1e-12)

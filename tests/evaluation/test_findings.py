@@ -20,13 +20,14 @@ from tests.evaluation.finding_predictions import (
     records_of,
     score_names,
 )
+from tests.figures_by_shape import grouped_metrics, metrics
 from wardround.evaluation.findings import POINTS, describe_findings, left_out
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.metrics import grouped_finding_metrics, grouped_metrics, mean_auc, metrics
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import best_threshold, choose_thresholds, untested
 from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import grouped_finding_metrics, mean_auc
 
 FIXED = Resampling(0.0)
 

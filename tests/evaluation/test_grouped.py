@@ -7,9 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.synthetic_predictions import by_skill
-from wardround.evaluation.metrics import PAIRS, grouped_metrics, metrics
+from tests.figures_by_shape import grouped_metrics, metrics
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import PAIRS
 
 GROUPS = 5
 NAN = float("nan")

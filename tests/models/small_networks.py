@@ -9,8 +9,13 @@ from torch import Tensor
 
 from wardround.core.tree import Tree
 from wardround.models import Model, Shape
+from wardround.tasks import class_task, findings_task
 
-FINDINGS, DIGITS, TWO = Shape((1, 28, 28), 14, findings=True), Shape((1, 28, 28), 10), Shape((1, 28, 28), 2)
+FINDINGS, DIGITS, TWO = (
+    Shape((1, 28, 28), findings_task(14)),
+    Shape((1, 28, 28), class_task(10)),
+    Shape((1, 28, 28), class_task(2)),
+)
 TINY: dict[str, Any] = {"widths": (4, 8), "reduce": 2}  # of a residual network
 
 

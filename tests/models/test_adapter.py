@@ -17,6 +17,7 @@ from wardround.models import MODELS, Model, Shape
 from wardround.models.adapter import ALL, FIRST, FOLLOW_ALL, OWN, in_space, latent_of, running_mean, statistic_of
 from wardround.privacy.dp.example_dp import clipped_sum, row_gradients
 from wardround.runs.plan import Plan
+from wardround.tasks import class_task
 from wardround.training.local import batches, local_train
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import rounds, site_model, start
@@ -25,7 +26,7 @@ LATENT = 6
 
 
 def built(inputs: int = 4, classes: int = 2, **options: Any) -> Model:
-    return MODELS["adapter"](**{"latent": LATENT, "hidden": (5,), **options})(Shape((inputs,), classes))
+    return MODELS["adapter"](**{"latent": LATENT, "hidden": (5,), **options})(Shape((inputs,), class_task(classes)))
 
 
 def at(model: Model, names: list[str], seed: int = 3, site: str = "north") -> Tree:
@@ -93,7 +94,7 @@ def test_a_model_takes_rows_of_any_width_with_the_adapter_of_that_width() -> Non
 @pytest.mark.parametrize("deep", [(), (7,), (7, 8)])
 def test_the_space_is_where_the_network_itself_puts_rows(deep: tuple[int, ...]) -> None:
     """`latent_of` and the module's own way must be one: with identities behind it the scores are the space."""
-    model = MODELS["adapter"](latent=3, hidden=(), adapter_hidden=deep)(Shape((4,), 3))
+    model = MODELS["adapter"](latent=3, hidden=(), adapter_hidden=deep)(Shape((4,), class_task(3)))
     params = at(model, list("abcd"))
     params["head.weight"], params["head.bias"] = torch.eye(3), torch.zeros(3)
     x, _ = some_rows(4)
@@ -144,7 +145,7 @@ def test_the_pull_is_the_gradient_of_half_the_squared_distance_of_means(align: s
     torch.testing.assert_close(pulled[ALL], FOLLOW_ALL * (params[ALL] - seen))
     torch.testing.assert_close(pulled[OWN], torch.zeros_like(params[OWN]), atol=1e-6, rtol=0)
     torch.testing.assert_close(pulled["encoder.0.weight"], plain["encoder.0.weight"])
-    assert float(loss) == pytest.approx(float(model.row_losses(model.logits(params, {}, x, None)[0], y).mean()))
+    assert float(loss) == pytest.approx(float(model.task.row_losses(model.logits(params, {}, x, None)[0], y).mean()))
 
 
 @pytest.mark.parametrize("align", ["none", "coral", "mmd"])
@@ -314,7 +315,7 @@ def test_with_public_columns_nothing_of_a_sites_layout_depends_on_its_rows() -> 
 
 def test_images_have_no_columns() -> None:
     with pytest.raises(StudyError, match="is for tables"):
-        MODELS["adapter"]()(Shape((1, 8, 8), 2))
+        MODELS["adapter"]()(Shape((1, 8, 8), class_task(2)))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tests.radiographs import finding_sites
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape
 from wardround.models.logistic import logistic
+from wardround.tasks import findings_task
 
 FINDINGS = 3
 LABELS = torch.tensor([[1, 0, -1], [-1, -1, -1], [0, 1, 1], [-1, 1, -1]])
@@ -24,7 +25,7 @@ def soft(value: float) -> float:
 
 
 def a_model(inputs: tuple[int, ...] = (4,), **settings: Any) -> Model:
-    return logistic(**settings)(Shape(inputs, FINDINGS, True))
+    return logistic(**settings)(Shape(inputs, findings_task(FINDINGS)))
 
 
 def some_weights(model: Model, copies: int = 0, seed: int = 1) -> Tree:
@@ -42,24 +43,24 @@ def test_a_rows_loss_is_the_mean_over_its_known_findings() -> None:
         soft(-0.25),
     ]
     model = a_model()
-    assert model.row_losses(scores, LABELS).tolist() == pytest.approx(expected, rel=1e-12)
+    assert model.task.row_losses(scores, LABELS).tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_weights_say_how_often_a_row_that_has_the_finding_counts() -> None:
     scores = torch.tensor([[2.0, -1.0, 5.0], [0.5, 3.0, -2.0]], dtype=torch.float64)
     labels, weights = LABELS[[0, 2]], torch.tensor([10.0, 0.5, 4.0], dtype=torch.float64)
     expected = [(10 * soft(-2) + soft(-1)) / 2, (soft(0.5) + 0.5 * soft(-3) + 4 * soft(2)) / 3]
-    assert a_model().row_losses(scores, labels, weights).tolist() == pytest.approx(expected, rel=1e-12)
+    assert a_model().task.row_losses(scores, labels, weights).tolist() == pytest.approx(expected, rel=1e-12)
     every = torch.tensor([[1, 0, 1], [0, 1, 0]])
     theirs = F.binary_cross_entropy_with_logits(scores, every.double(), pos_weight=weights)
-    assert float(a_model().row_losses(scores, every, weights).mean()) == pytest.approx(float(theirs), rel=1e-12)
+    assert float(a_model().task.row_losses(scores, every, weights).mean()) == pytest.approx(float(theirs), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_finding_that_is_not_known_pulls_at_nothing(kind: str, weighted: bool) -> None:
     """The gradient is the same whatever would have stood there, and that of a finding known of no row is zero."""
-    model = MODELS[kind]()(Shape((4,), FINDINGS, True))
+    model = MODELS[kind]()(Shape((4,), findings_task(FINDINGS)))
     params = {name: leaf.double() + 0.1 for name, leaf in model.init(1)[0].items()}
     x = torch.tensor(np.random.default_rng(0).normal(size=(4, 4)))
     labels = LABELS.clone()
@@ -73,7 +74,7 @@ def test_a_finding_that_is_not_known_pulls_at_nothing(kind: str, weighted: bool)
     assert not gradient[last.replace("bias", "weight")][2].any()
 
     scores = torch.full((4, 3), 0.3, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(model.row_losses(scores, LABELS, weights).sum(), scores)
+    (slope,) = torch.autograd.grad(model.task.row_losses(scores, LABELS, weights).sum(), scores)
     assert ((slope == 0) == (LABELS < 0)).all()
     assert torch.isfinite(loss)
 
@@ -88,30 +89,30 @@ def test_a_row_of_which_nothing_is_known_still_counts_in_the_mean() -> None:
 def test_a_call_is_right_by_the_share_of_known_findings_that_are() -> None:
     scores = torch.tensor([[2.0, 0.0, 5.0], [1.0, 1.0, 1.0], [-0.5, 3.0, -2.0], [9.0, 0.25, 9.0]])
     # a score of exactly 0 is a call; of a row without a known finding none is right
-    assert a_model().right(scores, LABELS).tolist() == pytest.approx([0.5, 0.0, 2 / 3, 1.0])
+    assert a_model().task.row_figures(scores, LABELS).tolist() == pytest.approx([0.5, 0.0, 2 / 3, 1.0])
 
 
 def test_every_finding_has_a_probability_of_its_own() -> None:
     scores = torch.tensor([[0.0, log(3), -log(3)]], dtype=torch.float64)
-    assert a_model().probabilities(scores).tolist() == [pytest.approx([0.5, 0.75, 0.25])]
+    assert a_model().task.predictions(scores).tolist() == [pytest.approx([0.5, 0.75, 0.25])]
 
 
 @pytest.mark.parametrize("findings", [1, 2, 5])
 def test_one_score_for_each_finding_even_where_there_are_two(findings: int) -> None:
-    shape = Shape((4,), findings, True)
+    shape = Shape((4,), findings_task(findings))
     assert shape.outputs == findings
     model = logistic()(shape)
     scores, _ = model.logits(model.init(0)[0], {}, torch.zeros(6, 4), None)
-    assert scores.shape == model.probabilities(scores).shape == (6, findings)
+    assert scores.shape == model.task.predictions(scores).shape == (6, findings)
     labels = torch.ones(6, findings, dtype=torch.int64)
-    assert model.row_losses(scores, labels).tolist() == pytest.approx([log(2)] * 6)
-    assert model.right(scores, labels).tolist() == [1.0] * 6
+    assert model.task.row_losses(scores, labels).tolist() == pytest.approx([log(2)] * 6)
+    assert model.task.row_figures(scores, labels).tolist() == [1.0] * 6
 
 
 def autograd_of(model: Model, params: Tree, x: Tensor, y: Tensor, share: Tensor) -> tuple[Tree, float]:
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
     scores, _ = model.logits(leaves, {}, x, {})
-    loss = (model.row_losses(scores, y) * share).sum()
+    loss = (model.task.row_losses(scores, y) * share).sum()
     if model.penalty is not None:
         loss = loss + model.penalty(leaves)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ from wardround.models.cnn import cnn
 from wardround.models.image_network import Norm, groups_for, normalised_by
 from wardround.models.monai import densenet, resnet
 from wardround.models.residual import ResidualNetwork, residual
+from wardround.tasks import class_task
 from wardround.training.rounds import start
 
 HEAVY = ("resnet", "densenet")
@@ -47,14 +48,14 @@ def test_a_row_gets_one_score_for_each_finding_or_class(
     kind, shape = settings["kind"], at(pixels, shape)
     model = MODELS[kind](**{key: value for key, value in settings.items() if key != "kind"})(shape)
     assert scores_of(model, some_images(shape)).shape == (3, outputs)
-    assert model.findings == shape.findings
+    assert model.task == shape.task
 
 
 @pytest.mark.parametrize("reduce", [1, 2, 4])
 @pytest.mark.parametrize("inputs", [(1, 8, 8), (3, 9, 13), (1, 31, 28), (1, 128, 128)])
 def test_odd_sizes_and_colours_pass_through_a_residual_network(inputs: tuple[int, ...], reduce: Any) -> None:
     """Shortcut and convolutions round in the same way, or they could not be added."""
-    shape = Shape(inputs, 3)
+    shape = Shape(inputs, class_task(3))
     assert scores_of(residual((4, 8, 8), reduce=reduce)(shape), some_images(shape)).shape == (3, 3)
 
 
@@ -69,9 +70,9 @@ def test_the_first_stage_sees_a_smaller_image(reduce: int, side: int) -> None:
 @pytest.mark.parametrize("kind", ["cnn", "residual", *HEAVY])
 def test_tables_and_tiny_images_are_refused(kind: str) -> None:
     with pytest.raises(StudyError, match=f'"{kind}" needs images, but the data are a table'):
-        MODELS[kind]()(Shape((13,), 2))
+        MODELS[kind]()(Shape((13,), class_task(2)))
     with pytest.raises(StudyError, match="images of 3 x 40 are too small"):
-        MODELS[kind]()(Shape((1, 3, 40), 2))
+        MODELS[kind]()(Shape((1, 3, 40), class_task(2)))
 
 
 def test_a_network_without_stages_is_refused() -> None:
@@ -93,10 +94,10 @@ sys.modules["monai"] = None  # as if it were not installed
 from wardround.core.errors import MachineError
 from wardround.models import MODELS, Shape
 for kind in ("cnn", "residual"):
-    MODELS[kind]()(Shape((1, 28, 28), 10))
+    MODELS[kind]()(Shape((1, 28, 28), class_task(10)))
 for kind in ("resnet", "densenet"):
     try:
-        MODELS[kind]()(Shape((1, 28, 28), 10))
+        MODELS[kind]()(Shape((1, 28, 28), class_task(10)))
     except MachineError as error:
         assert error.where == f"model: {kind}" and "monai is not installed" in error.problem, error
         assert "wardround[imaging]" in error.remedy
@@ -274,7 +275,7 @@ def test_what_is_private_of_each_kind_of_normalisation(kind: str) -> None:
 def test_what_two_hospitals_send_and_keep_in_a_round(kind: str, norm: str) -> None:
     """Statistics are never sent; with FedBN no leaf of a normalisation is, and each hospital trains its own."""
     sites = ragged_sites(inputs=(1, 8, 8), sizes=(8, 12), dtype=torch.float32)
-    model = small_model(kind, norm, Shape((1, 8, 8), 2))
+    model = small_model(kind, norm, Shape((1, 8, 8), class_task(2)))
     sent: list[Tree] = []
     algorithm = fedavg()
 
@@ -308,7 +309,7 @@ def test_what_two_hospitals_send_and_keep_in_a_round(kind: str, norm: str) -> No
 def test_a_small_residual_network_is_the_same_on_both_engines() -> None:
     """Below 100,000 weights the stacked engine runs it: GroupNorm, in-place ReLU and pooling under vmap."""
     sites = ragged_sites(inputs=(1, 9, 9), sizes=(5, 8, 11))
-    model = residual((4, 8), dropout=0.3, reduce=4)(Shape((1, 9, 9), 2))
+    model = residual((4, 8), dropout=0.3, reduce=4)(Shape((1, 9, 9), class_task(2)))
     arm = trial(fedavg(), sites, model, rounds=2)
 
     def last(engine: Any) -> Any:

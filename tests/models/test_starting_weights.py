@@ -21,6 +21,7 @@ from wardround.models.image_network import Norm
 from wardround.models.monai import own_name
 from wardround.models.residual import residual
 from wardround.runs.prediction_tables import saved_leaves
+from wardround.tasks import class_task, findings_task
 
 
 def written(folder: Path, leaves: Tree, name: str = "weights.safetensors") -> Path:
@@ -96,7 +97,7 @@ def test_statistics_and_private_weights_come_along(tmp_path: Path) -> None:
 def test_a_run_folders_own_file_is_taken(norm: Norm, tmp_path: Path) -> None:
     """Its shared weights; what hospitals keep is theirs and stays unread, so that FedBN starts afresh there."""
     sites = ragged_sites(inputs=(1, 8, 8), sizes=(8, 12), dtype=torch.float32)
-    shape = Shape((1, 8, 8), 2)
+    shape = Shape((1, 8, 8), class_task(2))
     run = after(trial(fedavg(), sites, residual(**TINY, norm=norm)(shape), precision="float32"), 1)
     leaves = saved_leaves(run)
     assert any(name.startswith("server/params/stem.0") for name in leaves)
@@ -215,7 +216,7 @@ def test_torchvisions_names_of_a_densenet_are_understood(theirs: str, ours: str)
 @pytest.mark.parametrize(("kind", "head"), [("resnet", "fc"), ("densenet", "class_layers.out")])
 def test_monais_networks_start_from_torchvisions_files(kind: str, head: str, tmp_path: Path) -> None:
     """Three colours, a thousand classes, BatchNorm: what such a file has, under the names that it uses."""
-    weights = plain(MODELS[kind](norm="batch")(replace(FINDINGS, inputs=(3, 28, 28), classes=1000)), seed=9)
+    weights = plain(MODELS[kind](norm="batch")(replace(FINDINGS, inputs=(3, 28, 28), task=findings_task(1000))), seed=9)
     theirs = {
         name.replace(".layers.", ".").replace("class_layers.out", "classifier"): weights[name] for name in weights
     }

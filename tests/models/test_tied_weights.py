@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from wardround.core.tree import Tree
 from wardround.models import from_module
+from wardround.tasks import class_task
 
 
 class Twice(nn.Module):
@@ -22,7 +23,7 @@ class Twice(nn.Module):
 
 
 def test_tied_weights_are_given_to_both_layers() -> None:
-    model = from_module(Twice, 3)
+    model = from_module(Twice, class_task(3))
     assert list(model.init(0)[0]) == ["first.weight"]
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     weight = torch.diag(torch.tensor([1.0, 2.0, 3.0]))

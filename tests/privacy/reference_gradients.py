@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
+from wardround.tasks import Multilabel
 
 DOUBLE = torch.float64
 
@@ -49,10 +50,10 @@ def batch_for(
 ) -> Batch:
     rng = np.random.default_rng(seed)
     x = torch.tensor(rng.normal(scale=size, size=(len(people), *shape.inputs)), dtype=dtype)
-    if shape.findings:
-        y = torch.tensor(rng.integers(-1, 2, (len(people), shape.classes)))  # -1: nobody knows
+    if isinstance(shape.task, Multilabel):
+        y = torch.tensor(rng.integers(-1, 2, (len(people), shape.outputs)))  # -1: nobody knows
     else:
-        y = torch.tensor(rng.integers(0, shape.classes, len(people)))
+        y = torch.tensor(rng.integers(0, len(shape.task.names), len(people)))
     return Batch(x, y, model.masks(rng, len(people), dtype), torch.tensor(people))
 
 
@@ -77,7 +78,7 @@ def patient_gradients(model: Model, params: Tree, batch: Batch) -> dict[int, Tre
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
         masks = {name: mask[row : row + 1] for name, mask in batch.masks.items()}
         scores, _ = model.logits(leaves, {}, batch.x[row : row + 1], masks)
-        loss = model.row_losses(scores, batch.y[row : row + 1]).sum()
+        loss = model.task.row_losses(scores, batch.y[row : row + 1]).sum()
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         gathered.setdefault(patient, []).append(dict(zip(leaves, grads, strict=True)))
     return {

@@ -12,23 +12,26 @@ from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.summaries.site_summary import SUPPRESSED, curve_figures, site_summary
 from wardround.privacy import disclosure
 from wardround.privacy.disclosure import RULES, must_stay
+from wardround.tasks import class_task, findings_task
 
 ROWS = 60
 RNG = np.random.default_rng(0)
 LABELS = {
-    "two classes": (RNG.integers(0, 2, ROWS), RNG.random(ROWS)),
-    "three classes": (RNG.integers(0, 3, ROWS), RNG.dirichlet(np.ones(3), ROWS)),
-    "findings": (RNG.integers(0, 2, (ROWS, 3)), RNG.random((ROWS, 3))),
+    "two classes": (class_task(2), RNG.integers(0, 2, ROWS), RNG.random(ROWS)),
+    "three classes": (class_task(3), RNG.integers(0, 3, ROWS), RNG.dirichlet(np.ones(3), ROWS)),
+    "findings": (findings_task(3), RNG.integers(0, 2, (ROWS, 3)), RNG.random((ROWS, 3))),
 }
 
 
 def predicted(kind: str) -> SitePrediction:
-    label, score = LABELS[kind]
-    return SitePrediction("north", np.arange(ROWS), label, score, np.zeros(ROWS), np.ones(ROWS), np.arange(ROWS))
+    task, label, score = LABELS[kind]
+    return SitePrediction(
+        "north", np.arange(ROWS), label, score, np.zeros(ROWS), np.ones(ROWS), np.arange(ROWS), task=task
+    )
 
 
 RELEASES: dict[str, Callable[[SitePrediction], Any]] = {
-    "summary": lambda prediction: site_summary(prediction, ("a", "b", "c"), {}, 5),
+    "summary": lambda prediction: site_summary(prediction, {}, 5),
     "figures after a round": lambda prediction: curve_figures(prediction, 5),
 }
 

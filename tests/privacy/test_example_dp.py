@@ -35,10 +35,16 @@ from wardround.models import MODELS, Model, Shape
 from wardround.privacy.dp import example_dp
 from wardround.privacy.dp.example_dp import Adaptation, PrivateGradient, Rule, adapted, clipped_sum, poisson_order
 from wardround.privacy.dp.noise import SecretStream, SeededStream
+from wardround.tasks import class_task, findings_task
 from wardround.training.local import Memory, local_train
 from wardround.training.optimisers import sgd
 
-SHAPES = [Shape((6,), 2), Shape((6,), 3), Shape((6,), 14, True), Shape((6,), 1, True)]
+SHAPES = [
+    Shape((6,), class_task(2)),
+    Shape((6,), class_task(3)),
+    Shape((6,), findings_task(14)),
+    Shape((6,), findings_task(1)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +105,7 @@ def test_no_patient_moves_the_sum_by_more_than_the_clip(
 @settings(max_examples=8, deadline=None)
 @given(
     name=st.sampled_from(list(IMAGES)),
-    shape=st.sampled_from([Shape((1, 8, 8), 2), Shape((2, 9, 8), 14, True)]),
+    shape=st.sampled_from([Shape((1, 8, 8), class_task(2)), Shape((2, 9, 8), findings_task(14))]),
     people=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     clip=st.floats(1e-2, 1),
     seed=st.integers(0, 1000),
@@ -129,8 +135,8 @@ def test_long_gradients_are_cut_to_the_clip_and_short_ones_stay() -> None:
 
 def test_private_leaves_are_part_of_the_one_vector() -> None:
     """An intercept that stays at its site is clipped with the weights, and has noise of its own."""
-    model = MODELS["logistic"](intercept="private")(Shape((6,), 2))
-    params, batch = params_of(model), batch_for(model, Shape((6,), 2), [0], seed=1)
+    model = MODELS["logistic"](intercept="private")(Shape((6,), class_task(2)))
+    params, batch = params_of(model), batch_for(model, Shape((6,), class_task(2)), [0], seed=1)
     gradient = summed(model, params, batch, 1e-3)
     assert gradient["bias"].abs() > 0
     assert length_of(gradient) == pytest.approx(1e-3, rel=2e-4)
@@ -160,7 +166,7 @@ def test_without_clip_and_noise_it_is_the_plain_gradient(name: str, shape: Shape
 
 
 def test_a_penalty_is_added_after_the_noise_and_not_clipped() -> None:
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = MODELS["logistic"](l2=100.0)(shape)
     params = {name: torch.ones_like(leaf) for name, leaf in params_of(model).items()}
     batch = batch_for(model, shape, [0, 1, 2], seed=3)
@@ -173,7 +179,7 @@ def test_a_penalty_is_added_after_the_noise_and_not_clipped() -> None:
 
 
 def test_the_divisor_is_the_expected_number_of_patients_and_never_the_drawn() -> None:
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = TABLES["logistic"](shape)
     params = params_of(model)
     rule = Rule(rate=0.25, noise=1.0, clip=0.1, patients=40)
@@ -187,7 +193,7 @@ def test_the_divisor_is_the_expected_number_of_patients_and_never_the_drawn() ->
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_noise_has_the_standard_deviation_that_is_charged(secret: bool, dtype: torch.dtype) -> None:
     """An empty step is nothing but noise: noise x clip / expected on each of 2 x 5001 numbers, bounds of chi-square."""
-    shape = Shape((5000,), 3)
+    shape = Shape((5000,), class_task(3))
     model = MODELS["logistic"]()(shape)
     params = params_of(model, dtype)
     batch = batch_for(model, shape, [0], seed=1, dtype=dtype).without(0)
@@ -245,7 +251,7 @@ def rows_of(size: int, seed: int = 0) -> Rows:
 
 
 def trained(mu: float, rule: Rule, order: list[Tensor], rows: Rows, lr: float = 0.3) -> tuple[Tree, Tree, Any]:
-    model = MODELS["logistic"](l2=0.01)(Shape((4,), 2))
+    model = MODELS["logistic"](l2=0.01)(Shape((4,), class_task(2)))
     algorithm = fedprox(mu) if mu else fedavg()
     begin = {name: torch.full_like(leaf, 0.5) for name, leaf in params_of(model).items()}
     shared = algorithm.broadcast(algorithm.init(begin, 1), 0)
@@ -261,7 +267,7 @@ def test_the_proximal_pull_comes_after_the_noise_and_is_not_clipped() -> None:
     rows, rule, mu, lr = rows_of(12), Rule(0.5, 60.0, 0.05, 12), 50.0, 0.01
     order = [torch.tensor([0, 3, 5]), torch.tensor([], dtype=torch.int64), torch.tensor([1, 2, 3, 4, 8])]
     begin, moved, outcome = trained(mu, rule, order, rows, lr)
-    model, noise = MODELS["logistic"]()(Shape((4,), 2)), stream()
+    model, noise = MODELS["logistic"]()(Shape((4,), class_task(2))), stream()
     at = dict(begin)
     for drawn in order:
         batch = Batch(rows.x[drawn], rows.y[drawn], {}, drawn)
@@ -300,7 +306,7 @@ def test_both_releases_together_cost_what_is_charged() -> None:
 
 
 def test_the_noise_of_an_adaptive_clip_follows_the_clip_and_the_formula() -> None:
-    shape = Shape((4000,), 2)
+    shape = Shape((4000,), class_task(2))
     model = MODELS["logistic"]()(shape)
     rule = Rule(0.25, 3.1, 1.0, 40, Adaptation(0.5, 0.2, 5.0))
     empty = batch_for(model, shape, [0], seed=1).without(0)
@@ -340,7 +346,7 @@ def test_the_count_has_the_noise_that_it_is_charged_for() -> None:
 
 
 def test_a_step_moves_the_clip_after_its_own_use() -> None:
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = TABLES["logistic"](shape)
     params, batch = params_of(model), batch_for(model, shape, list(range(10)), seed=5)
     private = PrivateGradient(model, Rule(1.0, 1.0, 1e-4, 10, Adaptation(0.5, 0.5, 5.0)), Silent())

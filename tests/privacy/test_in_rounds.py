@@ -30,6 +30,7 @@ from wardround.runs import checkpoint
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import AdaptiveClip, Augmentation, ExamplePrivacy, Privacy, SecureSum, Stragglers
+from wardround.tasks import class_task
 from wardround.training.rounds import rounds, start
 from wardround.training.trial import RoundRecord, Run, Trial
 
@@ -102,7 +103,9 @@ def test_a_huge_clip_and_no_noise_to_speak_of_are_full_batch_descent() -> None:
 def test_steps_that_draw_nobody_work_with_dropout_and_images() -> None:
     rng = np.random.default_rng(0)
     x, y = torch.tensor(rng.random((12, 1, 8, 8)), dtype=torch.float32), torch.tensor(rng.integers(0, 2, 12))
-    model = MODELS["cnn"](channels=(2, 2), hidden=4, kernel=3, norm="group", dropout=0.5)(Shape((1, 8, 8), 2))
+    model = MODELS["cnn"](channels=(2, 2), hidden=4, kernel=3, norm="group", dropout=0.5)(
+        Shape((1, 8, 8), class_task(2))
+    )
     experiment = trial(
         fedavg(), [site("one", x, y), site("two", x, y)], model, rounds=1, batch_size=1, precision="float32"
     )
@@ -147,7 +150,7 @@ def test_several_rows_of_a_patient_are_one_unit_in_a_round() -> None:
 @pytest.mark.parametrize("kind", ["logistic", "mlp"])
 def test_what_stays_at_a_site_is_clipped_and_noised_as_well(kind: str) -> None:
     """With a clip of a billionth a leaf that never leaves its site moves by noise of that size, and not by patients."""
-    shape = Shape((3,), 2)
+    shape = Shape((3,), class_task(2))
     model = MODELS["logistic"](intercept="private")(shape)
     own: tuple[str, ...] = ("bias",)
     if kind == "mlp":
@@ -381,7 +384,7 @@ def test_a_private_study_that_is_stopped_goes_on_to_the_same_bits(
 def test_augmented_steps_that_draw_nobody_work() -> None:
     rng = np.random.default_rng(0)
     x, y = torch.tensor(rng.integers(0, 255, (12, 1, 8, 8)), dtype=torch.uint8), torch.tensor(rng.integers(0, 2, 12))
-    model = MODELS["cnn"](channels=(2, 2), hidden=4, kernel=3)(Shape((1, 8, 8), 2))
+    model = MODELS["cnn"](channels=(2, 2), hidden=4, kernel=3)(Shape((1, 8, 8), class_task(2)))
     augment = Augmentation(flip="both", rotate=5.0, crop=0.1, noise=0.01)
     experiment = trial(
         fedavg(), [site("one", x, y)], model, rounds=1, batch_size=1, precision="float32", augment=augment

@@ -14,6 +14,7 @@ from wardround.core.tree import Tree
 from wardround.models import Model, Shape, from_module
 from wardround.models.patient_gradients import Patients
 from wardround.privacy.dp.example_dp import BELOW, clipped_sum
+from wardround.tasks import class_task, findings_task
 
 PEOPLE = [4, 9, 4, 2, 9, 9, 7]  # in no order, with one to three rows each
 ALONE = [4, 9, 1, 2, 8, 6, 7]
@@ -55,7 +56,14 @@ def check_against_autograd(model: Model, batch: Batch, params: Tree | None = Non
 
 @pytest.mark.parametrize("people", [PEOPLE, ALONE], ids=["several rows a patient", "one row each"])
 @pytest.mark.parametrize(
-    "shape", [Shape((6,), 2), Shape((6,), 3), Shape((6,), 14, True), Shape((6,), 1, True)], ids=str
+    "shape",
+    [
+        Shape((6,), class_task(2)),
+        Shape((6,), class_task(3)),
+        Shape((6,), findings_task(14)),
+        Shape((6,), findings_task(1)),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("name", TABLES)
 def test_tables(name: str, shape: Shape, people: list[int]) -> None:
@@ -67,7 +75,7 @@ def test_tables(name: str, shape: Shape, people: list[int]) -> None:
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str, people: list[int]) -> None:
     """Residual networks write over their activations: relu(inplace=True) right behind a normalisation."""
-    shape = Shape((1, 8, 8), 2)
+    shape = Shape((1, 8, 8), class_task(2))
     model = IMAGES[name](shape)
     check_against_autograd(model, batch_for(model, shape, people, seed=1))
 
@@ -97,14 +105,14 @@ class Head(nn.Module):
 @pytest.mark.parametrize("people", [PEOPLE, ALONE], ids=["several rows a patient", "one row each"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_all_sorts(name: str, people: list[int]) -> None:
-    layer, shape = CONVOLUTIONS[name], Shape((2, 9, 8), 2)
+    layer, shape = CONVOLUTIONS[name], Shape((2, 9, 8), class_task(2))
     model = from_module(lambda: Head(layer, layer.out_channels), shape)
     check_against_autograd(model, batch_for(model, shape, people, seed=2))
 
 
 @pytest.mark.parametrize("people", [PEOPLE, ALONE], ids=["several rows a patient", "one row each"])
 def test_layers_on_sequences(people: list[int]) -> None:
-    shape = Shape((4, 5), 2)
+    shape = Shape((4, 5), class_task(2))
     model = from_module(
         lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(24, 1)),
         shape,
@@ -113,7 +121,7 @@ def test_layers_on_sequences(people: list[int]) -> None:
 
 
 def test_a_normalisation_over_two_axes_and_one_without_weights() -> None:
-    shape = Shape((4, 5), 2)
+    shape = Shape((4, 5), class_task(2))
     model = from_module(
         lambda: nn.Sequential(
             nn.LayerNorm((4, 5)),
@@ -133,7 +141,7 @@ def test_weights_that_are_frozen_are_no_part_of_the_vector() -> None:
         module[0].weight.requires_grad_(False)
         return module
 
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = from_module(build, shape)
     assert set(params_of(model)) == {"0.bias", "2.weight", "2.bias"}
     check_against_autograd(model, batch_for(model, shape, PEOPLE, seed=4))
@@ -183,7 +191,7 @@ class Grouped(nn.Module):
 
 @pytest.mark.parametrize("kind", [Twice, Shared, Adapted, Grouped])
 def test_what_has_no_rule_is_differentiated_row_by_row(kind: type[nn.Module]) -> None:
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = from_module(kind, shape)
     check_against_autograd(model, batch_for(model, shape, PEOPLE, seed=5), has_rule=False)
 
@@ -203,7 +211,7 @@ class Mixing(nn.Module):
 
 def test_rows_that_reach_each_other_are_taken_one_by_one() -> None:
     """Else one patient would move the contribution of every other."""
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = from_module(Mixing, shape)
     batch = batch_for(model, shape, list(range(30)), seed=6)
     batch.x[29] = -3000.0
@@ -236,7 +244,7 @@ class Flat(AcrossTime):
 
 @pytest.mark.parametrize("kind", [AcrossTime, Flat])
 def test_a_layer_that_does_not_see_rows_first_has_no_rule(kind: type[nn.Module]) -> None:
-    shape = Shape((7, 3), 2)
+    shape = Shape((7, 3), class_task(2))
     model = from_module(kind, shape)
     check_against_autograd(model, batch_for(model, shape, PEOPLE, seed=7), has_rule=False)
 
@@ -254,7 +262,7 @@ def difference(model: Model, params: Tree, batch: Batch, patient: int, clip: flo
 def test_rows_that_nearly_cancel_do_not_hide_a_length(name: str, clip: float) -> None:
     """A patient's two rows with opposite labels: in single precision little but rounding is left of their products,
     and a length that came out as nothing would have let 28 clips pass."""
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = TABLES[name](shape)
     rng = torch.Generator().manual_seed(1)
     params = {k: leaf * 0 if name == "logistic" else leaf for k, leaf in params_of(model, torch.float32).items()}
@@ -280,7 +288,7 @@ def test_places_that_nearly_cancel_do_not_hide_a_length() -> None:
             scores: Tensor = (places[:, :1] - places[:, 1:2]) * 100
             return scores
 
-    model = from_module(Opposed, 2)
+    model = from_module(Opposed, class_task(2))
     params = {"layer.weight": torch.zeros(40, 1, 3, 3)}
     rng, longest = torch.Generator().manual_seed(1), 0.0
     for size in torch.logspace(-4, 1, 60).tolist():
@@ -294,7 +302,7 @@ def test_places_that_nearly_cancel_do_not_hide_a_length() -> None:
 
 
 def test_a_patients_mean_does_not_depend_on_the_order_of_rows() -> None:
-    shape = Shape((6,), 3)
+    shape = Shape((6,), class_task(3))
     model = TABLES["mlp"](shape)
     params, batch = params_of(model), batch_for(model, shape, PEOPLE, seed=8)
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
@@ -304,7 +312,7 @@ def test_a_patients_mean_does_not_depend_on_the_order_of_rows() -> None:
 
 
 def test_a_row_that_is_no_number_counts_nothing_and_spoils_nobody() -> None:
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     for name in ("logistic", "mlp", "without rules"):
         model = TABLES[name](shape)
         params, batch = params_of(model), batch_for(model, shape, PEOPLE, seed=9)
@@ -317,7 +325,7 @@ def test_a_row_that_is_no_number_counts_nothing_and_spoils_nobody() -> None:
 
 
 def test_gradients_too_long_to_be_squared_are_still_clipped_or_left_out() -> None:
-    model = TABLES["logistic"](Shape((2,), 2))
+    model = TABLES["logistic"](Shape((2,), class_task(2)))
     params = {name: torch.zeros_like(leaf) for name, leaf in params_of(model, torch.float32).items()}
     x = torch.tensor([[1e25, 0.0], [1.0, 2.0]])
     total, _ = clipped_sum(model, params, x, torch.tensor([0, 1]), {}, torch.tensor([0, 1]), 0.5)
@@ -335,6 +343,6 @@ def test_functional_layers_are_seen_by_nobody_and_need_no_weights() -> None:
             scores: Tensor = self.head(F.adaptive_avg_pool2d(F.relu_(self.layer(x)), 1).flatten(1))
             return scores
 
-    shape = Shape((1, 6, 6), 2)
+    shape = Shape((1, 6, 6), class_task(2))
     model = from_module(Pooled, shape)
     check_against_autograd(model, batch_for(model, shape, PEOPLE, seed=10))

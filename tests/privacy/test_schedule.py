@@ -18,6 +18,7 @@ from wardround.privacy.dp.example_dp import PrivateGradient, Rule
 from wardround.privacy.dp.noise import SeededStream
 from wardround.privacy.dp.protection import LEVELS, Sampling, charges_within, multiples, noise_by_round
 from wardround.study.schema import ExamplePrivacy, NoiseSchedule
+from wardround.tasks import class_task
 from wardround.training.rounds import start
 from wardround.training.trial import assign
 
@@ -136,7 +137,7 @@ def test_without_a_clip_nothing_is_cut_and_nothing_is_promised() -> None:
     assert rule.noise == charge.noise == 0
     assert epsilon([charge], DELTA) == math.inf
     assert private.stops(0) == 3  # there is nothing to keep to
-    shape = Shape((6,), 2)
+    shape = Shape((6,), class_task(2))
     model = MODELS["logistic"]()(shape)
     params, batch = params_of(model), batch_for(model, shape, list(range(9)), seed=2, size=1e3)
     released = PrivateGradient(model, Rule(1.0, 0.0, math.inf, 9), SeededStream(0, "noise", 0, ""))

@@ -19,9 +19,10 @@ from wardround.core.tree import Tree
 from wardround.data.site import Block
 from wardround.models import MODELS, Model, Shape, from_module
 from wardround.privacy.dp.example_dp import BELOW, clipped_sum
+from wardround.tasks import class_task
 
-TABLE, IMAGE = Shape((6,), 2), Shape((1, 8, 8), 2)
-BOTH = Shape((70,), 2, parts=(Block("imaging", 0, 64, (1, 8, 8), None), Block("clinic", 64, 69, (5,), 69)))
+TABLE, IMAGE = Shape((6,), class_task(2)), Shape((1, 8, 8), class_task(2))
+BOTH = Shape((70,), class_task(2), parts=(Block("imaging", 0, 64, (1, 8, 8), None), Block("clinic", 64, 69, (5,), 69)))
 PATHS: dict[str, tuple[Shape, Callable[[Shape], Model]]] = {
     **{name: (TABLE, build) for name, build in TABLES.items()},
     "adapter": (TABLE, MODELS["adapter"](latent=4, hidden=(5,))),

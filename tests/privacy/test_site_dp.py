@@ -22,6 +22,7 @@ from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import Stream
 from wardround.privacy.dp.protection import site_noise
 from wardround.study.schema import Privacy, SitePrivacy, Stragglers
+from wardround.tasks import class_task
 from wardround.training.intake import Intake
 from wardround.training.local import Outcome
 from wardround.training.rounds import close, rounds, start
@@ -85,7 +86,7 @@ def test_one_site_moves_the_sum_by_no_more_than_the_clip(name: str) -> None:
 def wide_trial(algorithm: Algorithm, **training: Any) -> Trial:
     """3 x 1501 numbers, so that a standard deviation can be read off one round."""
     sites = ragged_sites(classes=3, inputs=(1500,))
-    model = MODELS["logistic"]()(Shape((1500,), 3))
+    model = MODELS["logistic"]()(Shape((1500,), class_task(3)))
     experiment = trial(algorithm, sites, model, classes=3, **training)
     return replace(experiment, privacy=Privacy(site=SitePrivacy(3.0, DELTA, 0.2)))
 

@@ -135,7 +135,7 @@ def test_a_report_needs_nobodys_own_model(tmp_path: Path, monkeypatch: pytest.Mo
 
     def own() -> Any:
         def build(shape: Any) -> Any:
-            return from_module(lambda: torch.nn.Linear(shape.inputs[0], shape.outputs), shape.classes)
+            return from_module(lambda: torch.nn.Linear(shape.inputs[0], shape.outputs), shape)
 
         return build
 

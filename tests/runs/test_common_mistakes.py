@@ -95,7 +95,7 @@ def test_one_class_everywhere_is_refused_and_a_stray_class_is_named(tmp_path: Pa
 
 def wide(width=4) -> ModelBuilder:  # type: ignore[no-untyped-def]
     def build(shape: Shape) -> Model:
-        return from_module(lambda: nn.Linear(width, 1), shape.classes)
+        return from_module(lambda: nn.Linear(width, 1), shape)
 
     return build
 
@@ -112,7 +112,7 @@ def test_an_own_model_that_does_not_fit_is_refused_before_training() -> None:
 
 def test_a_run_with_own_objects_resumes_with_them_in_a_folder_that_was_moved(tmp_path: Path) -> None:
     def fitting() -> ModelBuilder:
-        return lambda shape: from_module(lambda: nn.Linear(shape.inputs[0], 1), shape.classes)
+        return lambda shape: from_module(lambda: nn.Linear(shape.inputs[0], 1), shape)
 
     run = wardround.run_study({**HEART, "model": {"kind": "own"}}, tmp_path, models={"own": fitting})
     moved = tmp_path / "elsewhere"

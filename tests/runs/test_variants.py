@@ -621,14 +621,14 @@ def normed() -> ModelBuilder:
     def module(shape: Shape) -> nn.Module:
         return nn.Sequential(nn.Linear(shape.inputs[0], 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
-    return lambda shape: from_module(lambda: module(shape), shape.classes)
+    return lambda shape: from_module(lambda: module(shape), shape)
 
 
 def headed() -> ModelBuilder:
     def module(shape: Shape) -> nn.Module:
         return nn.Sequential(nn.Linear(shape.inputs[0], 4), nn.Linear(4, 1))
 
-    return lambda shape: from_module(lambda: module(shape), shape.classes, private=("1",))
+    return lambda shape: from_module(lambda: module(shape), shape, private=("1",))
 
 
 @pytest.mark.parametrize("kind", ["normed", "headed"])

@@ -32,6 +32,7 @@ from wardround.runs.plan import Plan, load_plan
 from wardround.runs.site_descriptions import describe_matching, matching_notices
 from wardround.runs.units import cut
 from wardround.study.schema import EmbeddingNoise
+from wardround.tasks import class_task
 
 PARTIES = {"clinic": ["age", "sex", "cp"], "laboratory": ["chol", "fbs"], "cardiology": ["thalach", "oldpeak"]}
 
@@ -370,7 +371,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 def test_the_network_needs_parties() -> None:
     with pytest.raises(StudyError, match="names no parties"):
-        joined()(Shape((4,), 2))
+        joined()(Shape((4,), class_task(2)))
 
 
 def test_a_rows_embedding_leaves_once_an_epoch() -> None:

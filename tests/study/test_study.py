@@ -14,6 +14,7 @@ from wardround.models.logistic import logistic
 from wardround.runs.catalog import families, load_study, parse_change
 from wardround.study.parser import parse_study
 from wardround.study.schema import Study, Training
+from wardround.tasks import class_task
 
 GOOD = """
 name = "heart"
@@ -272,7 +273,7 @@ def test_a_users_own_model_comes_in_as_an_object_and_cannot_replace_a_shipped_on
     raw = {"name": "a", "data": {"source": "heart"}, "model": {"kind": "mine"}, "arms": [{"algorithm": "fedavg"}]}
     study, known = load_study(raw, models={"mine": mine})
     assert study.arms[0].model.options == {"l2": 0.0, "extra": 3}
-    assert isinstance(known.models["mine"]()(Shape((4,), 2)), Model)
+    assert isinstance(known.models["mine"]()(Shape((4,), class_task(2))), Model)
     with pytest.raises(StudyError, match="'mine' is not known"):
         load_study(raw)
     with pytest.raises(StudyError, match="shipped name"):

@@ -12,6 +12,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape, from_module
+from wardround.tasks import Multilabel, class_task, findings_task
 from wardround.uncertainty.laplace import (
     PRIORS,
     choose_prior,
@@ -37,7 +38,7 @@ ROWS = 40
 
 def made(name: str, inputs: tuple[int, ...], settings: dict[str, Any], shape: tuple[int, bool]) -> Any:
     """A model with weights in double precision and away from zero, rows and labels."""
-    model = MODELS[name](**settings)(Shape(inputs, *shape))
+    model = MODELS[name](**settings)(Shape(inputs, (findings_task if shape[1] else class_task)(shape[0])))
     rng = np.random.default_rng(2)
     params, buffers = model.init(1)
     params = {key: leaf.double() + torch.tensor(rng.normal(0, 0.3, tuple(leaf.shape))) for key, leaf in params.items()}
@@ -74,8 +75,10 @@ def precision_by_autograd(model: Model, params: Tree, buffers: Tree, x: Tensor, 
         weight, bias = params[names[0]].clone(), params[names[1]].clone()
         weight[output], bias[output] = both[:-1], both[-1]
         scores = model.logits({**params, names[0]: weight, names[1]: bias}, buffers, x, None)[0]
-        losses = model.row_losses(scores, y)
-        known = (y >= 0).sum(-1) if model.findings else 1  # a row's loss is a mean over the findings that it knows
+        losses = model.task.row_losses(scores, y)
+        known = (
+            (y >= 0).sum(-1) if isinstance(model.task, Multilabel) else 1
+        )  # a row's loss is a mean over the findings that it knows
         return (losses * known).sum()
 
     at = torch.cat([params[names[0]][output], params[names[1]][output : output + 1]])
@@ -139,7 +142,7 @@ def test_the_prior_is_that_under_which_validation_rows_are_most_likely() -> None
     losses = {}
     for prior in (0.5, 5.0, 50.0):
         variance = score_and_variance(replace(fitted, prior=prior), model, params, buffers, x)[1]
-        losses[prior] = float(model.row_losses(moderated(scores, variance), coin).mean())
+        losses[prior] = float(model.task.row_losses(moderated(scores, variance), coin).mean())
     assert best.prior == min(losses, key=lambda prior: losses[prior])
 
 
@@ -196,6 +199,6 @@ class Rounded(nn.Module):
 
 
 def test_a_network_whose_scores_come_from_elsewhere_is_refused() -> None:
-    model = from_module(Rounded, 3)
+    model = from_module(Rounded, class_task(3))
     with pytest.raises(StudyError, match="do not come from a linear layer"):
         last_layer(model, *model.init(0), torch.ones(4, 5))

@@ -12,6 +12,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
+from wardround.tasks import class_task, findings_task
 from wardround.uncertainty.passes import mc_dropout
 
 TABLE, IMAGES = (5,), (1, 12, 12)
@@ -73,7 +74,7 @@ def by_a_loop(model: Model, params: Tree, buffers: Tree, x: Tensor, passes: int)
 def test_passes_are_those_of_a_loop(
     name: str, inputs: tuple[int, ...], settings: dict[str, Any], shape: tuple[int, bool]
 ) -> None:
-    model = MODELS[name](**settings, dropout=0.3)(Shape(inputs, *shape))
+    model = MODELS[name](**settings, dropout=0.3)(Shape(inputs, (findings_task if shape[1] else class_task)(shape[0])))
     params, buffers = weights_of(model)
     x = some_rows(inputs)
     pass_scores = mc_dropout(model, params, buffers, x, 9, rng())
@@ -83,7 +84,7 @@ def test_passes_are_those_of_a_loop(
 
 
 def test_dropout_in_the_midst_of_convolutions_of_a_users_own_network() -> None:
-    model = from_module(Between, Shape(IMAGES, 2))
+    model = from_module(Between, Shape(IMAGES, class_task(2)))
     params, buffers = weights_of(model)
     x = some_rows(IMAGES)
     pass_scores = mc_dropout(model, params, buffers, x, 9, rng())
@@ -94,7 +95,7 @@ def test_dropout_in_the_midst_of_convolutions_of_a_users_own_network() -> None:
 def test_a_row_says_the_same_whatever_rows_come_with_it(
     name: str, inputs: tuple[int, ...], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = MODELS[name](**settings, dropout=0.3)(Shape(inputs, 3))
+    model = MODELS[name](**settings, dropout=0.3)(Shape(inputs, class_task(3)))
     params, buffers = weights_of(model)
     x = some_rows(inputs)
     whole = mc_dropout(model, params, buffers, x, 5, rng())
@@ -105,7 +106,7 @@ def test_a_row_says_the_same_whatever_rows_come_with_it(
 
 
 def test_the_passes_are_those_of_their_generator_and_the_weights_stay_as_they_are() -> None:
-    model = MODELS["cnn"](channels=(2, 3), hidden=7, norm="batch", dropout=0.5)(Shape(IMAGES, 3))
+    model = MODELS["cnn"](channels=(2, 3), hidden=7, norm="batch", dropout=0.5)(Shape(IMAGES, class_task(3)))
     params, buffers = weights_of(model)
     before = {name: leaf.clone() for name, leaf in {**params, **buffers}.items()}
     x = some_rows(IMAGES)
@@ -119,7 +120,7 @@ def test_mean_and_variance_over_passes_where_they_can_be_worked_out() -> None:
     """With one hidden layer the score is b + sum of w h m, where m is 0 or 1 / (1 - p): its mean is b + w'h and its
     variance p / (1 - p) times sum (w h)^2. Over n passes a mean strays by its SD / sqrt(n), a variance of nearly
     normal numbers by sqrt(2 / n) of itself; five of those are allowed."""
-    model = MODELS["mlp"](hidden=(40,), dropout=0.25)(Shape(TABLE, 2))
+    model = MODELS["mlp"](hidden=(40,), dropout=0.25)(Shape(TABLE, class_task(2)))
     params, buffers = weights_of(model)
     x, passes = some_rows(TABLE), 20_000
     pass_scores = mc_dropout(model, params, buffers, x, passes, rng())[:, :, 0]
@@ -135,7 +136,7 @@ def test_where_dropout_follows_the_features_they_are_computed_once(kind: str) ->
     """Thirty passes do the multiplications of one pass and, 29 times more, those of the last layer: two for each weight
     and row."""
     settings: dict[str, dict[str, Any]] = {"cnn": {"hidden": 64}, "residual": {"widths": (8, 16)}}
-    model = MODELS[kind](**settings[kind], dropout=0.2)(Shape((1, 28, 28), 14, findings=True))
+    model = MODELS[kind](**settings[kind], dropout=0.2)(Shape((1, 28, 28), findings_task(14)))
     params, buffers = model.init(0)
     x = torch.rand(3, 1, 28, 28)
     last = {"cnn": 64, "residual": 16}[kind] * 14
@@ -149,9 +150,9 @@ def test_where_dropout_follows_the_features_they_are_computed_once(kind: str) ->
 
 
 def test_a_model_without_dropout_and_no_passes_are_refused() -> None:
-    model = MODELS["mlp"]()(Shape(TABLE, 2))
+    model = MODELS["mlp"]()(Shape(TABLE, class_task(2)))
     with pytest.raises(StudyError, match="the model has no dropout"):
         mc_dropout(model, *model.init(0), torch.zeros(1, 5), 30, rng())
-    thin = MODELS["mlp"](dropout=0.1)(Shape(TABLE, 2))
+    thin = MODELS["mlp"](dropout=0.1)(Shape(TABLE, class_task(2)))
     with pytest.raises(StudyError, match="0 passes"):
         mc_dropout(thin, *thin.init(0), torch.zeros(1, 5), 0, rng())

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.figures_by_shape import metrics
 from wardround.core.errors import StudyError
-from wardround.evaluation.metrics import THRESHOLD, metrics
+from wardround.tasks.class_metrics import THRESHOLD
 from wardround.uncertainty.referral import SHARES, ReferralCurve, refer, referral_curves, referral_cut, referred_rows
 
 

@@ -16,6 +16,7 @@ from wardround.evaluation.prediction import predict
 from wardround.models import Shape
 from wardround.models.mlp import mlp
 from wardround.study.schema import Uncertainty
+from wardround.tasks import class_task
 from wardround.training.rounds import site_model
 from wardround.training.trial import Trial
 from wardround.uncertainty import row_uncertainty as module
@@ -39,7 +40,7 @@ def with_sides(sites: tuple[Site, ...]) -> tuple[Site, ...]:
 
 def a_trial(algorithm: str = "fedavg", classes: int = 2, **options: Any) -> Trial:
     sites = with_sides(ragged_sites(classes, sizes=(30, 45, 24)))
-    model = mlp(hidden=(6,), dropout=0.3)(Shape((3,), classes))
+    model = mlp(hidden=(6,), dropout=0.3)(Shape((3,), class_task(classes)))
     return trial(ALGORITHMS[algorithm](), sites, model, classes, rounds=3, **options)
 
 

@@ -22,7 +22,6 @@ from wardround.core.errors import BundleError, StudyError, as_path, shown
 from wardround.core.notices import with_texts
 from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
-from wardround.data.records import label_counts
 from wardround.deployment.provisioning.site_file import hospital_source
 from wardround.evaluation.scores import score_columns
 from wardround.evaluation.training_notices import diverged
@@ -165,7 +164,7 @@ def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictio
         "wardround": version("wardround"),
         "hospital": newcomer.name,
         "shared": {key: about[key] for key in ("id", "name", "study", "run", "arm", "seed", "sites", "figures")},
-        "classes": label_counts(cohort.records, splits[0].rows),
+        "classes": cohort.records.task.label_counts(cohort.records.target[splits[0].rows]),
         "rows": {
             part_name: rows_of([len(getattr(split, part_name)) for split in splits])
             for part_name in ("rows", "train", "validation", "test")

@@ -14,12 +14,12 @@ import pandas as pd
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
 from wardround.core.notices.code import listed
-from wardround.evaluation.comparisons.compare import WORDS, figure_words, in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.compare import figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.metrics import metrics
-from wardround.evaluation.scores import score_columns
+from wardround.evaluation.scores import labels_and_scores, task_of
 from wardround.study.schema import METRICS
+from wardround.tasks import METRIC_FACTS
 
 COMPARED = ("accuracy", "auc", "brier")
 
@@ -62,12 +62,11 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
 
 def metric_values(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
     """By way and fraction: (seeds, metrics)."""
-    columns = score_columns(predictions)
+    task = task_of(predictions)
     values: dict[tuple[str, float], list[list[float]]] = {}
     grouped: Any = predictions.groupby(["way", "fraction", "seed"], sort=False)
     for (way, share, _), rows in grouped:
-        score = rows[columns].to_numpy()
-        of_seed = metrics(rows["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score)
+        of_seed = task.figures(*labels_and_scores(rows))
         values.setdefault((way, float(share)), []).append([of_seed[name] for name in METRICS])
     return {key: np.array(lines) for key, lines in values.items()}
 
@@ -84,7 +83,7 @@ def verdict(difference: Mapping[str, Any]) -> str:
 
 def sentence(entry: Mapping[str, Any], metric: str) -> str:
     """The comparison at one fraction."""
-    word, difference = WORDS.get(metric, metric), entry["difference"][metric]
+    word, difference = METRIC_FACTS[metric].words, entry["difference"][metric]
     rows = f"With {entry['fraction']:.0%} of its training rows ({entry['rows']['mean']:.0f})".replace("%", " %")
     if difference["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
@@ -104,7 +103,7 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
 
 def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
     """The comparison over all fractions."""
-    word = WORDS.get(metric, metric)
+    word = METRIC_FACTS[metric].words
     kinds: dict[str, list[str]] = {}
     for entry in fractions:
         kinds.setdefault(verdict(entry["difference"][metric]), []).append(f"{100 * entry['fraction']:.0f} %")
@@ -127,7 +126,7 @@ def caution(worse: Sequence[str]) -> str:
     """
     if not worse:
         return ""
-    figures = listed([WORDS.get(metric, metric) for metric in worse])
+    figures = listed([METRIC_FACTS[metric].words for metric in worse])
     return (
         f"Adapting was worse than training alone at this hospital: with all training rows it gave a worse {figures}. "
         "Use a model trained at this hospital alone unless you have a reason not to."

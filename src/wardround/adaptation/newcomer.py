@@ -16,7 +16,6 @@ from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
-from wardround.data.records import label_counts
 from wardround.data.sources import Source
 from wardround.data.sources.csv.columns import normalized_levels
 from wardround.data.split import Split
@@ -145,7 +144,7 @@ def target_vocabulary(hospital: str | Path, name: str, cohort: Cohort) -> list[d
     """
     vocabulary = cohort.records.vocabulary.get(name)
     if not vocabulary:
-        counts = label_counts(cohort.records, np.arange(len(cohort.records)))
+        counts = cohort.records.task.label_counts(cohort.records.target)
         return [
             {"word": None, "class": name, "rows": suppress_small_count(rows, LEAST)} for name, rows in counts.items()
         ]

@@ -27,6 +27,7 @@ from wardround.models.patient_gradients import Patients
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule, poisson_order
 from wardround.privacy.dp.protection import Streams
+from wardround.tasks import class_task
 
 LENGTH = 1000.0  # of a canary's gradient before clipping, in clips
 STEPS_AT_A_TIME = 16
@@ -151,4 +152,4 @@ def canary_model(directions: int) -> Model:
 
         return patients.means(gradients.abs()), summed
 
-    return Model(init, logits, classes=2, row_gradients=row_gradients)
+    return Model(init, logits, class_task(2), row_gradients=row_gradients)

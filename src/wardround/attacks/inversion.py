@@ -34,6 +34,7 @@ from wardround.models.model import Model
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule
 from wardround.privacy.dp.protection import Streams, seeded_streams
+from wardround.tasks import Binary, Multilabel
 from wardround.training.local import Memory, local_train
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import start
@@ -138,9 +139,9 @@ def label_of(model: Model, gradient: Tree) -> Tensor:
     by_score = list(gradient.values())[-1]
     if by_score.dim() > 1:  # the last layer's intercept stays at its site; what a rectifier lets through is positive
         by_score = by_score.flatten(1).sum(1)
-    if model.findings:
+    if isinstance(model.task, Multilabel):
         return torch.where(by_score < 0, 1, torch.where(by_score > 0, 0, -1))
-    if model.classes == 2:
+    if isinstance(model.task, Binary):
         return (by_score[0] < 0).long()
     return by_score.argmin()
 
@@ -170,7 +171,7 @@ def _search(
         scores, _ = model.logits(
             {**observation.params, **leaves}, observation.buffers, image, {}
         )  # as in training, without dropout
-        loss = model.row_losses(scores, label).sum()
+        loss = model.task.row_losses(scores, label).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True, materialize_grads=True)
         dot = torch.stack([(a * b).sum() for a, b in zip(gradients, target, strict=True)]).sum()
         norm = torch.stack([leaf.square().sum() for leaf in gradients]).sum().sqrt()

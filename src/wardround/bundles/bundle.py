@@ -31,10 +31,11 @@ from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
+from wardround.tasks import class_task, findings_task
+from wardround.tasks.class_metrics import THRESHOLD
 from wardround.uncertainty.decision import predicted_labels
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
@@ -110,7 +111,7 @@ class Bundle:
             for start in range(0, max(len(x), 1), size):
                 batch = torch.from_numpy(np.ascontiguousarray(x[start : start + size])).to(self.dtype)
                 logits, _ = self.model.logits(self.params, self.buffers, batch, None)
-                scores.append(self.model.probabilities(logits).numpy())
+                scores.append(self.model.task.predictions(logits).numpy())
         return np.concatenate(scores)
 
     @property
@@ -193,7 +194,7 @@ def _read(
     threshold = about["threshold"]
     refuse_if((threshold is None) != (len(classes) > 2 or bool(findings)), "a threshold belongs to two classes")
     content = json.loads(files[UNCERTAINTY]) if UNCERTAINTY in files else None
-    outputs = Shape((), len(classes), bool(findings)).outputs
+    outputs = model.task.outputs
     return Bundle(
         folder,
         about,
@@ -244,7 +245,7 @@ def _model(
     params, buffers = tensors.get("params", {}), tensors.get("buffers", {})
     check_shapes(about["model"], where, models, params)
     model = build_model(about["model"], where, models)
-    refuse_if(model.classes != classes, "the model has another number of classes")
+    refuse_if(len(model.task.names) != classes, "the model has another number of classes")
     precision = {"float64": torch.float64, "float32": torch.float32}[about["precision"]]
     initial, initial_buffers = model.init(0)
     return model, _checked(params, initial, precision), _checked(buffers, initial_buffers, precision)
@@ -276,8 +277,8 @@ def build_model(description: Mapping[str, Any], where: str, models: Mapping[str,
     factory = known[kind]
     options = parse_settings(settings_of(factory), description["options"], f"{where}: model", Path())
     shape = description["shape"]
-    findings = bool(shape.get("findings"))
-    model: Model = factory(**options)(Shape(tuple(shape["inputs"]), int(shape["classes"]), findings, parts_of(shape)))
+    task = (findings_task if shape.get("findings") else class_task)(int(shape["classes"]))
+    model: Model = factory(**options)(Shape(tuple(shape["inputs"]), task, parts_of(shape)))
     return model
 
 

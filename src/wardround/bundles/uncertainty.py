@@ -19,6 +19,7 @@ from wardround.bundles.sealed_files import refuse_if
 from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.models import Model
+from wardround.tasks import Binary, Multiclass, Multilabel
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
 from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval, of_rows
@@ -87,9 +88,9 @@ def measure(
     """`score` is the bundle's own score of the same rows; intervals are widened to hold it. `thresholds` are those of
     findings."""
     mean, low, high = score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
-    if settings.method == "laplace" and settings.laplace is not None and (model.findings or model.classes == 2):
+    if settings.method == "laplace" and settings.laplace is not None and not isinstance(model.task, Multiclass):
         z, variance = score_and_variance(settings.laplace, model, params, buffers, x)
-        if not model.findings:
+        if isinstance(model.task, Binary):
             z, variance = z.squeeze(-1), variance.squeeze(-1)
         half = REACH * variance.sqrt()
         mean, low, high = (expit(values.numpy()) for values in (moderated(z, variance), z - half, z + half))
@@ -99,7 +100,7 @@ def measure(
             logits = laplace_passes(settings.laplace, model, params, buffers, x, settings.passes, rng)
         else:
             logits = mc_dropout(model, params, buffers, x, settings.passes, rng)
-        p = np.nan_to_num(model.probabilities(logits).double().numpy(), nan=0.5)  # such rows have no score
+        p = np.nan_to_num(model.task.predictions(logits).double().numpy(), nan=0.5)  # such rows have no score
         mean = p.mean(axis=0)
         low, high = interval(p)
     # huge inputs may have a score, but no finite interval
@@ -107,7 +108,7 @@ def measure(
     mean, low, high = np.where(not_finite, score, mean), np.where(not_finite, 0.0, low), np.where(not_finite, 1.0, high)
     # a row without a score has no doubt; it is referred because the score is missing
     known = np.where(np.isfinite(mean), mean, 0.5)
-    uncertainty = of_rows(doubt_of(known, model.findings, thresholds))
+    uncertainty = of_rows(doubt_of(known, isinstance(model.task, Multilabel), thresholds))
     uncertainty = np.where(not_finite.reshape(len(not_finite), -1).any(axis=1), np.inf, uncertainty)
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
 
@@ -181,16 +182,17 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
 
 
 def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
-    values = np.array(content["values"], dtype=float)
+    values, findings = np.array(content["values"], dtype=float), isinstance(model.task, Multilabel)
     refuse_if(
-        values.shape != (model.classes if model.findings else 1,) or not (np.isfinite(values) & (values > 0)).all(),
+        values.shape != (len(model.task.names) if findings else 1,) or not (np.isfinite(values) & (values > 0)).all(),
         "a temperature is not a number above 0",
     )
-    return Temperature(values, np.array(content["fitted"], dtype=bool), model.findings)
+    return Temperature(values, np.array(content["fitted"], dtype=bool), findings)
 
 
 def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:
-    shape = (model.classes, 2) if model.findings else (model.classes,)
+    names = len(model.task.names)
+    shape = (names, 2) if isinstance(model.task, Multilabel) else (names,)
     cuts, kind = _infinite(content["cuts"]), content["kind"]
     rows = np.array(content["rows"], dtype=np.int64)
     refuse_if(

@@ -22,7 +22,7 @@ from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
-from wardround.data.split import Split, fingerprints, recorded_split, same_patient, split_site, strata
+from wardround.data.split import Split, fingerprints, recorded_split, same_patient, split_site
 from wardround.study.schema import Evaluation, Preparation
 
 
@@ -170,7 +170,7 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     def split(name: str, rows: np.ndarray) -> Split:
         rng = seeds.generator(split_seed, "split", site=name)
         shares = evaluation.test_share, evaluation.validation_share
-        by = strata(cohort.records, rows)
+        by = cohort.records.task.strata(cohort.records.target, rows)
         if parts is not None:
             return recorded_split(name, rows, parts, by, cohort.patient, evaluation.validation_share, rng)
         return split_site(name, rows, by, cohort.patient, *shares, rng)

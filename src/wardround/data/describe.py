@@ -18,7 +18,7 @@ from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.problems import Accepted
-from wardround.data.records import Records, label_counts
+from wardround.data.records import Records
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_classes import MEANINGS
@@ -202,7 +202,7 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
     hospitals: dict[str, dict[str, Any]] = {
         hospital: {
             "rows": int((records.hospital == hospital).sum()),
-            "classes": label_counts(records, records.hospital == hospital),
+            "classes": records.task.label_counts(records.target[records.hospital == hospital]),
         }
         for hospital in records.hospitals
     }

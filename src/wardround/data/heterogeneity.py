@@ -22,7 +22,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import rel_entr
 
 from wardround.core.errors import DataError
-from wardround.data.records import count_labels
+from wardround.tasks.multilabel import count_findings
 
 SMOOTHING = 0.5  # rows added to each class before kl
 KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows with their square
@@ -86,7 +86,7 @@ def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:
     if strange and rows.ndim == 1:
         problem = f"{strange} labels are not among the {class_count} classes"
         raise DataError(f"site {site}", problem, "Check the coding of the target.")
-    return count_labels(rows, class_count)
+    return np.bincount(rows, minlength=class_count) if rows.ndim == 1 else count_findings(rows)
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.notices import Notice, as_notice
+from wardround.tasks import Multilabel, Task, class_task, findings_task
 
 Kind = Literal["numeric", "categorical"]
-NO_FINDING = "no finding"
-UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 SPLIT_PARTS = ("train", "validation", "test")
 BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
@@ -50,11 +49,12 @@ class Column:
 class Records:
     """Rows of one or more hospitals. `features` is a table with one column per `columns`, or an array of images.
 
-    A row is of one class, or it has any number of findings: then `target` has a column for each of them.
+    A row is of one class, or it has any number of findings: then `target` has a column for each of them. A source of
+    anything else names its task.
     """
 
     features: pd.DataFrame | np.ndarray
-    target: np.ndarray  # int64: class number of each row; or (rows, findings) of 1, 0 and UNKNOWN
+    target: np.ndarray  # int64: class number of each row; or (rows, findings) of 1, 0 and -1; or as its task has it
     classes: tuple[str, ...]  # their names; for two classes the second is the positive one. Or the findings' names
     hospital: np.ndarray  # name of the hospital that recorded the row
     columns: tuple[Column, ...] = ()
@@ -77,6 +77,13 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+    given_task: Task | None = None  # None: it follows from the classes
+
+    @property
+    def task(self) -> Task:
+        if self.given_task is not None:
+            return self.given_task
+        return class_task(self.classes) if self.target.ndim == 1 else findings_task(self.classes)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -92,7 +99,7 @@ class Records:
     @property
     def has_findings(self) -> bool:
         """Whether a row may have any number of labels."""
-        return self.target.ndim == 2
+        return isinstance(self.task, Multilabel)
 
     @property
     def hospitals(self) -> tuple[str, ...]:
@@ -143,20 +150,6 @@ def numbered(prefix: str, count: int) -> list[str]:
 def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
     """At most so many of the rows, from the first to the last."""
     return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64)])
-
-
-def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
-    """Rows of each class by its name; or with each finding, and last those with none."""
-    names = (*records.classes, NO_FINDING) if records.has_findings else records.classes
-    return dict(zip(names, count_labels(records.target[rows], len(records.classes)).tolist(), strict=True))
-
-
-def count_labels(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Rows of each class; or rows with each finding, and last those with none."""
-    if labels.ndim == 1:
-        return np.bincount(labels, minlength=classes)
-    present = labels == 1
-    return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
 
 
 def _boxes_of(boxes: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:

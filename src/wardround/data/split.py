@@ -49,22 +49,6 @@ def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:
     return pd.factorize(prints if records.patient is None else records.patient)[0]
 
 
-def strata(records: Records, rows: np.ndarray) -> np.ndarray:
-    """A number for each row of the source by which `rows` are shared out evenly: its class, or the rank of the rarest
-    of its findings, the higher the rarer, and 0 for none.
-
-    How rare a finding is, is counted in `rows` alone, so that a hospital by itself draws the same split.
-    """
-    if not records.has_findings:
-        return records.target
-    present = records.target[rows] == 1
-    rank = np.empty(len(records.classes), dtype=np.int64)
-    rank[np.argsort(-present.sum(axis=0), kind="stable")] = np.arange(1, len(records.classes) + 1)
-    strata_of_rows = np.zeros(len(records), dtype=np.int64)
-    strata_of_rows[rows] = (present * rank).max(axis=1, initial=0)
-    return strata_of_rows
-
-
 def recorded_split(
     site: str,
     rows: np.ndarray,

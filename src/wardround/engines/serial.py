@@ -14,11 +14,11 @@ from wardround.core import seeds, tree
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.augment import augmenter
-from wardround.data.balance import class_weights, row_odds
 from wardround.data.site import Site
 from wardround.engines.engine import Engine
 from wardround.privacy.dp.example_dp import PrivateGradient
 from wardround.privacy.dp.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
+from wardround.tasks import row_odds
 from wardround.training.local import Memory, Order, Outcome, batches, local_train
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import rounds, start
@@ -71,8 +71,8 @@ def order_of(trial: Trial, site: Site, round_number: int, epochs: int, streams: 
         streams = streams or seeded_streams(trial.batch_seed, round_number, site.name)
         return private_order(site.train, trial.training.batch_size, epochs, streams)
     rng = seeds.generator(trial.batch_seed, "batches", round_number, site.name)
-    strength, model = trial.training.oversample, trial.model
-    odds = row_odds(site.train.labels.cpu(), model.classes, model.findings, strength) if strength else None
+    strength = trial.training.oversample
+    odds = row_odds(trial.model.task, site.train.labels.cpu(), strength) if strength else None
     return batches(len(site.train), epochs, trial.training.batch_size, rng, odds)
 
 
@@ -99,7 +99,7 @@ def work(
         clip = float(memory.protection["clip"]) if memory.protection else None
         private = PrivateGradient(trial.model, rule, secret("noise"), clip)
     balanced = trial.training.class_weights == "balanced"
-    weights = class_weights(site.train.labels, trial.model.classes, trial.model.findings) if balanced else None
+    weights = trial.model.task.class_weights(site.train.labels) if balanced else None
     outcome = local_train(
         trial.algorithm,
         trial.model,

@@ -9,7 +9,6 @@ from typing import Any
 from wardround.core.notices.code import listed
 from wardround.evaluation.claims.verdicts import count_outcomes
 from wardround.evaluation.comparisons.compare import (
-    WORDS,
     figure_words,
     in_words,
     interval_words,
@@ -18,7 +17,7 @@ from wardround.evaluation.comparisons.compare import (
 )
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.study.schema import LOWER_IS_BETTER
+from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]
 NUMBERS = (
@@ -73,7 +72,7 @@ def primary_figure(content: Content, arm: str) -> dict[str, Any]:
 
 
 def primary_word(content: Content) -> str:
-    word = WORDS.get(content["primary_metric"], str(content["primary_metric"]))
+    word = METRIC_FACTS[content["primary_metric"]].words
     return f"{word} within sites" if content["primary_within_sites"] else word
 
 
@@ -160,7 +159,7 @@ def _highest(content: Content) -> dict[str, Any]:
     """Without a reference nothing is compared; the best figure is only named."""
     metric, arms = content["primary_metric"], main_arms(content)
     known = {name: mean for name in arms if (mean := primary_figure(content, name)["mean"]) is not None}
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
     best = max(known, key=lambda name: sign * known[name], default=None)
     why = "No arm was compared with a reference"
     if best is None:
@@ -173,7 +172,7 @@ def _highest(content: Content) -> dict[str, Any]:
 def _against_alone(content: Content) -> dict[str, Any] | None:
     """The first federated arm of the study, at each hospital and on average over hospitals."""
     metric = content["primary_metric"]
-    word, benefit = WORDS.get(metric, metric), _federated_benefit(content)
+    word, benefit = METRIC_FACTS[metric].words, _federated_benefit(content)
     entries = [entry for entry in benefit if entry["difference"] is not None]
     if not entries:
         return None

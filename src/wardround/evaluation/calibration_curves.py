@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 
 from wardround.evaluation.intervals import CONFIDENCE
-from wardround.evaluation.metrics import THRESHOLDS
+from wardround.tasks.class_metrics import THRESHOLDS
 
 BINS = 10
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit

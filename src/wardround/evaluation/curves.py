@@ -13,6 +13,7 @@ from wardround.core.tree import Tree
 from wardround.engines.stacked.lanes import RowPool
 from wardround.engines.stacked.stacked import StackState, models_of_stack
 from wardround.evaluation.prediction import Subset, predict, quick_figures
+from wardround.tasks import Multilabel
 from wardround.training.trial import Run, Trial
 
 PREFIX: dict[Subset, str] = {"train": "training", "validation": "validation", "test": "test"}
@@ -48,12 +49,12 @@ class StackCurves:
                 scores = trial.model.stacked_logits(leaves, x)
                 real = self.real[:, part]
                 flat, truth = scores.flatten(0, 1), y.flatten(0, 1)
-                loss = trial.model.row_losses(flat, truth).reshape(real.shape)
-                right = trial.model.right(flat, truth).reshape(real.shape)
+                loss = trial.model.task.row_losses(flat, truth).reshape(real.shape)
+                right = trial.model.task.row_figures(flat, truth).reshape(real.shape)
                 losses += (loss * real).sum(1, dtype=torch.float64)
                 hits += (right * real).sum(1, dtype=torch.float64)
-                if trial.model.findings:
-                    predicted.append((y, trial.model.probabilities(scores)))
+                if isinstance(trial.model.task, Multilabel):
+                    predicted.append((y, trial.model.task.predictions(scores)))
         counts = self.real.sum(1)
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
@@ -67,7 +68,7 @@ class StackCurves:
 
     def _aucs(self, label: torch.Tensor, score: torch.Tensor) -> list[float]:
         """Each trial's mean over findings, of all its groups' rows together; NaN where it has diverged."""
-        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
         lanes = len(self.rows) // len(self.trials)
         aucs = []

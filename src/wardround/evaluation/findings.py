@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.metrics import THRESHOLD, grouped_finding_metrics
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import THRESHOLD, grouped_finding_metrics
 
 POINTS = 60  # of a curve in a report
 SHOWN_AT_SITES = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")

@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from wardround.study.schema import METRICS, Evaluation
+from wardround.tasks import METRIC_FACTS
 
 NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 CONFIDENCE = 0.95
-UNBOUNDED = ("loss", "brier")  # Brier's score is up to 2 with several classes
 Numbers = Sequence[float] | np.ndarray
 
 
@@ -94,7 +94,7 @@ def summarise_metrics(
     for name, figure in summaries.items():
         if figure["interval"] is not None:
             low, high = figure["interval"]
-            figure["interval"] = [max(0.0, low), high if name in UNBOUNDED else min(1.0, high)]
+            figure["interval"] = [max(METRIC_FACTS[name].low, low), min(METRIC_FACTS[name].high, high)]
     return summaries
 
 

@@ -1,7 +1,7 @@
 """Predictions of each site's current model on its own held-out rows."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 
 from wardround.core.tree import Tree
 from wardround.data.site import Rows, join
+from wardround.tasks import Multilabel, Task
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
@@ -24,6 +25,7 @@ class SitePrediction:
     score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
     loss: np.ndarray  # of each row, from the logits
     right: np.ndarray  # whether each row is predicted correctly, or which share of its findings is
+    task: Task = field(kw_only=True)
     patients: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
 
     @property
@@ -48,7 +50,7 @@ def predict(trial: Trial, run: Run, subset: Subset = "test") -> list[SitePredict
         whole = scores_of(trial, site_model(trial, run, 0), join(rows))
         arrays = list(zip(*(np.split(array, ends) for array in whole), strict=True))
     return [
-        SitePrediction(site.name, places, *of_site)
+        SitePrediction(site.name, places, *of_site, task=trial.model.task)
         for site, places, of_site in zip(trial.scored, numbers, arrays, strict=True)
     ]
 
@@ -56,13 +58,13 @@ def predict(trial: Trial, run: Run, subset: Subset = "test") -> list[SitePredict
 def scores_of(trial: Trial, weights: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
     """Labels, scores, losses and hits of all rows, computed in batches."""
     params, buffers = weights
-    model, batches = trial.model, []
+    model, task, batches = trial.model, trial.model.task, []
     size = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
     with torch.no_grad():
         for part in torch.split(torch.arange(len(rows)), size):
             x, y = rows.take(part, trial.dtype)
             logits, _ = model.logits(params, buffers, x, None)
-            batches.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+            batches.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
     return tuple(torch.cat(arrays).cpu().numpy() for arrays in zip(*batches, strict=True))
 
 
@@ -72,8 +74,8 @@ def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
         np.concatenate([getattr(p, name) for p in predictions]) for name in ("label", "score", "loss", "right")
     )
     figures = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
-    if label.ndim == 2:
-        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+    if isinstance(predictions[0].task, Multilabel):
+        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
         figures["auc"] = mean_auc(label, score)
     if np.isnan(score).any():  # diverged

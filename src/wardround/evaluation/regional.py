@@ -37,6 +37,7 @@ def predict_regional(trial: Trial, run: Run) -> list[SitePrediction]:
             site.name,
             scored[site.name].test_rows,
             *scores_of(trial, site_model(trial, run, number, regional=True), scored[site.name].test),
+            task=trial.model.task,
         )
         for number, site in enumerate(trial.sites)
         if site.name in scored

@@ -22,14 +22,13 @@ from wardround.evaluation.comparisons.benefit import (
     site_differences,
     spread,
 )
-from wardround.evaluation.comparisons.compare import RANKED, compare_arms, sentence
+from wardround.evaluation.comparisons.compare import compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.metrics import SMALLEST_GROUP, mean_or_none
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, within_sites
@@ -43,6 +42,8 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
+from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
 SCHEMA_VERSION = 1
 WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # their means over sites are reported, with the primary metric's
@@ -145,7 +146,7 @@ def assemble(
         "findings": list(scores.findings),
         "classes": list(next(iter(sites[0]["sites"].values()))["classes"]) if sites else [],
         "primary_metric": primary,
-        "primary_within_sites": primary in RANKED and ranks_within_sites(scores, origin),
+        "primary_within_sites": METRIC_FACTS[primary].ranked and ranks_within_sites(scores, origin),
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers, "correction": RULE},

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.calibration_curves import calibration, decision_curve
-from wardround.evaluation.metrics import THRESHOLD, average, grouped_metrics
 from wardround.study.schema import METRICS
+from wardround.tasks import Multiclass, Multilabel, Task, class_task, findings_task
+from wardround.tasks.class_metrics import THRESHOLD, average
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
 
@@ -55,6 +56,14 @@ def labels_and_scores(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return label, table["score" if scores == ["score"] else scores].to_numpy()
 
 
+def task_of(predictions: pd.DataFrame) -> Task:
+    """Classes or findings, by the names of the columns."""
+    labels, scores = label_columns(predictions), score_columns(predictions)
+    if labels != ["label"]:
+        return findings_task([name.removeprefix("label_") for name in labels])
+    return class_task(2 if scores == ["score"] else [name.removeprefix("score_") for name in scores])
+
+
 @dataclass(frozen=True)
 class Scores:
     """Columns of a predictions file. Arms, seeds and sites are numbered in the order of `arms`, `seeds` and `sites`."""
@@ -68,8 +77,8 @@ class Scores:
     row: np.ndarray
     label: np.ndarray  # (rows,) or (rows, findings)
     score: np.ndarray  # (rows,), (rows, classes) or (rows, findings)
+    task: Task
     groups: pd.DataFrame | None = None  # of the rows' patients
-    findings: tuple[str, ...] = ()  # their names, where a row may have several
     # (rows,) or (rows, findings): chosen on validation rows, or fixed; NaN where none was. None for multiclass
     own_thresholds: np.ndarray | None = None
     fixed: bool = False  # whether the study fixes the thresholds, so that none was chosen
@@ -81,14 +90,15 @@ class Scores:
         groups: pd.DataFrame | None = None,
         thresholds: pd.DataFrame | None = None,
         fixed: bool = False,
+        task: Task | None = None,
     ) -> "Scores":
-        """`thresholds` come from `thresholds.choose_thresholds`, or are `fixed` by the study."""
+        """`thresholds` come from `thresholds.choose_thresholds`, or are `fixed` by the study. Without a `task` the
+        columns tell which classes or findings there are."""
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
         label, score = labels_and_scores(predictions)
-        names = tuple(name.removeprefix("label_") for name in label_columns(predictions))
-        findings = names if label.ndim == 2 else ()
+        task = task_of(predictions) if task is None else task
         return cls(
             tuple(map(str, arms)),
             tuple(int(value) for value in seeds),
@@ -99,11 +109,16 @@ class Scores:
             predictions["row"].to_numpy(),
             label,
             score,
+            task,
             groups,
-            findings,
-            None if thresholds is None else _for_rows(thresholds, predictions, bool(findings)),
+            None if thresholds is None else _for_rows(thresholds, predictions, isinstance(task, Multilabel)),
             fixed,
         )
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several."""
+        return self.task.names if isinstance(self.task, Multilabel) else ()
 
     @cached_property
     def chosen(self) -> np.ndarray:
@@ -131,7 +146,7 @@ class Scores:
     @cached_property
     def predicted(self) -> np.ndarray:
         """The predicted class of each row; for findings, whether each is predicted."""
-        if self.score.ndim == 1 or self.findings:
+        if not isinstance(self.task, Multiclass):
             return np.asarray(self.score >= self.thresholds).astype(np.int64)
         return np.asarray(self.score.argmax(axis=1))
 
@@ -214,10 +229,10 @@ class Scores:
         number = self.trial * count + group
         size = int(np.prod(shape))
         figures = self._figures(number, size)
-        return figures.reshape(*shape, len(METRICS)), np.bincount(number, minlength=size).reshape(shape)
+        return figures.reshape(*shape, -1), np.bincount(number, minlength=size).reshape(shape)
 
     def _figures(self, group: np.ndarray, count: int) -> np.ndarray:
-        return grouped_metrics(group, count, self.label, self.score, self.thresholds)
+        return self.task.grouped_figures(group, count, self.label, self.score, self.thresholds)
 
 
 def patients_by_row(groups: pd.DataFrame | None) -> pd.Series | None:

@@ -23,6 +23,7 @@ from wardround.models.mlp import mlp
 from wardround.models.model import Cut, Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.models.residual import residual
 from wardround.study.facts import ModelFacts, declares
+from wardround.tasks import findings_task
 
 BOTTOMS: dict[str, Callable[..., ModelBuilder]] = {"cnn": cnn, "residual": residual, "mlp": mlp}
 FOR_IMAGES: Mapping[str, Any] = {"kind": "cnn", "channels": [16, 32], "hidden": 64, "kernel": 3, "norm": "group"}
@@ -117,7 +118,7 @@ def whole(
         shapes |= {MISSING + party: (absent, ()) for party in others}
     always = [part.party for part in shape.parts if part.present is None]
     cut = Cut(shape.parts, always[0] if always else None, bottoms, joined_scores, embedding)
-    return Model(init, logits, shape.classes, mask_shapes=shapes, findings=shape.findings, cut=cut)
+    return Model(init, logits, shape.task, mask_shapes=shapes, cut=cut)
 
 
 def numbers_of(part: Block, x: Tensor) -> Tensor:
@@ -144,7 +145,7 @@ def bottom(part: Block, embedding: int, settings: Mapping[str, Any] | None, weig
         if "weights" not in values:
             raise StudyError(f"{where}: kind", f"{kind} takes no weights from a file", "Use cnn or residual.")
         values["weights"] = weights
-    built = factory(**values)(Shape(part.shape, embedding, findings=True))
+    built = factory(**values)(Shape(part.shape, findings_task(embedding)))
     if built.private:
         problem = "keeps weights apart for each site, and a party's part is one for all"
         raise StudyError(f"{where}: norm", problem, 'Choose another than "fedbn".')

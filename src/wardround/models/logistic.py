@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,7 +42,7 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
                 columns = columns.reshape(len(x), copies * shape.outputs, features)
                 intercepts = intercepts.reshape(len(x), copies * shape.outputs)
             scores = x @ columns.mT + intercepts.unsqueeze(-2)
-            losses, error = per_row(scores, y)
+            losses, error = shape.task.losses_and_errors(scores, y)
             error = error * share.unsqueeze(-1)
             loss = (share.unsqueeze(-2) @ losses).reshape(params[bias].shape[:-1])
             grad = {
@@ -59,29 +58,13 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
             params: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Patients
         ) -> tuple[Tensor, Callable[[Tensor], Tree]]:
             x = F.pad(x.flatten(start_dim=1), (0, 1), value=1.0)  # the intercept is the weight of a column of ones
-            _, error = per_row(x[:, :-1] @ params[weight].mT + params[bias], y)
+            _, error = shape.task.losses_and_errors(x[:, :-1] @ params[weight].mT + params[bias], y)
 
             def summed(factors: Tensor) -> Tree:
                 both = (error * factors.unsqueeze(-1)).mT @ x
                 return {weight: both[:, :-1], bias: both[:, -1]}
 
             return patients.lengths_of_products(error, x).sqrt(), summed
-
-        def per_row(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            """Losses (..., rows, copies) and their derivatives by the scores: probability - label."""
-            if shape.findings:
-                each = scores.reshape(*scores.shape[:-1], -1, shape.classes)
-                known = (y >= 0).unsqueeze(-2)
-                truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
-                losses = (F.softplus(each) - each * truth) * known / number
-                return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
-            if shape.classes == 2:
-                labels = y.to(scores.dtype).unsqueeze(-1)
-                return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
-            each = scores.reshape(*scores.shape[:-1], -1, shape.classes)
-            truth = F.one_hot(y, shape.classes).to(scores.dtype).unsqueeze(-2)
-            logs = each.log_softmax(-1)
-            return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")
         model = from_module(module, shape, (bias,) if intercept == "private" else ())

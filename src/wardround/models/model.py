@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional as F
 
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree, clone
 from wardround.data.site import Block
 from wardround.models.patient_gradients import Caught, Patients, by_layers
+from wardround.tasks import Task
 
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
@@ -55,17 +55,16 @@ def mask_shapes(module: nn.Module) -> dict[str, tuple[float, tuple[int, ...]]]:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of the data that a model is built for."""
+    """The data that a model is built for: the shape of a row, and what is predicted."""
 
     inputs: tuple[int, ...]
-    classes: int  # or findings
-    findings: bool = False  # any number of them may be in one row
+    task: Task
     parts: tuple[Block, ...] = ()  # whose numbers of a row are whose, where parties hold different ones
 
     @property
     def outputs(self) -> int:
-        """Two classes need one score; several classes, and findings, need one each."""
-        return 1 if self.classes == 2 and not self.findings else self.classes
+        """Scores that a model has to give for a row."""
+        return self.task.outputs
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,12 @@ class Model:
 
     init: Callable[[int], tuple[Tree, Tree]]
     logits: Callable[[Tree, Tree, Tensor, Tree | None], tuple[Tensor, Tree]]
-    classes: int
+    task: Task
     private: tuple[str, ...] = ()
     mask_shapes: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     penalty: Callable[[Tree], Tensor] | None = None
     closed_gradient: ClosedGradient | None = None
     row_gradients: RowGradients | None = None
-    findings: bool = False
     # for a site with columns of its own: seed, site, names of its features -> the leaves whose shape depends on them
     at_site: Callable[[int, str, Sequence[str]], Tree] | None = None
     # a part of each row's loss that does not come from its scores: params, x -> (rows,)
@@ -128,7 +126,7 @@ class Model:
     def loss(
         self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
     ) -> tuple[Tensor, Tree]:
-        """Mean loss of a batch with the model's own penalty. `weights` are as `row_losses` takes them."""
+        """Mean loss of a batch with the model's own penalty. `weights` are the task's `class_weights`."""
         losses, buffers = self.losses(params, buffers, x, y, masks, weights)
         loss = losses.mean()
         return (loss + self.penalty(params) if self.penalty else loss), buffers
@@ -138,15 +136,16 @@ class Model:
     ) -> tuple[Tensor, Tree]:
         """Of each row, without the penalty."""
         scores, buffers = self.logits(params, buffers, x, masks)
-        losses = self.row_losses(scores, y, weights)
+        losses = self.task.row_losses(scores, y, weights)
         return (losses if self.extra is None else losses + self.extra(params, x)), buffers
 
     def gradient(
         self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree, weights: Tensor | None = None
     ) -> Gradient:
         """Of `loss`, for one training step."""
-        if self.closed_gradient is not None and not (self.findings and weights is not None):
-            share = x.new_full((len(x),), 1 / len(x)) if weights is None else weights[y].to(x.dtype) / len(x)
+        weight = None if weights is None else self.task.row_weights(y, weights)
+        if self.closed_gradient is not None and (weights is None or weight is not None):
+            share = x.new_full((len(x),), 1 / len(x)) if weight is None else weight.to(x.dtype) / len(x)
             grad, value = self.closed_gradient(params, x, y, share)
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
@@ -176,44 +175,14 @@ class Model:
         """Scores for a stack of models, each with rows of its own."""
         return vmap(lambda params, x: self.logits(params, {}, x, None)[0])(params, x)
 
-    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Cross-entropy of each row, from logits. For findings: the mean over those that are known of the row.
-
-        `weights` are each class's, or for findings how many times a row that has it counts.
-        """
-        if self.findings:
-            known = y >= 0
-            truth = y.clamp(min=0).to(scores.dtype)
-            each = F.binary_cross_entropy_with_logits(scores, truth, reduction="none", pos_weight=weights)
-            return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
-        if self.classes == 2:
-            each = F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
-        else:
-            each = F.cross_entropy(scores, y, reduction="none")
-        return each if weights is None else each * weights[y]
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Of the positive class for two classes, of each class or finding otherwise."""
-        if self.findings:
-            return torch.sigmoid(scores)
-        return torch.sigmoid(scores.squeeze(-1)) if self.classes == 2 else torch.softmax(scores, dim=-1)
-
-    def right(self, scores: Tensor, y: Tensor) -> Tensor:
-        """Whether each row is predicted correctly; for findings: the share of the row's known findings that are."""
-        if self.findings:
-            known = y >= 0
-            return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
-        predicted = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
-        return predicted == y
-
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
 
 
-def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tuple[str, ...] = ()) -> Model:
+def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tuple[str, ...] = ()) -> Model:
     """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs.
 
-    `shape` is what the builder was given; the number of classes alone will do where rows have no findings.
+    `shape` is what the builder was given; its task alone will do.
 
     Weights that the module freezes (`requires_grad = False`) are part of the module: neither trained nor sent.
     """
@@ -250,12 +219,12 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
 
         def losses(x: Tensor, rows: Tensor | slice) -> Tensor:
             leaves = {**fixed, **params, **{name: mask[rows] for name, mask in masks.items()}}
-            return model.row_losses(functional_call(own.caught.module, leaves, (x,)), y[rows])
+            return model.task.row_losses(functional_call(own.caught.module, leaves, (x,)), y[rows])
 
         return by_layers(own.caught, params, losses, x, patients)
 
-    classes, findings = (shape, False) if isinstance(shape, int) else (shape.classes, shape.findings)
-    model = Model(init, logits, classes, private, shapes, row_gradients=row_gradients, findings=findings)
+    task = shape.task if isinstance(shape, Shape) else shape
+    model = Model(init, logits, task, private, shapes, row_gradients=row_gradients)
     return model
 
 

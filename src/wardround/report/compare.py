@@ -11,7 +11,6 @@ import pandas as pd
 
 from wardround.core.errors import RunError, as_path
 from wardround.evaluation.answer import primary_word
-from wardround.evaluation.comparisons.compare import RANKED
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.arms import differing
 from wardround.report.evidence import STAY, read_results
@@ -20,6 +19,7 @@ from wardround.report.render.table import Format, Table, decimals, make_table, p
 from wardround.runs.folder import MISFITS, RunFolder
 from wardround.study.schema import METRICS
 from wardround.study.sweeps import flatten
+from wardround.tasks import METRIC_FACTS
 
 SHOWN = {"accuracy": percent, "auc": decimals, "f1": decimals, "brier": decimals}
 
@@ -75,7 +75,7 @@ def _means(runs: Sequence[_Run]) -> Table:
     rows = [[arm, *(_mean(run.results, arm, metric, within) for metric in metrics for run in runs)] for arm in arms]
     columns: dict[str, Format | None] = {"arm": None}
     for metric in metrics:
-        name = f"{metric} within sites" if metric in RANKED and within else metric
+        name = f"{metric} within sites" if METRIC_FACTS[metric].ranked and within else metric
         columns |= {f"{name}, {run.title}": SHOWN[metric] for run in runs}
     return make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
 
@@ -87,7 +87,7 @@ def _within_sites(runs: Sequence[_Run]) -> bool:
 def _mean(results: Any, arm: str, metric: str, within: bool) -> float | None:
     if arm not in results["arms"]:
         return None
-    place = "within_sites" if within and metric in RANKED else "metrics"
+    place = "within_sites" if within and METRIC_FACTS[metric].ranked else "metrics"
     mean: float | None = results["arms"][arm][place][metric]["mean"]
     return mean
 

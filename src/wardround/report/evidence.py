@@ -10,11 +10,11 @@ import numpy as np
 from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
 from wardround.evaluation.comparisons.paired import topologies_of
-from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.runs.audit import changed_files, verify
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Deployment
+from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 KNOWN_SCHEMA = 1
 KNOWN_ATTACK = 1  # `schema` of attack.json

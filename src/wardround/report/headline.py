@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.comparisons.compare import IN_POINTS, RANKED, WORDS
 from wardround.report.render.table import Format, decimals, percent, points, signed_decimals
-from wardround.study.schema import LOWER_IS_BETTER, METRICS
+from wardround.tasks import METRIC_FACTS
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Headline:
     @property
     def sign(self) -> int:
         """-1 where lower is better."""
-        return -1 if self.metric in LOWER_IS_BETTER else 1
+        return -1 if METRIC_FACTS[self.metric].lower_is_better else 1
 
     @property
     def difference_scale(self) -> int:
@@ -53,9 +52,8 @@ class Headline:
 
 
 def _headline(metric: str) -> Headline:
-    word = WORDS.get(metric, metric)
-    as_it_is = metric in (*RANKED, *LOWER_IS_BETTER, "f1")
-    in_points = metric in IN_POINTS
+    word, in_points = METRIC_FACTS[metric].words, METRIC_FACTS[metric].in_points
+    as_it_is = METRIC_FACTS[metric].shown != "share"
     return Headline(
         metric=metric,
         word=word,
@@ -68,7 +66,7 @@ def _headline(metric: str) -> Headline:
     )
 
 
-HEADLINES = {metric: _headline(metric) for metric in METRICS}
+HEADLINES = {metric: _headline(metric) for metric in METRIC_FACTS}
 
 
 def headline_of(entry: Mapping[str, Any]) -> Headline:

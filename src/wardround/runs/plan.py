@@ -23,6 +23,7 @@ from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_di
 from wardround.privacy.validation import refuse_unsound
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study, Topology
+from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
 from wardround.training.validation import refuse_unkept
@@ -79,6 +80,10 @@ class Plan:
     @property
     def classes(self) -> tuple[str, ...]:
         return next(iter(self.cohorts.values())).records.classes
+
+    @property
+    def task(self) -> Task:
+        return next(iter(self.cohorts.values())).records.task
 
     @property
     def chooses_thresholds(self) -> bool:
@@ -140,7 +145,7 @@ class Plan:
     def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
         arm = self.study.arm(arm_name)
         build: ModelBuilder = arm.model.build(self.families.models)
-        model = build(Shape(inputs, len(self.classes), self.has_findings, parts))
+        model = build(Shape(inputs, self.task, parts))
         if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
@@ -307,7 +312,7 @@ def rehearse(plan: Plan) -> None:
             raise StudyError(
                 f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
             ) from None
-        outputs = Shape(tuple(x.shape[1:]), trial.model.classes, trial.model.findings).outputs
+        outputs = trial.model.task.outputs
         if tuple(logits.shape) != (len(x), outputs):
             problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
             raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")

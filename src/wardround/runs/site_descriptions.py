@@ -17,12 +17,13 @@ from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import measure
 from wardround.data.parties import Holdings, holdings_of
 from wardround.data.profile import profile
-from wardround.data.records import NO_FINDING, Records, label_counts
+from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources.csv.party_files import PartyRecords
 from wardround.data.split import Split
 from wardround.runs.plan import Plan, drawn_at, matched, present_at, site_choices
 from wardround.study.schema import Arm, Preparation, Study, anonymous
+from wardround.tasks.multilabel import NO_FINDING
 
 MOST_SHOWN = 12  # sites whose columns are drawn one by one
 THUMBNAIL = 16  # pixels of the images between which mmd is measured
@@ -37,7 +38,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
         cohort = plan.cohort_of(arm)
         splits = plan.splits(arm, seed)
         sites = prepare_sites(cohort, splits, arm.preparation, torch.float32)
-        features, target = _features(sites), cohort.records.target
+        features, (target, kinds) = _features(sites), cohort.records.task.coarse(cohort.records.target)
         alike = comparable(cohort, splits, arm.preparation)
         if alike is not None and alike != arm.preparation:
             sites = prepare_sites(cohort, splits, alike, torch.float32)
@@ -45,7 +46,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
         heterogeneity = measure(
             {split.site: target[split.rows] for split in splits[:COMPARED_SITES]},
             {site.name: _flat(site.train, rng) for site in sites[:COMPARED_SITES]} if alike else None,
-            len(plan.classes),
+            kinds,
             rng,
         )
         described.append(
@@ -184,7 +185,7 @@ def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
         "train": len(split.train),
         "validation": len(split.validation),
         "test": len(split.test),
-        "classes": label_counts(cohort.records, split.rows),
+        "classes": cohort.records.task.label_counts(cohort.records.target[split.rows]),
     }
     if (ages := known_ages(split, cohort)) is not None:
         known = ages[~np.isnan(ages)]

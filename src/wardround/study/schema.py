@@ -34,7 +34,6 @@ from wardround.core.settings import (
 from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 
-LOWER_IS_BETTER = frozenset({"brier", "loss"})
 FINAL = tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in ("accuracy", "loss"))
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose

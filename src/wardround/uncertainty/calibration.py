@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, log_expit, logit, softmax
 
 from wardround.evaluation.calibration_curves import BINS, CLIP, reliability
-from wardround.evaluation.metrics import predicted_classes
+from wardround.tasks.class_metrics import predicted_classes
 
 Slope = Callable[[float], np.ndarray]  # of each row's loss, by 1 / temperature
 LEAST_PATIENTS = 30  # of validation: fewer would choose by chance

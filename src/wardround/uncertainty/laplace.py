@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import Model
+from wardround.tasks import Multilabel
 
 PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
 MOST_NUMBERS = 2**25  # of all outputs' matrices; beyond, the diagonals alone are kept
@@ -74,7 +75,7 @@ def curvature(
     for rows in torch.split(torch.arange(len(x)), ROWS_AT_A_TIME):
         h = features_of(model, params, buffers, layer, x[rows])
         p = _each_output(model, _from_features(params, layer, h))
-        weight = p * (1 - p) * (y[rows] >= 0 if model.findings else 1)
+        weight = p * (1 - p) * (y[rows] >= 0 if isinstance(model.task, Multilabel) else 1)
         for output in range(outputs):
             scaled = h * weight[:, output : output + 1]
             sums[output] += scaled.mT @ h if full else (scaled * h).sum(0)
@@ -113,7 +114,7 @@ def choose_prior_by(
 
     def loss(prior: float) -> float:
         variance = replace(fitted, prior=prior).variance(features)
-        return float(model.row_losses(moderated(scores, variance), y).mean())
+        return float(model.task.row_losses(moderated(scores, variance), y).mean())
 
     known = plausible_priors(params[_leaf(fitted.layer, "weight")]) if priors is None else priors
     return replace(fitted, prior=min(sorted(known, reverse=True), key=loss))
@@ -206,7 +207,7 @@ def _from_features(params: Tree, layer: str, h: Tensor) -> Tensor:
 
 def _each_output(model: Model, scores: Tensor) -> Tensor:
     """Probabilities with an axis of outputs, for two classes as well."""
-    p = model.probabilities(scores)
+    p = model.task.predictions(scores)
     return p if p.dim() == scores.dim() else p.unsqueeze(-1)
 
 

@@ -21,6 +21,7 @@ from wardround.evaluation.calibration_curves import CLIP
 from wardround.evaluation.prediction import CELLS, has_site_models
 from wardround.models import Model
 from wardround.study.schema import Uncertainty
+from wardround.tasks import Multiclass, Multilabel
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 from wardround.uncertainty.decomposition import entropy_parts, score_spread
@@ -133,8 +134,8 @@ def _measure(
     trial: Trial, settings: Uncertainty, passes: Passes, site: Site, subset: Subset, rows: Rows, numbers: np.ndarray
 ) -> RowUncertainty:
     model = trial.model
-    multiclass = model.classes > 2 and not model.findings
-    most = max(1, PASS_CELLS // (settings.passes * model.classes))
+    multiclass, names = isinstance(model.task, Multiclass), len(model.task.names)
+    most = max(1, PASS_CELLS // (settings.passes * names))
     with torch.no_grad():
         parts = [
             (y.cpu().numpy(), *_of_passes(model, passes(x), multiclass)) for x, y in _batches([rows], trial.dtype, most)
@@ -142,15 +143,15 @@ def _measure(
     if not parts:
         label = rows.labels.cpu().numpy()
         # no row, but of the right shape
-        empty = np.zeros(label.shape) if model.findings else np.zeros(0)
-        score = np.zeros((0, model.classes)) if multiclass else empty
+        empty = np.zeros(label.shape) if isinstance(model.task, Multilabel) else np.zeros(0)
+        score = np.zeros((0, names)) if multiclass else empty
         return RowUncertainty(site.name, subset, numbers, label, score, empty, empty, empty, empty)
     return RowUncertainty(site.name, subset, numbers, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _of_passes(model: Model, scores: Tensor, multiclass: bool) -> tuple[np.ndarray, ...]:
     """As `of_probabilities`; NaN where the model has diverged."""
-    p = model.probabilities(scores).double().cpu().numpy()
+    p = model.task.predictions(scores).double().cpu().numpy()
     if np.isnan(p).any():
         undefined = np.full(p.shape[1:-1] if multiclass else p.shape[1:], np.nan)
         return np.full(p.shape[1:], np.nan), undefined, undefined, undefined, undefined

@@ -48,7 +48,7 @@ class Scores(nn.Module):
         leaves = {name: getattr(self, place) for place, name in self.places.items()}
         params = {name: leaf for name, leaf in leaves.items() if name in self.trained}
         buffers = {name: leaf for name, leaf in leaves.items() if name not in self.trained}
-        return self.model.probabilities(self.model.logits(params, buffers, features, None)[0])
+        return self.model.task.predictions(self.model.logits(params, buffers, features, None)[0])
 
 
 def export_onnx(bundle: Bundle, out: Path) -> float:

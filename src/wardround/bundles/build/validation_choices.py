@@ -26,9 +26,9 @@ from wardround.bundles.uncertainty import (
 )
 from wardround.core import seeds
 from wardround.core.errors import StudyError
-from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 from wardround.study.schema import Uncertainty as StudySettings
+from wardround.tasks.class_metrics import SMALLEST_GROUP
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred

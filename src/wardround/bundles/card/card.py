@@ -16,9 +16,10 @@ from wardround.data.prepare import Recipe
 from wardround.data.records import Column
 from wardround.evaluation.calibration_curves import calibration
 from wardround.evaluation.intervals import CONFIDENCE
-from wardround.evaluation.metrics import SMALLEST_GROUP, metrics
 from wardround.runs.spending import EACH_SITE
 from wardround.study.schema import Arm, Study
+from wardround.tasks import Task
+from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 ENSEMBLE = (
     "The study measures the uncertainty of an ensemble of its seeds' models. This bundle is one of these models: what "
@@ -73,9 +74,9 @@ def share_of(hits: np.ndarray) -> dict[str, Any] | None:
     return {"value": p, "interval": [max(0.0, middle - half), min(1.0, middle + half)], "rows": n}
 
 
-def _own_figures(score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
+def _own_figures(task: Task, score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Of these rows alone, where the run's results are of another model."""
-    values = metrics(label, score)
+    values = task.figures(label, score)
     return {name: {"mean": None if np.isnan(values[name]) else float(values[name])} for name in FIGURES}
 
 
@@ -411,7 +412,7 @@ def card_of(
             "seed": facts.seed,
             "interval": None if facts.interval is None else dict(facts.interval),
             "all_sites": facts.overall,
-            "this_site": _own_figures(score, label) if regional and not private else facts.at_site,
+            "this_site": _own_figures(bundle.model.task, score, label) if regional and not private else facts.at_site,
             "this_seed_only": regional,
             "findings": findings,
             "auc_within_sites": facts.ranked_within,

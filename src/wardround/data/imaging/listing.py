@@ -12,7 +12,8 @@ from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import SEX_WORDS, UNKNOWN, short_hash
+from wardround.data.records import SEX_WORDS, short_hash
+from wardround.tasks.multilabel import UNKNOWN
 
 Uncertain = Literal["ignore", "zero", "one"]
 POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}

@@ -55,10 +55,11 @@ def first_rows(units: np.ndarray) -> np.ndarray:
 def patient_classes(records: Records) -> np.ndarray:
     """A number for each patient, in the order of `units`, by which partitions tell them apart.
 
-    The class of the first row; or the rarest finding of all the patient's rows, and the number of findings for none.
+    The class of the first row, or the fifth in which its number lies; or the rarest finding of all the patient's rows,
+    and the number of findings for none.
     """
     if not records.has_findings:
-        return np.asarray(records.target[first_rows(records.units)])
+        return np.asarray(records.task.coarse(records.target)[0][first_rows(records.units)])
     present = records.target == 1
     rarest_first = np.argsort(present.sum(axis=0), kind="stable")
     of_patient = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)

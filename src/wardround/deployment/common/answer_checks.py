@@ -10,13 +10,14 @@ from typing import Any
 
 from wardround.core.notices import Notice
 from wardround.data.checks.clinical_names import SAME
-from wardround.data.records import NO_FINDING, Column, class_hash
+from wardround.data.records import Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_subsets
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.schema import Privacy
+from wardround.tasks.multilabel import NO_FINDING
 from wardround.training.trial import Trial
 
 Body = Mapping[str, Any]

@@ -32,6 +32,7 @@ from wardround.privacy.validation import refuse_unsound
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Topology
+from wardround.tasks import Task, class_task, findings_task
 from wardround.training.trial import Trial, planned_epochs
 from wardround.training.validation import need_extras, refuse_unkept
 
@@ -71,6 +72,10 @@ class DeployedPlan(Plan):
 
     def _seeds_in_memory(self) -> int:
         return super()._seeds_in_memory() if self.cohorts else 1024
+
+    @property
+    def task(self) -> Task:
+        return findings_task(self.classes) if self.has_findings else class_task(self.classes)
 
     @property
     def row_sets(self) -> list[Key]:

@@ -197,7 +197,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     trials = trials_of(session, wave)
     shared = approved_models(session, trials, tensors, trials)
     memories = in_force(session, body, trials)
-    smallest, classes = session.study.deployment.smallest_cell, session.plan.classes
+    smallest = session.study.deployment.smallest_cell
     summaries: dict[str, Any] = {}
     names, predictions, thresholds = [], [], []
     for number, trial in trials.items():
@@ -208,7 +208,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             if prediction is None or not len(prediction.rows):
                 continue
             groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), prediction)
-            subsets[subset] = site_summary(prediction, classes, groups, smallest, cut if subset == "test" else None)
+            subsets[subset] = site_summary(prediction, groups, smallest, cut if subset == "test" else None)
             if subset == "test":
                 names.append((trial.arm, trial.seed))
                 predictions.append(prediction)
@@ -217,12 +217,12 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
             prediction = own_prediction(session, trial, of_region, memories[number], "test")
             if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
-                subsets[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
+                subsets[REGIONAL] = site_summary(prediction, {}, smallest, cut)
         summaries[str(number)] = subsets
         memory = memories[number]
         params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
         RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
-    keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
+    keep_predictions(session.folder, wave, names, predictions, session.plan.classes, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
 
@@ -263,7 +263,7 @@ def own_prediction(
         scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
     label, score, loss, right = scores
     numbers = getattr(site, f"{subset}_rows")
-    return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
+    return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy(), task=trial.model.task)
 
 
 def groups_in(cohort: Cohort, prediction: SitePrediction) -> dict[str, np.ndarray]:

@@ -169,13 +169,12 @@ def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> T
     for subset in reported_subsets(study):
         if subset in predictions:
             groups = groups_in(session.plan.cohort_of(study.arm(local.trial.arm)), predictions[subset])
-            summaries[subset] = site_summary(
-                predictions[subset], classes, groups, smallest, thresholds if subset == "test" else None
-            )
+            cut = thresholds if subset == "test" else None
+            summaries[subset] = site_summary(predictions[subset], groups, smallest, cut)
     without = {}
     if "test" in predictions:
         lacking = {party: prediction(local, "test", embeddings["test"], party) for party in received}
-        without = {party: site_summary(rows, classes, {}, smallest, thresholds) for party, rows in lacking.items()}
+        without = {party: site_summary(rows, {}, smallest, thresholds) for party, rows in lacking.items()}
     figures: dict[str, Any] = {
         subset: known for subset, rows in predictions.items() if (known := _curve(rows, smallest))
     }
@@ -203,11 +202,13 @@ def prediction(
                 weights = below(local.params, prefix), below(local.buffers, prefix)
                 seen[own.party] = cut.bottoms[own.party].logits(*weights, numbers_of(own, x), None)[0]
             logits = cut.top(local.params, seen, there, None)
-            model = trial.model
-            outputs.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+            task = trial.model.task
+            outputs.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
     label, score, loss, right = (torch.cat(parts).cpu().numpy() for parts in zip(*outputs, strict=True))
     numbers = getattr(trial.scored[0], f"{subset}_rows")
-    return SitePrediction(local.session.site, numbers, label, score, loss, right, rows.people.numpy())
+    return SitePrediction(
+        local.session.site, numbers, label, score, loss, right, rows.people.numpy(), task=trial.model.task
+    )
 
 
 def _filled(local: HolderTrial, subset: Subset, party: str, embeddings: Tensor) -> Tensor:

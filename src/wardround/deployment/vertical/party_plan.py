@@ -79,7 +79,7 @@ class VerticalPlan(DeployedPlan):
             return super()._model_of(arm_name, inputs, parts)
         options = {name: None if name == "weights" else value for name, value in arm.model.options.items()}
         build: ModelBuilder = self.families.models[arm.model.name](**options)
-        return build(Shape(inputs, len(self.classes), self.has_findings, parts))
+        return build(Shape(inputs, self.task, parts))
 
     def own_notices(self) -> list[Notice]:
         """Without what is known from equal rows, where the holder has so few columns that patients look alike: their

@@ -20,7 +20,6 @@ from wardround.core import tree
 from wardround.core.errors import DeployError, SiteError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
-from wardround.data.balance import class_weights
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.common.update_checks import by_number
 from wardround.deployment.flat.site_session import Body
@@ -189,7 +188,7 @@ class HolderTrial(SplitTrial):
 
     def new_engine(self, step: int) -> LabelHolder:
         trial, training = self.trial, self.trial.training
-        weights = class_weights(self.site.train.labels, trial.model.classes, trial.model.findings).to(trial.dtype)
+        weights = trial.model.task.class_weights(self.site.train.labels).to(trial.dtype)
         balanced = weights if training.class_weights == "balanced" else None
         optimiser, lr = optimiser_for(training), self.lr(step)
         return LabelHolder(trial.model, self.cut, optimiser, self.first_params(), self.buffers, lr, balanced)

@@ -128,7 +128,7 @@ class LabelHolder:
             )
             self.buffers = prefixed({name: leaf.detach() for name, leaf in after.items()}, prefix)
         scores = self.cut.top(leaves, seen, batch.present, batch.masks)
-        loss = self.model.row_losses(scores, batch.y, self.weights).mean()
+        loss = self.model.task.row_losses(scores, batch.y, self.weights).mean()
         grads = torch.autograd.grad(loss, [*leaves.values(), *embeddings.values()], materialize_grads=True)
         grad = dict(zip(leaves, grads, strict=False))
         self.params, self.state = self.optimiser.step(self.params, grad, self.state, self.lr)

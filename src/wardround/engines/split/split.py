@@ -9,7 +9,6 @@ from torch import Tensor
 from wardround.core import seeds, tree
 from wardround.core.threads import torch_threads
 from wardround.data.augment import augmenter
-from wardround.data.balance import class_weights
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
 from wardround.engines.serial import SERIAL, order_of
@@ -51,7 +50,7 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     apart, held = parts_of(cut, tree.for_convolutions(run.server)["params"])
     buffers_of, own_buffers = parts_of(cut, run.memories[site.name].buffers)
     optimiser, lr = optimiser_for(training), training.lr_in(run.round)
-    balanced = class_weights(site.train.labels, model.classes, model.findings).to(trial.dtype)
+    balanced = model.task.class_weights(site.train.labels).to(trial.dtype)
     holder = LabelHolder(
         model, cut, optimiser, held, own_buffers, lr, balanced if training.class_weights == "balanced" else None
     )

@@ -161,7 +161,7 @@ class LaneBatches:
             end = min(begin + at_a_time, last)
             rows, share = self._piece(begin, end, at_work)
             x, y = self.pool.take(torch.from_numpy(rows), dtype)
-            y = y.to(dtype) if model.classes == 2 and not model.findings else y
+            y = model.task.for_loss(y, dtype)
             shares = torch.from_numpy(share).to(dtype)
             for step in range(end - begin):
                 masks = self._masks(model, share[step], dtype)

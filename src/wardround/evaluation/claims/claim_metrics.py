@@ -13,9 +13,9 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE
-from wardround.evaluation.metrics import defined_mean
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.schema import FINAL, METRICS, Study
+from wardround.tasks.class_metrics import defined_mean
 
 STEADY = 1.05  # a seed's time over the fastest one's, in the middle of them: times that vary more tell of the machine
 ROLES = ("train", "validation", "test")  # of rows, in the counts of a site

@@ -11,12 +11,12 @@ from scipy import stats
 from wardround.data.heterogeneity import gini
 from wardround.evaluation.claims.claim_metrics import MEASURES, Material, Measured, statistic_of
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.compare import IN_POINTS
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.study.claims import METRIC, QUANTITIES, TAKES, Claim
 from wardround.study.schema import Study, in_variant
+from wardround.tasks import METRIC_FACTS
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def off_text(difference: float, figure_format: FigureFormat) -> str:
 
 
 def in_points(metric: str) -> bool:
-    return metric in (*IN_POINTS, *LIMITS, "prevalence") or metric.endswith("_accuracy")
+    shared = metric in METRIC_FACTS and METRIC_FACTS[metric].in_points
+    return shared or metric in (*LIMITS, "prevalence") or metric.endswith("_accuracy")
 
 
 def _p_value(value: float) -> str:

@@ -7,10 +7,11 @@ import numpy as np
 
 from wardround.evaluation.comparisons.differences import difference_of
 from wardround.evaluation.intervals import Resampling, summarise
-from wardround.evaluation.metrics import mean_or_none
 from wardround.evaluation.scores import Figures, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import LOWER_IS_BETTER, METRICS, Arm, Study
+from wardround.study.schema import METRICS, Arm, Study
+from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import mean_or_none
 
 BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
 
@@ -89,12 +90,12 @@ def _best_at(scores: Scored, arms: Iterable[str], site: str, metric: str) -> str
     lines = {arm: scores.by_site[arm].get(site) for arm in arms}
     means = {arm: mean_or_none(_column(line, metric)) for arm, line in lines.items() if line is not None}
     known = {arm: mean for arm, mean in means.items() if mean is not None}
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
     return max(known, key=lambda arm: sign * known[arm], default=None)
 
 
 def _is_as_good(entry: Mapping[str, Any]) -> bool:
-    sign = -1 if entry["metric"] in LOWER_IS_BETTER else 1
+    sign = -1 if METRIC_FACTS[entry["metric"]].lower_is_better else 1
     return entry["difference"] is not None and sign * entry["difference"] >= -1e-12
 
 

@@ -17,13 +17,10 @@ from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of,
 from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
 from wardround.evaluation.scores import within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import LOWER_IS_BETTER, METRICS
+from wardround.study.schema import METRICS
+from wardround.tasks import METRIC_FACTS
 
-RANKED = ("auc", "pr_auc")  # metrics that set rows of different sites against each other
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")  # beside the primary metric
-# where a metric's name is not its key
-WORDS = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "F1", "ppv": "PPV", "npv": "NPV", "brier": "Brier score"}
-IN_POINTS = tuple(metric for metric in METRICS if metric not in LOWER_IS_BETTER)  # shown as points of a hundred
 MOST_DIGITS = 6  # of a limit
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers in one batch of a bootstrap
@@ -44,7 +41,7 @@ def compare_arms(
     """
     tests: list[dict[str, Any]] = []
     for metric in dict.fromkeys((primary, *COMPARED)):
-        place, inside = METRICS.index(metric), within and metric in RANKED
+        place, inside = METRICS.index(metric), within and METRIC_FACTS[metric].ranked
         base, *lines = (_figures(scores, name, inside)[:, place] for name in (reference, *arms))
         bootstraps = _over_seeds([line - base for line in lines])
         if metric == "accuracy":
@@ -156,7 +153,7 @@ def _bca(lines: Sequence[tuple[np.ndarray, ...] | None], statistic: Any, unit: s
 
 def sentence(test: dict[str, Any]) -> str:
     name, difference, metric = test["arm"], test["difference"], test["metric"]
-    word = WORDS.get(metric, metric)
+    word = METRIC_FACTS[metric].words
     if difference is None:
         return f"{name}: cannot be compared with {test['reference']} in {word}: one of them has no figures."
     word = f"{word} within sites" if test.get("within_sites") else word
@@ -167,7 +164,7 @@ def sentence(test: dict[str, Any]) -> str:
         if test["sd"] == difference == 0:
             return f"{name}: no difference in {word} from {test['reference']} with any seed."
         return f"{name}: no evidence of a difference: {amount}, {interval_words(test)}."
-    verdict = "better" if (difference < 0) == (metric in LOWER_IS_BETTER) else "worse"
+    verdict = "better" if (difference < 0) == METRIC_FACTS[metric].lower_is_better else "worse"
     return f"{name}: {verdict}: {amount}, {interval_words(test)}."
 
 
@@ -186,7 +183,7 @@ def interval_words(entry: Mapping[str, Any]) -> str:
 
 def limit_words(entry: Mapping[str, Any]) -> str:
     """Both limits. Where the interval leaves out 0, none of them is rounded to it."""
-    scale, digits = (100, 1) if entry["metric"] in IN_POINTS else (1, 3)
+    scale, digits = (100, 1) if METRIC_FACTS[entry["metric"]].in_points else (1, 3)
     while digits < MOST_DIGITS and is_clear(entry) and any(not round(scale * x, digits) for x in entry["interval"]):
         digits += 1
     low, high = (signed(scale * limit, digits) for limit in entry["interval"])
@@ -194,14 +191,14 @@ def limit_words(entry: Mapping[str, Any]) -> str:
 
 
 def in_words(value: float, metric: str, with_unit: bool = True) -> str:
-    if metric in IN_POINTS:
+    if METRIC_FACTS[metric].in_points:
         return f"{signed(100 * value, 1)}{' points' if with_unit else ''}"
     return signed(value, 3)
 
 
 def figure_words(value: float, metric: str) -> str:
     """A figure as it is: rates in per cent, areas, scores and losses as they are."""
-    return f"{value:.3f}" if metric in (*RANKED, *LOWER_IS_BETTER, "f1") else f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %" if METRIC_FACTS[metric].shown == "share" else f"{value:.3f}"
 
 
 def signed(value: float, digits: int) -> str:

@@ -18,12 +18,11 @@ from scipy import stats
 from wardround.evaluation.intervals import (
     CONFIDENCE,
     NO_SPREAD,
-    UNBOUNDED,
     Resampling,
     is_uninformative,
     standard_error,
 )
-from wardround.study.schema import LOWER_IS_BETTER
+from wardround.tasks import METRIC_FACTS
 
 ALPHA = 1 - CONFIDENCE
 RULE = "Bonferroni"
@@ -80,7 +79,7 @@ def correct(entries: Sequence[Entry]) -> None:
 def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
     if interval is None:
         return UNKNOWN
-    low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
+    low, high = (-interval[1], -interval[0]) if METRIC_FACTS[metric].lower_is_better else interval
     return GAINS if low > 0 else LOSES if high < 0 else NO_EVIDENCE
 
 
@@ -90,8 +89,9 @@ def is_clear(entry: Mapping[str, Any]) -> bool:
 
 def _interval(entry: Entry, comparisons: int) -> list[float]:
     reach = _quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
-    least, most = (-math.inf, math.inf) if entry["metric"] in UNBOUNDED else (-1.0, 1.0)  # as far as it can differ
-    return [max(least, entry["difference"] - reach), min(most, entry["difference"] + reach)]
+    metric = METRIC_FACTS[entry["metric"]]
+    most = metric.high - metric.low  # as far as it can differ
+    return [max(-most, entry["difference"] - reach), min(most, entry["difference"] + reach)]
 
 
 def _p_value(entry: Entry) -> float:

@@ -14,9 +14,10 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
-from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
 from wardround.evaluation.scores import Scores, within_sites
 from wardround.study.schema import METRICS, Evaluation
+from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
@@ -26,7 +27,6 @@ COVERS = "other patients like these, for the models of this one seed"
 COVERS_TRAINING = "other patients like these, and training"
 Group = tuple[str, str]  # a kind, such as sex, and its value
 LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
-OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows; other metrics hang on the rarest class
 
 
 class Drawn(NamedTuple):
@@ -126,7 +126,7 @@ class Resamples:
         if not self.scores.findings and len(places):
             label = self.scores.label[places]
             rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
-        return np.array([max(1, all_patients if name in OVER_ROWS else rarest) for name in METRICS])
+        return np.array([max(1, all_patients if METRIC_FACTS[name].over_rows else rarest) for name in METRICS])
 
     def _places(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
         places = self.scores.of_arm(arm)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.metrics import mean_or_none
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import LOWER_IS_BETTER, METRICS, SELECTED, Arm, Selection, Study, in_variant
+from wardround.study.schema import METRICS, SELECTED, Arm, Selection, Study, in_variant
+from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import mean_or_none
 
 
 def choose(study: Study, scored: pd.DataFrame) -> list[dict[str, Any]]:
@@ -39,7 +40,7 @@ def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], sc
     metric = str(selection.metric)  # parsed with the study's primary one where it names none
     place = METRICS.index(metric)
     table = np.stack([scores.overall[scored_name(selection, arm)][:, place] for arm in arms])
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
     known = ~np.isnan(table)
     best = np.where(known, sign * table, -np.inf).argmax(axis=0)  # the first of equals
     decided = known.any(axis=0)

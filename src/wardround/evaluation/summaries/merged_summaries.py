@@ -20,9 +20,9 @@ import numpy as np
 from wardround.evaluation.calibration_curves import decision_curve, reliability
 from wardround.evaluation.findings import SHOWN_AT_SITES, curves_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
 from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
 from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
 
 Summary = Mapping[str, Any]  # as `summarise` makes it
 NARROW = 1e-6  # rows of a cell are spread this far, even if all have one score

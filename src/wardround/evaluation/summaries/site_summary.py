@@ -19,32 +19,31 @@ Where rows may have several findings, each finding is summarised as two classes 
 * A subgroup is summarised by the same rules, finding by finding.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from wardround.core.seeds import generator
-from wardround.data.records import UNKNOWN
-from wardround.evaluation.metrics import (
+from wardround.evaluation.prediction import SitePrediction, quick_figures
+from wardround.evaluation.thresholds import best_threshold, class_threshold
+from wardround.privacy.disclosure import must_stay
+from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
+from wardround.study.schema import CHOSEN, METRICS
+from wardround.tasks import METRIC_FACTS, Binary, Multiclass, Multilabel, Task
+from wardround.tasks.class_metrics import (
     SMALLEST_GROUP,
     THRESHOLD,
     THRESHOLDS,
     count,
     finding_metrics,
     macro,
-    metrics,
     predicted_classes,
 )
-from wardround.evaluation.prediction import SitePrediction, quick_figures
-from wardround.evaluation.thresholds import best_threshold, class_threshold
-from wardround.privacy.disclosure import must_stay
-from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
-from wardround.study.schema import CHOSEN, METRICS
+from wardround.tasks.multilabel import UNKNOWN
 
 EDGES = (0.0, *THRESHOLDS.tolist(), 1.0)  # a bin holds its lower edge; the last one holds 1 too
 MIDDLE = EDGES.index(THRESHOLD)
-OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows, whatever their class
 
 
 def class_summary(
@@ -52,57 +51,62 @@ def class_summary(
 ) -> dict[str, Any]:
     """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction."""
     label, score, people = prediction.label, prediction.score, prediction.people
-    whole = figures_of(label, score, people, smallest, threshold)
+    whole = figures_of(prediction.task, label, score, people, smallest, threshold)
     if "metrics" not in whole:
         return whole
-    by_kind = {kind: _by_value(label, score, people, values, smallest, threshold) for kind, values in groups.items()}
+    by_kind = {kind: _by_value(prediction, values, smallest, threshold) for kind, values in groups.items()}
     return {**whole, "groups": by_kind}
 
 
 def figures_of(
+    task: Task,
     label: np.ndarray,
     score: np.ndarray,
     people: np.ndarray,
     smallest: int,
     threshold: float = THRESHOLD,
     by_class: bool = True,
-    finding: bool = False,
 ) -> dict[str, Any]:
-    """Without figures by class where `by_class` forbids them or a class is small.
+    """Without figures by class where `by_class` forbids them or a class is small. `task` is of classes; or of findings,
+    of which this is one.
 
-    For a `finding` without figures by class only the number of rows is given: a model that predicts nobody ill would
+    For a finding without figures by class only the number of rows is given: a model that predicts nobody ill would
     reveal the number of the ill by its number of right predictions.
     """
-    rows = len(label)
+    rows, finding = len(label), isinstance(task, Multilabel)
     if must_stay(people, smallest):
         return {"suppressed": True}
     if np.isnan(score).any():
         return {"rows": rows, "diverged": True}
-    small = np.flatnonzero(is_small(patients_by_class(label, people, _classes(score)), smallest)).tolist()
+    small = np.flatnonzero(is_small(patients_by_class(label, people, _classes(task)), smallest)).tolist()
     by_class = by_class and not small
     if finding and not by_class:
         nothing = {"metrics": dict.fromkeys(METRICS), "sums": None, "histogram": None}
         return {"rows": rows, "diverged": False, "small_classes": small, **nothing}
-    figures = finding_metrics(label, score, threshold) if finding else metrics(label, score, threshold)
+    figures = finding_metrics(label, score, threshold) if finding else task.figures(label, score, threshold)
     predicted = predicted_classes(score, threshold)
     return {
         "rows": rows,
         "diverged": False,
         "small_classes": small,
-        "metrics": {name: _or_none(figures[name]) if by_class or name in OVER_ROWS else None for name in METRICS},
+        "metrics": {
+            name: _or_none(figures[name]) if by_class or METRIC_FACTS[name].over_rows else None for name in METRICS
+        },
         "sums": {
             "right": int((predicted == label).sum()),
             "brier": figures["brier"] * rows,
             "loss": figures["loss"] * rows,
-            "confusion": _confusion(label, predicted, score) if by_class else None,
+            "confusion": _confusion(task, label, predicted) if by_class else None,
         },
-        "histogram": _histogram(label, score, people, smallest) if by_class and score.ndim == 1 else None,
+        "histogram": None
+        if isinstance(task, Multiclass) or not by_class
+        else _histogram(label, score, people, smallest),
     }
 
 
-def _confusion(label: np.ndarray, predicted: np.ndarray, score: np.ndarray) -> list[dict[str, int]]:
+def _confusion(task: Task, label: np.ndarray, predicted: np.ndarray) -> list[dict[str, int]]:
     """Of the positive class, or of each where there are several."""
-    classes = [1] if score.ndim == 1 else range(score.shape[1])
+    classes = range(len(task.names)) if isinstance(task, Multiclass) else [1]
     return [count(label == number, predicted == number)._asdict() for number in classes]
 
 
@@ -156,13 +160,12 @@ def _merged(
     return cells
 
 
-def _by_value(
-    label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int, threshold: float
-) -> dict[str, Any]:
+def _by_value(prediction: SitePrediction, values: np.ndarray, smallest: int, threshold: float) -> dict[str, Any]:
+    task, label, score, people = prediction.task, prediction.label, prediction.score, prediction.people
     places = _released_places(values, people, smallest)
-    by_class = releasable_groups(places, label, people, _classes(score), smallest)
+    by_class = releasable_groups(places, label, people, _classes(task), smallest)
     return {
-        name: figures_of(label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
+        name: figures_of(task, label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
         for name, rows in places.items()
     }
 
@@ -177,8 +180,9 @@ def _released_places(values: np.ndarray, people: np.ndarray, smallest: int) -> d
     return {name: rows for name, rows in places.items() if name in released}
 
 
-def _classes(score: np.ndarray) -> int:
-    return 2 if score.ndim == 1 else score.shape[1]
+def _classes(task: Task) -> int:
+    """A finding is present or absent."""
+    return 2 if isinstance(task, Multilabel) else len(task.names)
 
 
 def _or_none(value: float) -> float | None:
@@ -191,32 +195,34 @@ CURVE = ("loss", "accuracy", "auc")
 
 def site_summary(
     prediction: SitePrediction,
-    names: Sequence[str],
     groups: Mapping[str, np.ndarray],
     smallest: int,
     thresholds: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Of rows with classes, or of rows with findings. `names` are those of the classes or findings.
+    """Of rows with classes, or of rows with findings.
 
     `thresholds` are those that `own_thresholds` chose; without them the threshold is one half.
     """
-    if prediction.label.ndim == 1:
+    if not isinstance(prediction.task, Multilabel):
         chosen = np.nan if thresholds is None else float(thresholds[0])
         return class_summary(prediction, groups, smallest, THRESHOLD if np.isnan(chosen) else chosen)
-    score, people = prediction.score, prediction.people
+    score, people, names = prediction.score, prediction.people, prediction.task.names
     if must_stay(people, smallest):
         return dict(SUPPRESSED)
     if np.isnan(score).any():
         return {"rows": len(score), "diverged": True}
     cuts = np.full(len(names), np.nan) if thresholds is None else thresholds
     label = _without_few_unknown(prediction, smallest)
-    whole = {name: _of_finding(label[:, f], score[:, f], people, smallest, cuts[f]) for f, name in enumerate(names)}
+    task = prediction.task
+    whole = {
+        name: _of_finding(task, label[:, f], score[:, f], people, smallest, cuts[f]) for f, name in enumerate(names)
+    }
     return {
         "rows": len(label),
         "diverged": False,
         "findings": whole,
         "groups": {
-            kind: _findings_by_value(label, score, people, names, values, smallest, cuts)
+            kind: _findings_by_value(task, label, score, people, values, smallest, cuts)
             for kind, values in groups.items()
         },
     }
@@ -235,9 +241,10 @@ def own_thresholds(
     if validation is None or not len(validation.rows):
         return None
     label, score, people = validation.label, validation.score, validation.people
-    if score.ndim > label.ndim:
+    if isinstance(validation.task, Multiclass):
         return None
-    needed, choose = ((0, 1), class_threshold) if label.ndim == 1 else ((1,), best_threshold)
+    binary = isinstance(validation.task, Binary)
+    needed, choose = ((0, 1), class_threshold) if binary else ((1,), best_threshold)
     thresholds = []
     for y, s in zip(np.atleast_2d(label.T), np.atleast_2d(score.T), strict=True):
         few = any(must_stay(people[y == c], smallest) for c in needed)
@@ -251,7 +258,7 @@ def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]
     if must_stay(prediction.people, smallest):
         return {}
     rows = len(prediction.rows)
-    if prediction.label.ndim == 1:
+    if not isinstance(prediction.task, Multilabel):
         return {"rows": rows, **quick_figures([prediction])}
     if np.isnan(prediction.score).any():
         return {"rows": rows, **dict.fromkeys(CURVE, np.nan)}
@@ -269,14 +276,20 @@ def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]
 
 
 def _of_finding(
-    label: np.ndarray, score: np.ndarray, people: np.ndarray, smallest: int, threshold: float, by_class: bool = True
+    task: Task,
+    label: np.ndarray,
+    score: np.ndarray,
+    people: np.ndarray,
+    smallest: int,
+    threshold: float,
+    by_class: bool = True,
 ) -> dict[str, Any]:
     """Over the rows in which the finding is known. `threshold` is NaN where none was chosen."""
     known = label >= 0
     chosen = not np.isnan(threshold)
     # scores may be of less precision, and are not rounded up to it
     cut = np.float64(threshold if chosen else THRESHOLD)
-    figures = figures_of(label[known], score[known], people[known], smallest, cut, by_class, finding=True)
+    figures = figures_of(task, label[known], score[known], people[known], smallest, cut, by_class)
     return figures if "suppressed" in figures else {**figures, "chosen": chosen}
 
 
@@ -294,10 +307,10 @@ def _without_few_unknown(prediction: SitePrediction, smallest: int) -> np.ndarra
 
 
 def _findings_by_value(
+    task: Task,
     label: np.ndarray,
     score: np.ndarray,
     people: np.ndarray,
-    names: Sequence[str],
     values: np.ndarray,
     smallest: int,
     cuts: np.ndarray,
@@ -308,14 +321,14 @@ def _findings_by_value(
     by_value: dict[str, Any] = {
         value: {"rows": len(rows), "diverged": False, "findings": {}} for value, rows in places.items()
     }
-    for f, name in enumerate(names):
+    for f, name in enumerate(task.names):
         is_open = (label[:, f] < 0).astype(np.int64)
         known_in = releasable_groups(places, is_open, people, 2, np.array([fewest, smallest]))
         state = np.where(is_open, 2, label[:, f])
         by_class = releasable_groups({v: places[v] for v in known_in}, state, people, 3, smallest)
         for value, rows in places.items():
             by_value[value]["findings"][name] = (
-                _of_finding(label[rows, f], score[rows, f], people[rows], smallest, cuts[f], value in by_class)
+                _of_finding(task, label[rows, f], score[rows, f], people[rows], smallest, cuts[f], value in by_class)
                 if value in known_in
                 else dict(SUPPRESSED)
             )

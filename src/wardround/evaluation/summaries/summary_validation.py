@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.metrics import Counts, macro, rates
 from wardround.evaluation.summaries.merged_summaries import Summary
 from wardround.evaluation.summaries.site_summary import EDGES
+from wardround.tasks.class_metrics import Counts, macro, rates
 
 CLOSE = 1e-6  # scores may be single precision
 PLACES = frozenset(EDGES)

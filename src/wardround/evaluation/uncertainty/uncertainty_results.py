@@ -11,11 +11,11 @@ from wardround.evaluation.comparisons.benefit import origin_of
 from wardround.evaluation.comparisons.paired import compare_pairs
 from wardround.evaluation.comparisons.patients import Drawn, Resamples, fill_drawn
 from wardround.evaluation.intervals import Resampling, summarise, summarise_metrics
-from wardround.evaluation.metrics import auc, defined_mean, metrics
 from wardround.evaluation.scores import Figures, Scores, within_sites
-from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, PARTS, LabelledRows, SeedRows, seeds_of
+from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, PARTS, SeedRows, seeds_of
 from wardround.evaluation.uncertainty.uncertainty_scores import describe_calibration, describe_sets, sites_of
 from wardround.study.schema import METRICS, Study, Uncertainty
+from wardround.tasks.class_metrics import auc, defined_mean
 from wardround.uncertainty.decision import (
     DOUBT,
     NO_ANSWER_FITS,
@@ -138,14 +138,16 @@ def _referred_at_sites(seeds: Sequence[SeedRows], retained: Sequence[np.ndarray]
 def _curves(seed_rows: SeedRows, within: bool) -> dict[str, ReferralCurve]:
     """Most doubtful rows of all sites first."""
     doubt = of_rows(seed_rows.doubt(seed_rows.test))
-    return referral_curves(doubt, lambda rows: _figures(seed_rows.test.take(rows), seed_rows.cut, within), FIGURES)
+    return referral_curves(doubt, lambda rows: _figures(seed_rows, rows, within), FIGURES)
 
 
-def _figures(rows: LabelledRows, cut: np.ndarray | float, within: bool) -> dict[str, float]:
-    whole = metrics(rows.label, rows.score, cut)
+def _figures(seed_rows: SeedRows, chosen: np.ndarray, within: bool) -> dict[str, float]:
+    """Of the chosen test rows."""
+    rows, task, cut = seed_rows.test.take(chosen), seed_rows.task, seed_rows.cut
+    whole = task.figures(rows.label, rows.score, cut)
     if within:
         own = [rows.at(site) for site in dict.fromkeys(rows.site.tolist())]
-        whole["auc"] = defined_mean([metrics(of_site.label, of_site.score, cut)["auc"] for of_site in own])
+        whole["auc"] = defined_mean([task.figures(of_site.label, of_site.score, cut)["auc"] for of_site in own])
     return whole
 
 
@@ -283,7 +285,7 @@ def _patients(seeds: Sequence[SeedRows]) -> pd.DataFrame:
 
 def _thresholds(seeds: Sequence[SeedRows]) -> pd.DataFrame | None:
     """None with several classes, of which the highest score decides."""
-    if seeds[0].test.score.ndim == 2 and not seeds[0].findings:
+    if seeds[0].multiclass:
         return None
     index = pd.MultiIndex.from_tuples([("", rows.seed) for rows in seeds], names=["arm", "seed"])
     return pd.DataFrame([np.atleast_1d(rows.cut) for rows in seeds], index=index)

@@ -11,10 +11,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import label_columns, labels_and_scores, patients_by_row, score_columns
+from wardround.evaluation.scores import label_columns, labels_and_scores, patients_by_row, score_columns, task_of
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.study.schema import CHOSEN
+from wardround.tasks import Multiclass, Multilabel, Task
+from wardround.tasks.class_metrics import THRESHOLD
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
 from wardround.uncertainty.decision import Answers, answers, predicted_labels
@@ -77,10 +78,15 @@ class SeedRows:
     test: LabelledRows
     changed: Mapping[str, LabelledRows]  # test images inverted, and so on
     cut: np.ndarray | float  # the threshold of each finding, or of the positive class
+    task: Task
 
     @property
     def findings(self) -> bool:
-        return self.test.label.ndim == 2
+        return isinstance(self.task, Multilabel)
+
+    @property
+    def multiclass(self) -> bool:
+        return isinstance(self.task, Multiclass)
 
     @cached_property
     def sites(self) -> list[str]:
@@ -110,8 +116,7 @@ class SeedRows:
     @cached_property
     def predicted(self) -> np.ndarray:
         """Of test rows: class numbers, or 1 and 0 for each finding."""
-        multiclass = self.test.score.ndim == 2 and not self.findings
-        return predicted_labels(self.test.score, None if multiclass else self.cut)
+        return predicted_labels(self.test.score, None if self.multiclass else self.cut)
 
     @cached_property
     def wrong(self) -> np.ndarray:
@@ -123,7 +128,7 @@ class SeedRows:
     def each_label(self) -> bool:
         """Whether each label has a cut of its own. Two classes and findings have, so that coverage holds among the ill
         as well; more classes share one, because most of them have few rows."""
-        return self.findings or self.test.score.ndim == 1
+        return not self.multiclass
 
     def cuts(self, alpha: float) -> dict[str, Cuts]:
         """By site, from its own validation rows."""
@@ -132,7 +137,7 @@ class SeedRows:
 
     def answers(self, cuts: Mapping[str, Cuts]) -> Answers:
         """Of each test row, by the cuts of its own site."""
-        labels = self.test.score.shape[1] if self.test.score.ndim == 2 and not self.findings else 2
+        labels = len(self.task.names) if self.multiclass else 2
         conformal = np.zeros((*self.predicted.shape, labels), dtype=bool)
         for site, own in cuts.items():
             here = self.test.site == site
@@ -165,6 +170,7 @@ def seeds_of(
             LabelledRows.of(mine, patient),
             {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
             float(cut[0]) if label_columns(table) == ["label"] else cut,
+            task_of(table),
         )
 
 

@@ -11,8 +11,8 @@ from scipy import stats
 from scipy.signal import fftconvolve
 
 from wardround.evaluation.calibration_curves import reliability
-from wardround.evaluation.metrics import defined_mean
 from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows
+from wardround.tasks.class_metrics import defined_mean
 from wardround.uncertainty.calibration import ece, error_by_chance, events, expected_error, log_loss
 from wardround.uncertainty.conformal import coverage, held, rank, set_sizes
 from wardround.uncertainty.decision import Answers

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from wardround.data.records import NO_FINDING
+from wardround.tasks.multilabel import NO_FINDING
 
 
 def patients_in(people: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""Metrics of a set of predictions. NaN where a metric is not defined (no row of a class, nothing predicted positive).
+"""Metrics of classes and findings. NaN where a metric is not defined (no row of a class, nothing predicted positive).
 
 Written out in numpy because a study computes them tens of thousands of times; the tests hold them to scikit-learn.
 With several classes, AUC, PR-AUC, F1, sensitivity, specificity, PPV and NPV are averages over the classes that have
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
-from wardround.study.schema import METRICS
+from wardround.tasks.classes import CLASS_METRICS
 
+METRICS = tuple(metric.name for metric in CLASS_METRICS)
 THRESHOLD = 0.5
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
@@ -32,25 +33,33 @@ class Counts(NamedTuple):
     tn: int
 
 
-def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD) -> dict[str, float]:
-    """`score` is the positive class's probability, or one column for each class or finding.
-
-    `threshold` is that of the positive class or of findings: one for all, or one for each.
-    """
-    if len(label) == 0 or np.isnan(score).any() or (label < 0).all():  # a model that has diverged has no score
-        return dict.fromkeys(METRICS, float("nan"))
-    if label.ndim == 2:
-        return macro(_each_finding(label, score, threshold))
-    return _binary(label, score, float(np.asarray(threshold))) if score.ndim == 1 else _multiclass(label, score)
+def binary_metrics(label: np.ndarray, score: np.ndarray, threshold: float = THRESHOLD) -> dict[str, float]:
+    """`score` is the positive class's probability."""
+    return _binary(label, score, threshold) if _has_figures(label, score) else _nothing()
 
 
-def _each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
+def multiclass_metrics(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+    return _multiclass(label, score) if _has_figures(label, score) else _nothing()
+
+
+def multilabel_metrics(
+    label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD
+) -> dict[str, float]:
+    """`threshold` is one for all findings, or one for each."""
+    if not _has_figures(label, score):
+        return _nothing()
     cut = np.broadcast_to(threshold, score.shape[1])
-    return [
-        finding_metrics(label[known, f], score[known, f], cut[f])
-        for f in range(score.shape[1])
-        if (known := label[:, f] >= 0).any()
-    ]
+    known = [(f, label[:, f] >= 0) for f in range(score.shape[1])]
+    return macro([finding_metrics(label[k, f], score[k, f], cut[f]) for f, k in known if k.any()])
+
+
+def _has_figures(label: np.ndarray, score: np.ndarray) -> bool:
+    """Not without rows or labels, and not of a model that has diverged, which has no score."""
+    return bool(len(label)) and not np.isnan(score).any() and not (label < 0).all()
+
+
+def _nothing() -> dict[str, float]:
+    return dict.fromkeys(METRICS, float("nan"))
 
 
 def finding_metrics(label: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
@@ -177,20 +186,14 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
-def grouped_metrics(
-    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD
+def grouped_binary_metrics(
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float
 ) -> np.ndarray:
     """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
 
-    `threshold` is that of the positive class, or of each finding, for each row; or one for all. With more than two
-    classes the highest score decides.
+    `threshold` is that of each row, or one for all.
     """
-    cut = np.broadcast_to(threshold, score.shape)
-    if label.ndim == 2:
-        return average(grouped_finding_metrics(group, count, label, score, cut))
-    if score.ndim > 1:
-        return _group_by_group(group, count, label, score)
-    return _grouped_figures(group, count, label == 1, score, score >= cut)
+    return _grouped_figures(group, count, label == 1, score, score >= threshold)
 
 
 def grouped_finding_metrics(
@@ -271,11 +274,12 @@ def _areas(
     return np.asarray((ranks - hits * (hits + 1) / 2) / (hits * misses)), np.asarray(precisions / hits)
 
 
-def _group_by_group(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
+def grouped_multiclass_metrics(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
     order = np.argsort(group, kind="stable")
     ends = np.searchsorted(group[order], np.arange(1, count + 1))
     figures = np.full((count, len(METRICS)), np.nan)
     for number, rows in enumerate(np.split(order, ends)[:count]):
         if len(rows):
-            figures[number] = [metrics(label[rows], score[rows])[name] for name in METRICS]
+            own = multiclass_metrics(label[rows], score[rows])
+            figures[number] = [own[name] for name in METRICS]
     return figures

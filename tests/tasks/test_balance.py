@@ -9,46 +9,47 @@ import torch
 
 from tests.small_federations import site, trial
 from wardround.algorithms.fedavg import fedavg
-from wardround.data.balance import HEAVIEST, class_weights, row_odds
 from wardround.engines.serial import order_of
 from wardround.models import Shape
 from wardround.models.logistic import logistic
+from wardround.tasks import class_task, findings_task, row_odds
+from wardround.tasks.task import HEAVIEST
 from wardround.training.local import batches, orders
 
 
 def test_a_finding_counts_as_often_as_it_is_outnumbered() -> None:
     """Presence then weighs what absence does: weight x present = absent. Unknown labels are neither."""
     labels = torch.tensor([[1, 1, 0], [0, 1, -1], [0, 1, -1], [0, -1, 1], [0, 0, 1]])
-    assert class_weights(labels, 3, True).tolist() == [4.0, pytest.approx(1 / 3), 0.5]
+    assert findings_task(3).class_weights(labels).tolist() == [4.0, pytest.approx(1 / 3), 0.5]
 
 
 @pytest.mark.parametrize("value", [0, 1, -1])
 def test_a_finding_that_all_rows_have_or_none_or_of_which_nothing_is_known_counts_once(value: int) -> None:
     labels = torch.full((6, 2), value)
     labels[:, 1] = torch.tensor([1, 0, 0, 0, 0, 0])
-    assert class_weights(labels, 2, True).tolist() == [1.0, 5.0]
+    assert findings_task(2).class_weights(labels).tolist() == [1.0, 5.0]
 
 
 def test_no_finding_is_heavier_than_the_heaviest() -> None:
     labels = torch.zeros(1001, 2, dtype=torch.int64)
     labels[0, 0] = 1
     labels[:10, 1] = 1
-    assert class_weights(labels, 2, True).tolist() == [HEAVIEST, pytest.approx(99.1)]
+    assert findings_task(2).class_weights(labels).tolist() == [HEAVIEST, pytest.approx(99.1)]
 
 
 def test_all_classes_that_are_there_weigh_alike_and_the_mean_weight_is_one() -> None:
     """len / (classes that are there x rows of the class): 12 / (3 x 6), 12 / (3 x 4), 12 / (3 x 2); one has no row."""
     labels = torch.tensor([0] * 6 + [1] * 4 + [3] * 2)
-    weights = class_weights(labels, 4, False)
+    weights = class_task(4).class_weights(labels)
     assert weights.tolist() == [pytest.approx(2 / 3), 1.0, 1.0, 2.0]
     assert float(weights[labels].mean()) == pytest.approx(1)
-    assert class_weights(torch.zeros(5, dtype=torch.int64), 2, False).tolist() == [1.0, 1.0]
+    assert class_task(2).class_weights(torch.zeros(5, dtype=torch.int64)).tolist() == [1.0, 1.0]
 
 
 def test_no_class_is_heavier_than_the_heaviest() -> None:
     labels = torch.zeros(1000, dtype=torch.int64)
     labels[0] = 1
-    assert class_weights(labels, 2, False).tolist() == [pytest.approx(1000 / 1998), HEAVIEST]
+    assert class_task(2).class_weights(labels).tolist() == [pytest.approx(1000 / 1998), HEAVIEST]
 
 
 def test_balanced_weights_make_the_gradient_that_of_rows_repeated() -> None:
@@ -57,9 +58,9 @@ def test_balanced_weights_make_the_gradient_that_of_rows_repeated() -> None:
         torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
         torch.tensor([0, 1, 0, 0]),
     )
-    model = logistic()(Shape((3,), 2))
+    model = logistic()(Shape((3,), class_task(2)))
     params = {"weight": torch.full((1, 3), 0.2, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}
-    weights = class_weights(y, 2, False).double()
+    weights = class_task(2).class_weights(y).double()
     weighted, loss, _ = model.gradient(params, {}, x, y, {}, weights)
     repeated = torch.tensor([0, 1, 1, 1, 2, 3])
     plain, plain_loss, _ = model.gradient(params, {}, x[repeated], y[repeated], {})
@@ -76,7 +77,7 @@ FINDINGS = torch.tensor([[1, 0], [1, 1], [0, 1], [0, 1], [-1, 1], [0, 0], [0, 0]
 @pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(("labels", "findings"), [(CLASSES, False), (FINDINGS, True)])
 def test_odds_sum_to_one(labels: torch.Tensor, findings: bool, strength: float) -> None:
-    odds = row_odds(labels, 3 if not findings else 2, findings, strength)
+    odds = row_odds(findings_task(2) if findings else class_task(3), labels, strength)
     assert odds.shape == (len(labels),)
     assert odds.dtype == np.float64
     assert odds.sum() == pytest.approx(1, abs=1e-12)
@@ -84,18 +85,18 @@ def test_odds_sum_to_one(labels: torch.Tensor, findings: bool, strength: float) 
 
 
 def test_without_strength_all_rows_are_alike() -> None:
-    assert row_odds(CLASSES, 3, False, 0.0) == pytest.approx(np.full(100, 0.01), abs=1e-15)
-    assert row_odds(FINDINGS, 2, True, 0.0) == pytest.approx(np.full(10, 0.1), abs=1e-15)
+    assert row_odds(class_task(3), CLASSES, 0.0) == pytest.approx(np.full(100, 0.01), abs=1e-15)
+    assert row_odds(findings_task(2), FINDINGS, 0.0) == pytest.approx(np.full(10, 0.1), abs=1e-15)
 
 
 def test_with_full_strength_every_class_is_drawn_as_often_as_any_other() -> None:
-    odds = row_odds(CLASSES, 3, False, 1.0)
+    odds = row_odds(class_task(3), CLASSES, 1.0)
     for label in range(3):
         assert odds[CLASSES.numpy() == label].sum() == pytest.approx(1 / 3, abs=1e-7)
 
 
 def test_half_the_strength_is_the_square_root() -> None:
-    odds = row_odds(CLASSES, 3, False, 0.5)
+    odds = row_odds(class_task(3), CLASSES, 0.5)
     wanted = np.array([0.6, 0.3, 0.1])[CLASSES.numpy()] ** -0.5
     assert odds == pytest.approx(wanted / wanted.sum(), rel=1e-6)
 
@@ -105,12 +106,12 @@ def test_a_row_is_drawn_by_the_rarest_of_its_findings() -> None:
     2 x 5 + 3 x 2.5 + 5 x 2 = 27.5.
     """
     expected = [5, 5, 2.5, 2.5, 2.5, 2, 2, 2, 2, 2]
-    assert row_odds(FINDINGS, 2, True, 1.0) == pytest.approx(np.array(expected) / 27.5, rel=1e-6)
+    assert row_odds(findings_task(2), FINDINGS, 1.0) == pytest.approx(np.array(expected) / 27.5, rel=1e-6)
 
 
 def test_rows_that_all_have_a_finding_have_odds_too() -> None:
     labels = torch.tensor([[1, 0], [1, 0], [1, 1]])
-    assert row_odds(labels, 2, True, 1.0) == pytest.approx(np.array([1, 1, 3]) / 5, rel=1e-6)
+    assert row_odds(findings_task(2), labels, 1.0) == pytest.approx(np.array([1, 1, 3]) / 5, rel=1e-6)
 
 
 @pytest.mark.parametrize(("strength", "share"), [(1.0, Fraction(1, 2)), (0.0, Fraction(1, 10))])
@@ -127,7 +128,7 @@ def test_oversampled_orders_hold_rare_rows_as_often_as_derived(strength: float, 
 
 
 def test_findings_are_oversampled_too() -> None:
-    model = logistic()(Shape((2,), 2, True))
+    model = logistic()(Shape((2,), findings_task(2)))
     arm = trial(fedavg(), [site("a", torch.zeros(10, 2, dtype=torch.float64), FINDINGS)], model, oversample=1.0)
     drawn = torch.cat(order_of(arm, arm.sites[0], 0, 500)).numpy()
     expected = np.array([5, 5, 2.5, 2.5, 2.5, 2, 2, 2, 2, 2]) / 27.5 * 5000
@@ -141,7 +142,7 @@ def test_without_oversampling_every_epoch_has_every_row_once() -> None:
 
 
 def test_fewer_epochs_are_the_first_of_the_same_orders() -> None:
-    odds = row_odds(CLASSES, 3, False, 1.0)
+    odds = row_odds(class_task(3), CLASSES, 1.0)
     for given in (None, odds):
         few, many = (orders(100, epochs, np.random.default_rng(5), given) for epochs in (2, 6))
         np.testing.assert_array_equal(few, many[:2])

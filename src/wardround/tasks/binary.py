@@ -1,0 +1,54 @@
+"""Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wardround.tasks.classes import ClassTask
+from wardround.tasks.task import MIDDLE
+
+
+@dataclass(frozen=True)
+class Binary(ClassTask):
+    kind = "binary"
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        each = F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
+        return each if weights is None else each * weights[y]
+
+    def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        labels = y.to(scores.dtype).unsqueeze(-1)
+        return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
+
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(scores.squeeze(-1))
+
+    def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (scores.squeeze(-1) >= 0).long() == y
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import binary_metrics  # SciPy, which training does without
+
+        return binary_metrics(label, score, float(np.asarray(threshold)))
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        from wardround.tasks.class_metrics import grouped_binary_metrics
+
+        return grouped_binary_metrics(group, count, label, score, threshold)
+
+    def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return y.to(dtype)

@@ -1,0 +1,47 @@
+"""What two classes and several have in common: a row is of exactly one of them."""
+
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.tasks.metric import Metric
+from wardround.tasks.task import HEAVIEST, Task
+
+CLASS_METRICS = (
+    Metric("accuracy", "accuracy", "higher", "share", over_rows=True),
+    Metric("auc", "AUC", "higher", "number", ranked=True),
+    Metric("pr_auc", "PR-AUC", "higher", "number", ranked=True),
+    Metric("f1", "F1", "higher", "number"),
+    Metric("sensitivity", "sensitivity", "higher", "share"),
+    Metric("specificity", "specificity", "higher", "share"),
+    Metric("ppv", "PPV", "higher", "share"),
+    Metric("npv", "NPV", "higher", "share"),
+    Metric("brier", "Brier score", "lower", "plain", high=inf, over_rows=True),  # up to 2 with several classes
+    Metric("loss", "loss", "lower", "plain", high=inf, over_rows=True),
+)
+
+
+class ClassTask(Task):
+    metrics = CLASS_METRICS
+    primary = "auc"
+    curve = "accuracy"
+
+    def class_weights(self, labels: Tensor) -> Tensor:
+        """A class that the site has no row of counts once; there is nothing to balance."""
+        counts = torch.bincount(labels, minlength=len(self.names))
+        there = (counts > 0).sum()
+        return torch.where(counts > 0, len(labels) / (there * counts.clamp(min=1)), 1.0).clamp(max=HEAVIEST)
+
+    def row_weights(self, y: Tensor, weights: Tensor) -> Tensor | None:
+        return weights[y]
+
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return dict(zip(self.names, np.bincount(target, minlength=len(self.names)).tolist(), strict=True))
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return target
+
+    def rarity(self, labels: Tensor) -> Tensor:
+        return (torch.bincount(labels, minlength=len(self.names)) / len(labels))[labels]

@@ -1,0 +1,99 @@
+"""Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
+in training nor in figures."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wardround.tasks.classes import CLASS_METRICS
+from wardround.tasks.task import HEAVIEST, MIDDLE, Task
+
+NO_FINDING = "no finding"
+UNKNOWN = -1  # a finding of which nobody knows whether it is there
+
+
+@dataclass(frozen=True)
+class Multilabel(Task):
+    kind = "multilabel"
+    metrics = CLASS_METRICS
+    primary = "auc"
+    curve = "accuracy"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean over the findings that are known of the row. `weights` say how many times a row that has a finding
+        counts."""
+        known = y >= 0
+        truth = y.clamp(min=0).to(scores.dtype)
+        each = F.binary_cross_entropy_with_logits(scores, truth, reduction="none", pos_weight=weights)
+        return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
+
+    def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        each = scores.reshape(*scores.shape[:-1], -1, self.outputs)
+        known = (y >= 0).unsqueeze(-2)
+        truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
+        losses = (F.softplus(each) - each * truth) * known / number
+        return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
+
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(scores)
+
+    def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The share of the row's known findings that are predicted correctly."""
+        known = y >= 0
+        return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import multilabel_metrics  # SciPy, which training does without
+
+        return multilabel_metrics(label, score, threshold)
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        from wardround.tasks.class_metrics import average, grouped_finding_metrics
+
+        cut = np.broadcast_to(threshold, score.shape)
+        return average(grouped_finding_metrics(group, count, label, score, cut))
+
+    def class_weights(self, labels: Tensor) -> Tensor:
+        """A finding that the site has no row of, or no row without, counts once."""
+        present, lacking = (labels == 1).sum(0), (labels == 0).sum(0)
+        return torch.where((present > 0) & (lacking > 0), lacking / present.clamp(min=1), 1.0).clamp(max=HEAVIEST)
+
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return dict(zip((*self.names, NO_FINDING), count_findings(target).tolist(), strict=True))
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The rank of the rarest of a row's findings, the higher the rarer, and 0 for none."""
+        present = target[rows] == 1
+        rank = np.empty(len(self.names), dtype=np.int64)
+        rank[np.argsort(-present.sum(axis=0), kind="stable")] = np.arange(1, len(self.names) + 1)
+        strata = np.zeros(len(target), dtype=np.int64)
+        strata[rows] = (present * rank).max(axis=1, initial=0)
+        return strata
+
+    def rarity(self, labels: Tensor) -> Tensor:
+        """The share of rows with the rarest finding that the row has, or with none where it has none."""
+        present = labels == 1
+        shares = present.float().mean(0)
+        nothing = (~present.any(1)).float().mean()
+        rarest = torch.where(present, shares, torch.inf).min(1).values
+        return torch.where(present.any(1), rarest, nothing)
+
+
+def count_findings(target: np.ndarray) -> np.ndarray:
+    """Rows with each finding, and last those with none."""
+    present = target == 1
+    return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())

@@ -1,0 +1,84 @@
+"""Regression: a number in units of its own, such as days in hospital or a laboratory value.
+
+The model is trained on the target less its centre, divided by its spread, so that a learning rate means the same in
+every unit; a prediction is turned back into units. Centre and spread are those of the training rows, or follow from the
+target's declared range, which is public: with differential privacy only that will do.
+
+A row's target has three columns: the value, its centre and its spread. The last two are the same in all rows of a
+federation; they travel with the rows, because they differ from split to split.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from wardround.tasks.metric import Metric
+from wardround.tasks.summed import VALUE, SummedTask, as_double, needed, ratio
+
+CENTRE, SPREAD = 1, 2  # columns of a row's target
+NO_SPREAD = 1e-12  # what rounding leaves of a constant, in parts of its square
+
+
+@dataclass(frozen=True)
+class Regression(SummedTask):
+    """`loss` is that of the scaled target: half the squared error, or Huber's, which counts errors above `delta`
+    spreads by their size alone, so that a few extreme patients do not decide (Huber, Ann. Math. Statist. 35, 1964)."""
+
+    kind: ClassVar[str] = "regression"
+    curve: ClassVar[str] = "mae"
+    primary: ClassVar[str] = "mae"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True),
+        Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True),
+        Metric("r2", "R²", "higher", "number", -inf, 1.0),
+        Metric("calibration_slope", "calibration slope", None, "plain", -inf, inf),
+        Metric("calibration_intercept", "calibration intercept", None, "units", -inf, inf),
+    )
+    terms: ClassVar[tuple[str, ...]] = ("rows", "absolute", "squared", "y", "yy", "p", "pp", "yp")
+
+    loss: Literal["squared", "huber"] = "squared"
+    delta: float = 1.35
+    # from where values are counted in sums, the same at every hospital: squares of large numbers that differ little
+    # would leave no digits for their differences
+    origin: float = 0.0
+
+    def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (as_double(y, VALUE) - as_double(y, CENTRE)) / as_double(y, SPREAD)
+        error = scores - scaled.to(scores.dtype).unsqueeze(-1)
+        if self.loss == "squared":
+            return error.square() / 2, error
+        inside = error.clamp(-self.delta, self.delta)
+        return inside * (error - inside / 2), inside
+
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
+        scale = needed(y)
+        return scores.squeeze(-1).double() * as_double(scale, SPREAD) + as_double(scale, CENTRE)
+
+    def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (self.predictions(scores, y) - as_double(y, VALUE)).abs()
+
+    def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
+        y, p = label.astype(np.float64) - self.origin, score.astype(np.float64) - self.origin
+        error = p - y
+        return np.stack([np.ones(len(y)), np.abs(error), error**2, y, y * y, p, p * p, y * p], axis=1)
+
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        rows, absolute, squared, y, yy, p, pp, yp = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
+        mean_y, mean_p = ratio(y, rows), ratio(p, rows)
+        slope = ratio(yp - y * mean_p, _spread(pp, p * mean_p))
+        return {
+            "mae": ratio(absolute, rows),
+            "rmse": np.sqrt(ratio(squared, rows)),
+            "r2": 1 - ratio(squared, _spread(yy, y * mean_y)),
+            "calibration_slope": slope,
+            "calibration_intercept": mean_y + self.origin - slope * (mean_p + self.origin),
+        }
+
+
+def _spread(squares: np.ndarray, around: np.ndarray) -> np.ndarray:
+    """Squared deviations from the mean; 0 where only rounding is left."""
+    spread = squares - around
+    return np.where(spread > NO_SPREAD * squares, spread, 0.0)

@@ -1,0 +1,111 @@
+"""Tasks whose metrics follow from sums over rows: one list of terms gives the figures of all rows, of groups of rows,
+under the weights of a resample, and of several hospitals whose sums are added up, exactly.
+
+Such a task names the terms of a row (`row_terms`) and what follows from their sums (`of_sums`). A label is a number,
+and so is a prediction.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.core.errors import StudyError
+from wardround.tasks.task import MIDDLE, Task
+
+FIFTHS = 5
+VALUE = 0  # the column of a row's target in which the number itself stands
+
+
+class SummedTask(Task):
+    terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self.losses_and_errors(scores, y)[0].squeeze(-1)
+
+    @abstractmethod
+    def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
+        """(rows, terms)"""
+
+    @abstractmethod
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        """Each metric, for sums (..., terms); NaN where it is not defined."""
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        sums = self.row_terms(label, score).sum(axis=0)
+        return {name: float(value) for name, value in self.of_sums(sums).items()}
+
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        terms = self.row_terms(label, score).T
+        sums = np.stack([np.bincount(group, weights=column, minlength=count) for column in terms], axis=1)
+        return self._stacked(sums)
+
+    def weighted_figures(self, label: np.ndarray, score: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """(resamples, metrics), for weights (resamples, rows)."""
+        terms = self.row_terms(label, score)
+        return lambda weights: self._stacked(weights.astype(np.float64) @ terms)
+
+    def _stacked(self, sums: np.ndarray) -> np.ndarray:
+        figures = self.of_sums(sums)
+        return np.stack([figures[metric.name] for metric in self.metrics], axis=-1)
+
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        return {}
+
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        values = self.values(target)
+        return fifths(values, values[rows])
+
+    def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
+        values = self.values(target)
+        return fifths(values, values), FIFTHS
+
+    def values(self, target: np.ndarray) -> np.ndarray:
+        """The numbers that are predicted, of a source's target."""
+        return target
+
+    def class_weights(self, labels: Tensor) -> Tensor:
+        raise _no_classes("class_weights")
+
+    def rarity(self, labels: Tensor) -> Tensor:
+        raise _no_classes("oversample")
+
+
+def fifths(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """In which fifth of `among` each value lies, counted from 0. Equal values lie in one."""
+    cuts = np.quantile(among, np.arange(1, FIFTHS) / FIFTHS) if len(among) else np.zeros(0)
+    return np.searchsorted(cuts, values, side="right")
+
+
+def as_double(y: Tensor, column: int) -> Tensor:
+    return y[..., column].to(torch.float64)
+
+
+def needed(y: Tensor | None) -> Tensor:
+    if y is None:
+        raise ValueError("a number is predicted in the scale that its target has beside the value")
+    return y
+
+
+def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """NaN where there is nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(whole > 0, part / whole, np.nan))
+
+
+def _no_classes(setting: str) -> StudyError:
+    return StudyError(f"training: {setting}", "is for classes, and a number is predicted", f"Leave `{setting}` out.")

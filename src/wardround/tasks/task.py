@@ -1,0 +1,114 @@
+"""What is predicted, as a value: everything that depends on the kind of outcome is a method of its task.
+
+A task is one file, and one line in `TASKS`. Training uses it through the model (loss, derivative, predictions),
+evaluation through the scores (metrics). It knows no file, no engine and no page of a report.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.tasks.metric import Metric
+
+MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    kind: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
+    curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
+
+    names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Scores that a model gives for a row."""
+
+    @abstractmethod
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Of each row. `weights` are those of `class_weights`."""
+
+    @abstractmethod
+    def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (..., rows, copies) and their derivatives by the scores (..., rows, copies x outputs), for models
+        whose gradient is written out. `scores` hold the outputs of one model after those of another."""
+
+    @abstractmethod
+    def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
+        """Probabilities: of the positive class of two, (rows,), or of each class or finding, (rows, names). Of a number
+        its expected value, (rows,); the columns of `y` besides the value itself say in which scale."""
+
+    @abstractmethod
+    def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
+        """What `curve` is the mean of."""
+
+    def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """Labels in the form that the loss is quickest with."""
+        return y
+
+    @abstractmethod
+    def class_weights(self, labels: Tensor) -> Tensor:
+        """So that all classes, or each finding's presence and absence, weigh alike in the loss."""
+
+    @abstractmethod
+    def rarity(self, labels: Tensor) -> Tensor:
+        """Of each row: the share of this site's rows that are of its kind, by which rare ones are drawn more often."""
+
+    def row_weights(self, y: Tensor, weights: Tensor) -> Tensor | None:
+        """By how much each row counts under `class_weights`; None where that differs within a row."""
+        return None
+
+    @abstractmethod
+    def label_counts(self, target: np.ndarray) -> dict[str, int]:
+        """Rows of each class by its name; or with each finding, and last those with none. Numbers have no classes."""
+
+    @abstractmethod
+    def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """A number for each row of the source by which `rows` are shared out evenly between training and test. It
+        depends on these rows alone, so that a hospital by itself draws the same split."""
+
+    def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
+        """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
+        return target, len(self.names)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(metric.name for metric in self.metrics)
+
+    @abstractmethod
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        """Each metric; NaN where it is not defined. `threshold` is that of the positive class of two or of findings,
+        one for all or one for each."""
+
+    @abstractmethod
+    def grouped_figures(
+        self,
+        group: np.ndarray,
+        count: int,
+        label: np.ndarray,
+        score: np.ndarray,
+        threshold: np.ndarray | float = MIDDLE,
+    ) -> np.ndarray:
+        """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
+        `threshold` is that of each row, in the shape of the scores, or one for all."""
+
+    def to_json(self) -> dict[str, Any]:
+        """`read_task` reads it again."""
+        return {"kind": self.kind, **asdict(self), "names": list(self.names)}
+
+
+HEAVIEST = 100.0  # a finding that one row in a thousand has would otherwise drown all the others
+
+
+def row_odds(task: Task, labels: Tensor, strength: float) -> np.ndarray:
+    """The probability with which each row is drawn. With `strength` 0 all are alike; with 1 a row is drawn the more
+    often the rarer its class, or the rarest of its findings, is at this site."""
+    odds = task.rarity(labels).double().numpy() ** -strength
+    return np.asarray(odds / odds.sum())
