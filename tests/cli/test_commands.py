@@ -277,7 +277,8 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # a shell shows both as 130; CPython ends by the signal itself if that came while code ran from a string
+    assert process.returncode in (130, -signal.SIGINT)
     assert "wardround resume" in errors
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("*/results.json"))
