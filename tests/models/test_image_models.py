@@ -92,6 +92,7 @@ def test_monai_is_imported_only_for_its_own_networks_and_missed_in_plain_words()
 import sys
 sys.modules["monai"] = None  # as if it were not installed
 from wardround.core.errors import MachineError
+from wardround.tasks import class_task
 from wardround.models import MODELS, Shape
 for kind in ("cnn", "residual"):
     MODELS[kind]()(Shape((1, 28, 28), class_task(10)))
