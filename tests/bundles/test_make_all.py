@@ -15,7 +15,7 @@ from wardround.runs.execute import run_study
 
 
 def test_a_study_that_asks_for_them_has_them_in_its_run(tmp_path: Path) -> None:
-    few = hearts(arms=hearts()["arms"][:2])
+    few = hearts(arms=hearts()["arms"][:3])
     wanted = {**few, "evaluation": {**few["evaluation"], "bundles": ["va", "cleveland"]}}
     plain = run_study(few, tmp_path / "plain")
     run = run_study(wanted, tmp_path / "asked")
