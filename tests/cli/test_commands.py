@@ -277,7 +277,7 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    # a shell shows both as 130; CPython ends by the signal itself if that came while code ran from a string
+    # seen to end by the signal itself in about one of six tries, why is not known; a shell shows both as 130
     assert process.returncode in (130, -signal.SIGINT)
     assert "wardround resume" in errors
     assert "Traceback" not in errors
