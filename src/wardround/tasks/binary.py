@@ -8,12 +8,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.classes import ClassTask
+from wardround.tasks.probabilities import absent_and_present
 from wardround.tasks.task import MIDDLE
 
 
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
+    scale = "logit"
+    each_label = True
+    calibration = "logistic"
+    threshold_rule = "youden"
 
     @property
     def outputs(self) -> int:
@@ -26,6 +31,10 @@ class Binary(ClassTask):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.to(scores.dtype).unsqueeze(-1)
         return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.sigmoid(scores)
+        return p * (1 - p)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores.squeeze(-1))
@@ -49,6 +58,13 @@ class Binary(ClassTask):
         from wardround.tasks.class_metrics import grouped_binary_metrics
 
         return grouped_binary_metrics(group, count, label, score, threshold)
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The positive class."""
+        return [(label, score)]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return absent_and_present(score)
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return y.to(dtype)

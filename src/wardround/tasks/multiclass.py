@@ -29,6 +29,10 @@ class Multiclass(ClassTask):
         logs = each.log_softmax(-1)
         return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.softmax(scores, dim=-1)
+        return p * (1 - p)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)
 

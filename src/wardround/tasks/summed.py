@@ -21,6 +21,8 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 
 
 class SummedTask(Task):
+    predicts = "number"
+    calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     @property

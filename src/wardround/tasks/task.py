@@ -6,7 +6,7 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from wardround.tasks.metric import Metric
 
+Calibration = Literal["logistic", "linear"]
+ThresholdRule = Literal["youden", "f1"]
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
@@ -23,8 +25,17 @@ class Task(ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
+    predicts: ClassVar[Literal["probabilities", "number"]]  # and so prediction sets, or prediction intervals
+    # the line of observed on predicted: on the logit scale, where a prediction is one probability, or in units
+    calibration: ClassVar[Calibration | None] = None
+    threshold_rule: ClassVar[ThresholdRule | None] = None  # by which validation rows choose one; None: there is none
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several."""
+        return ()
 
     @property
     @abstractmethod
@@ -39,6 +50,10 @@ class Task(ABC):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (..., rows, copies) and their derivatives by the scores (..., rows, copies x outputs), for models
         whose gradient is written out. `scores` hold the outputs of one model after those of another."""
+
+    @abstractmethod
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The second derivative of each row's negative log likelihood by each score: (rows, outputs)."""
 
     @abstractmethod
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
