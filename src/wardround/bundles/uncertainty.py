@@ -189,7 +189,7 @@ def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
         values.shape != (len(task.findings) or 1,) or not (np.isfinite(values) & (values > 0)).all(),
         "a temperature is not a number above 0",
     )
-    return Temperature(values, np.array(content["fitted"], dtype=bool), task.scale)
+    return Temperature(values, np.array(content["fitted"], dtype=bool), task.probability_scale)
 
 
 def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:

@@ -1,5 +1,6 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from wardround.tasks.task import MIDDLE
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
-    scale = "logit"
+    probability_scale = "logit"
     each_label = True
     calibration = "logistic"
     threshold_rule = "youden"
@@ -65,6 +66,16 @@ class Binary(ClassTask):
 
     def label_probabilities(self, score: np.ndarray) -> np.ndarray:
         return absent_and_present(score)
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score >= threshold).astype(np.int64)
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedFinding
+
+        return [WeightedFinding(label, score, threshold, is_class=True)]
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return y.to(dtype)

@@ -16,11 +16,9 @@ Scale = Literal["logit", "log"]
 
 
 class ProbabilityTask(Task):
-    predicts = "probabilities"
-
     # where scores of passes are compared and temperatures divide: the logit of each probability, or the logarithms of
     # all classes', of which only the differences count
-    scale: ClassVar[Scale]
+    probability_scale: ClassVar[Scale]
     # whether each label has a conformal cut of its own, so that coverage holds among the ill as among the healthy
     each_label: ClassVar[bool]
 
@@ -49,8 +47,8 @@ class ProbabilityTask(Task):
 
 def probability_task(task: Task) -> ProbabilityTask:
     """For code that only tasks of probabilities reach."""
-    if task.predicts != "probabilities":
-        raise ValueError(f"{task.kind} predicts a {task.predicts}, not probabilities")
+    if task.answers == "number":
+        raise ValueError(f"{task.kind} predicts a number, not probabilities")
     return cast(ProbabilityTask, task)
 
 

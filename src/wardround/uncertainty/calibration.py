@@ -1,6 +1,6 @@
 """Calibration: whether a probability of 0.8 comes true eight times in ten, and a temperature that brings it nearer.
 
-The task says which probabilities there are (`events`), and on which scale a temperature divides (`scale`):
+The task says which probabilities there are (`events`), and on which scale a temperature divides (`probability_scale`):
 
     binary       label (rows,)             score (rows,), of the positive class
     multiclass   label (rows,)             score (rows, classes); calibration is that of the predicted class
@@ -79,15 +79,15 @@ def fit_temperature(
     otherwise shrunk towards 1 (as in Breiman's garrote, Technometrics 1995). The loss on these rows never rises.
     """
     people = np.arange(len(label)) if people is None else people
-    outcomes = [(each, people[each.rows]) for each in SCALES[task.scale].outcomes(task, label, score)]
+    outcomes = [(each, people[each.rows]) for each in SCALES[task.probability_scale].outcomes(task, label, score)]
     fits = [_fitted(each.slope, own) if _enough(each, own) else None for each, own in outcomes]
     values = np.array([1.0 if value is None else value for value in fits])
-    return Temperature(values, np.array([value is not None for value in fits]), task.scale)
+    return Temperature(values, np.array([value is not None for value in fits]), task.probability_scale)
 
 
 def log_loss(task: ProbabilityTask, label: np.ndarray, score: np.ndarray) -> float:
     """Mean negative log likelihood; for findings over all labels that are known."""
-    return float(SCALES[task.scale].row_losses(task, label, score).mean())
+    return float(SCALES[task.probability_scale].row_losses(task, label, score).mean())
 
 
 def _enough(outcomes: Outcomes, people: np.ndarray) -> bool:

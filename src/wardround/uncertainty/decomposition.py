@@ -70,7 +70,7 @@ def doubt_of(task: ProbabilityTask, mean: np.ndarray, threshold: np.ndarray | fl
 def score_spread(task: ProbabilityTask, scores: np.ndarray) -> np.ndarray:
     """The standard deviation of scores (not probabilities) over the passes, of scores (passes, rows, outputs): in the
     shape of the doubts. Of several classes only the differences between scores count."""
-    return SCALES[task.scale].spread(np.asarray(scores, dtype=np.float64))
+    return SCALES[task.probability_scale].spread(np.asarray(scores, dtype=np.float64))
 
 
 def _entropy(task: ProbabilityTask, p: np.ndarray) -> np.ndarray:

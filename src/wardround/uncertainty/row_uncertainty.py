@@ -154,7 +154,7 @@ def of_passes(task: Task, predictions: np.ndarray, scores: np.ndarray | None = N
 
     A single pass has only a mean and a total. `scores` are computed from predictions if they are not passed.
     """
-    return PARTS_OF[task.predicts](task, predictions, scores)
+    return PARTS_OF[task.answers](task, predictions, scores)
 
 
 def of_probabilities(task: ProbabilityTask, p: np.ndarray, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
@@ -162,12 +162,13 @@ def of_probabilities(task: ProbabilityTask, p: np.ndarray, scores: np.ndarray | 
     if len(p) == 1:
         undefined = np.full(parts.total.shape, np.nan)
         return parts.mean, parts.total, undefined, undefined, undefined
-    spread = score_spread(task, SCALES[task.scale].scores(p) if scores is None else scores)
+    spread = score_spread(task, SCALES[task.probability_scale].scores(p) if scores is None else scores)
     return parts.mean, parts.total, parts.aleatoric, parts.epistemic, spread.reshape(parts.total.shape)
 
 
 PARTS_OF: dict[str, Callable[[Any, np.ndarray, np.ndarray | None], tuple[np.ndarray, ...]]] = {
-    "probabilities": of_probabilities,
+    "class": of_probabilities,
+    "findings": of_probabilities,
 }
 
 

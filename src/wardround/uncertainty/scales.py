@@ -1,4 +1,4 @@
-"""Probabilities on the scale that a task names (`scale`): where temperatures divide, and where passes are compared."""
+"""Probabilities on the scale that a task names: where temperatures divide, and where passes are compared."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
