@@ -33,6 +33,7 @@ class Count(SummedTask):
     compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
     over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
+    referral_metrics: ClassVar[tuple[str, str]] = ("deviance", "mae")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
     dispersion: float = 0.0  # 0: Poisson; above: negative binomial
@@ -60,6 +61,10 @@ class Count(SummedTask):
         mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
         return mean / (1 + self.dispersion * mean)
 
+    def expected_losses(self, scores: Tensor, variance: Tensor, y: Tensor, noise: float = 1.0) -> Tensor:
+        """The mean of exp(score) over normally distributed scores is exp(score + variance / 2)."""
+        return self.row_losses(scores + variance / 2, y)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
         return self._log_mean(scores.squeeze(-1).double(), needed(y)).exp()
@@ -69,6 +74,15 @@ class Count(SummedTask):
 
     def _log_mean(self, scores: Tensor, y: Tensor) -> Tensor:
         return (scores + as_double(y, EXPOSURE).log().to(scores.dtype)).clamp(max=LARGEST)
+
+    def variance(self, score: np.ndarray) -> np.ndarray | None:
+        return np.asarray(score + self.dispersion * score**2)
+
+    def possible(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whole numbers from 0 on. Where none lies between the ends, the next below and above."""
+        first, last = np.maximum(np.ceil(low), 0), np.floor(high)
+        none = first > last
+        return np.where(none, np.maximum(np.floor(low), 0), first), np.where(none, np.ceil(high), last)
 
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
         y, mean = label.astype(np.float64), score.astype(np.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
+from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES, REFERRAL
 from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
 from wardround.tasks.task import HEAVIEST, MIDDLE
 
@@ -31,6 +31,7 @@ class Multilabel(ProbabilityTask):
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
+    referral_metrics = REFERRAL
 
     @property
     def findings(self) -> tuple[str, ...]:
