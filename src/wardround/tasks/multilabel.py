@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, EachFinding
 from wardround.tasks.classes import CLASS_METRICS
 from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
@@ -25,6 +26,10 @@ class Multilabel(Task):
     @property
     def outputs(self) -> int:
         return len(self.names)
+
+    @property
+    def answer(self) -> Answer:
+        return EachFinding(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over the findings that are known of the row. `weights` say how many times a row that has a finding

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
 
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
@@ -30,6 +31,11 @@ class Task(ABC):
     @abstractmethod
     def outputs(self) -> int:
         """Scores that a model gives for a row."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The form in which users are given a prediction."""
 
     @abstractmethod
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
