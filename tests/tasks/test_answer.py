@@ -22,12 +22,11 @@ def test_columns_predictions_and_sets_are_of_one_shape(task: Task) -> None:
         if answer.names == tuple(n.removeprefix("x_") for n in answer.columns("x"))
         else rng.random(7)
     )
-    predicted = answer.predicted(score, np.full(len(answer.events), 0.5))
+    predicted = task.predicted(score, np.full(len(answer.events), 0.5))
     assert predicted.reshape(7, -1).shape[1] == len(answer.predicted_columns)
     assert int(np.prod(answer.set_shape, initial=1)) == max(1, sum(len(choice.labels) for choice in answer.choices))
     assert answer.scores in ((), answer.columns("score"))
     assert set(answer.counts(predicted)) == set(answer.classes)
-    assert len(answer.of_events(predicted, score)) == len(answer.events)
     assert answer.is_sound
     assert (answer.uncalibrated == "") == (len(answer.events) == 1 and answer.form == "two_classes")
     nothing = answer.nothing()
@@ -36,16 +35,10 @@ def test_columns_predictions_and_sets_are_of_one_shape(task: Task) -> None:
 
 def test_a_threshold_decides_two_classes_and_findings() -> None:
     score = np.array([0.2, 0.6, 0.61], dtype=np.float32)
-    assert class_task(["no", "yes"]).answer.predicted(score, np.array([0.6])).tolist() == [0, 1, 1]
-    both = findings_task(["mass", "fluid"]).answer
+    assert class_task(["no", "yes"]).predicted(score, np.array([0.6])).tolist() == [0, 1, 1]
+    both = findings_task(["mass", "fluid"])
     assert both.predicted(np.array([[0.2, 0.9]]), np.array([0.1, 0.95])).tolist() == [[1, 0]]
-    assert both.counts(np.array([[1, 0], [1, NOTHING], [0, 1]])) == {"mass": 2, "fluid": 1}
-
-
-def test_events_leave_out_rows_in_which_a_finding_is_not_known() -> None:
-    label, score = np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.1], [0.2, 0.8]])
-    pairs = findings_task(["mass", "fluid"]).answer.of_events(label, score)
-    assert [(y.tolist(), s.tolist()) for y, s in pairs] == [([1, 0], [0.9, 0.2]), ([1], [0.8])]
+    assert both.answer.counts(np.array([[1, 0], [1, NOTHING], [0, 1]])) == {"mass": 2, "fluid": 1}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
 from wardround.tasks import Task, class_task, findings_task, read_task
 from wardround.tasks.answer import Answer
-from wardround.tasks.class_metrics import THRESHOLD
+from wardround.tasks.probabilities import probability_task
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
@@ -129,15 +129,9 @@ class Bundle:
         """On the score of each event."""
         return np.array([event.threshold for event in self.events])
 
-    @property
-    def doubted(self) -> np.ndarray | float:
-        """The scores of greatest doubt. Classes are most in doubt where they are equally probable, whatever the
-        site's threshold."""
-        return self.thresholds if self.answer.doubt_about_thresholds else THRESHOLD
-
     def predicted(self, scores: np.ndarray) -> np.ndarray:
         """The value that is predicted, as the task's answer has it."""
-        return self.answer.predicted(scores, self.thresholds)
+        return self.task.predicted(scores, self.thresholds)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
         """Calibrated, in the shape of the scores, NaN where an event has no calibration; None where none has."""
@@ -165,6 +159,11 @@ class Bundle:
         must hold the result of `Bundle.outside`.
         """
         return self.out_of_distribution.marks(x, outside)
+
+
+def events_of(task: Task, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Labels and scores of each event that a threshold decides, in the rows that know it."""
+    return probability_task(task).events(label, score) if task.answer.events else []
 
 
 def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -> Bundle:

@@ -31,10 +31,8 @@ class Answer(ABC):
     cells: ClassVar[Literal["text", "flag", "number"]]  # what a predicted value is written as
     # what a site's validation rows bound: by prediction sets of labels, or by the residuals of a number
     bounded_by: ClassVar[Literal["sets", "residuals"]] = "sets"
-    threshold_rule: ClassVar[Literal["youden", "f1"]] = "youden"  # for each of `events`
     uncalibrated: ClassVar[str] = ""  # why there is no one calibration of a row's score; empty where there can be one
     without_threshold: ClassVar[str] = ""  # what is so instead, where a row has no one threshold
-    doubt_about_thresholds: ClassVar[bool] = False  # or where labels are equally probable, whatever the thresholds
     limits: ClassVar[tuple[float, float] | None] = (0.0, 1.0)  # between which scores, and what bounds them, lie
     figures: ClassVar[tuple[str, ...]] = ()  # metrics of the card, in their order; empty: all of the task's
     predicted_at: ClassVar[str] = ""  # which thresholds these metrics are of
@@ -70,10 +68,6 @@ class Answer(ABC):
         one."""
         return ()
 
-    def of_events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Labels and scores of each event, in the rows that know it."""
-        return []
-
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The questions that prediction sets answer; none for numbers."""
@@ -83,10 +77,6 @@ class Answer(ABC):
     def set_shape(self) -> tuple[int, ...]:
         """Of a row's prediction sets."""
         return ()
-
-    @abstractmethod
-    def predicted(self, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        """The predicted value of each row; `thresholds` are those of `events`."""
 
     def nothing(self) -> float:
         """The predicted value of a row that has none."""
@@ -145,9 +135,6 @@ class OneClass(Answer):
     def set_shape(self) -> tuple[int, ...]:
         return (len(self.names),)
 
-    def predicted(self, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        return np.asarray(score.argmax(axis=1))
-
     def counts(self, label: np.ndarray) -> dict[str, int]:
         return {name: int((label == number).sum()) for number, name in enumerate(self.names)}
 
@@ -174,13 +161,6 @@ class PositiveClass(OneClass):
     def events(self) -> tuple[str, ...]:
         return self.names[1:]
 
-    def of_events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [(label, score)]
-
-    def predicted(self, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        """Compared in double precision: a threshold that is rounded to a score's precision may land on the score."""
-        return (score.astype(np.float64) >= thresholds).astype(np.int64)
-
     @property
     def listed(self) -> str:
         return " or ".join(reversed(self.names))
@@ -199,10 +179,8 @@ class EachFinding(Answer):
 
     form = "findings"
     cells = "flag"
-    threshold_rule = "f1"
     uncalibrated = "findings are calibrated one by one"
     without_threshold = "one for each finding"
-    doubt_about_thresholds = True
     figures = CARD_FIGURES
     predicted_at = "the study's thresholds"
 
@@ -217,10 +195,6 @@ class EachFinding(Answer):
     def events(self) -> tuple[str, ...]:
         return self.names
 
-    def of_events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        known = label >= 0
-        return [(label[rows, place], score[rows, place]) for place, rows in enumerate(known.T)]
-
     @property
     def choices(self) -> tuple[Choice, ...]:
         return tuple(Choice(name, f"_{name}", PRESENCE) for name in self.names)
@@ -228,10 +202,6 @@ class EachFinding(Answer):
     @property
     def set_shape(self) -> tuple[int, ...]:
         return (len(self.names), len(PRESENCE))
-
-    def predicted(self, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        """1 or 0, in double precision as for two classes."""
-        return (score.astype(np.float64) >= thresholds).astype(np.int64)
 
     def counts(self, label: np.ndarray) -> dict[str, int]:
         return {name: int((own == 1).sum()) for name, own in zip(self.names, label.T, strict=True)}
@@ -269,9 +239,6 @@ class OneNumber(Answer):
     @property
     def classes(self) -> tuple[str, ...]:
         return ()
-
-    def predicted(self, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        return score.astype(np.float64)
 
     def nothing(self) -> float:
         return float("nan")

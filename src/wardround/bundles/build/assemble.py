@@ -82,7 +82,7 @@ def build_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
 def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     bundle = _drafted(origin, folder)
     scores, label = bundle.scores(origin.validation.x), origin.validation.label
-    chosen = choose_events(bundle.answer, label, scores, origin.private, origin.data.thresholds)
+    chosen = choose_events(bundle.task, label, scores, origin.private, origin.data.thresholds)
     bundle = replace(bundle, events=read_events(chosen.described()))
     uncertainty = choose_uncertainty(
         bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty

@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from wardround.bundles.build.run_inputs import LabelledRows
-from wardround.bundles.bundle import CLIP, Bundle, Calibration
+from wardround.bundles.bundle import CLIP, Bundle, Calibration, events_of
 from wardround.bundles.uncertainty import (
     ALPHA,
     PASSES,
@@ -29,8 +29,10 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 from wardround.study.schema import Uncertainty as StudySettings
+from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.class_metrics import SMALLEST_GROUP
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred
@@ -75,7 +77,7 @@ class Rule(NamedTuple):
 
 
 def choose_events(
-    answer: Answer,
+    task: Task,
     label: np.ndarray,
     score: np.ndarray,
     private: bool,
@@ -84,8 +86,11 @@ def choose_events(
     """A threshold and a calibration for each event of the answer. `private`: patients are protected, and a choice on
     their rows would not be. `elsewhere` are the thresholds that all sites' validation rows have chosen together: they
     serve where this site has too few."""
-    rule, pairs = RULES[answer.threshold_rule], zip(answer.events, answer.of_events(label, score), strict=True)
-    chosen = [_choose_event(*pair, name, rule, private, elsewhere.get(name)) for name, pair in pairs]
+    answer = task.answer
+    chosen = [
+        _choose_event(*pair, name, RULES[task.threshold_rule or "youden"], private, elsewhere.get(name))
+        for name, pair in zip(answer.events, events_of(task, label, score), strict=True)
+    ]
     if answer.uncalibrated:
         return OperatingPoint(None, None, answer.uncalibrated, tuple(chosen))
     [only] = chosen
@@ -185,11 +190,11 @@ def choose_uncertainty(
     score = bundle.scores(validation.x)
     measured = measure_in_batches(bundle, chosen, validation.x, score)
     cuts = np.array([referral_cut(measured.uncertainty, number / SHARES) for number in range(SHARES + 1)])
-    each_label = bool(bundle.answer.events)  # of several classes most have few rows: one cut for all of them
+    task = probability_task(bundle.model.task)
     return replace(
         chosen,
-        temperature=fit_temperature(label, measured.mean, validation.people),
-        cuts=fit_cuts(label, measured.mean, ALPHA if study is None else study.alpha, each_label=each_label),
+        temperature=fit_temperature(task, label, measured.mean, validation.people),
+        cuts=fit_cuts(task, label, measured.mean, ALPHA if study is None else study.alpha),
         referral=Referral(SHARE if study is None else study.refer, cuts),
     )
 
@@ -231,7 +236,7 @@ def measure_in_batches(bundle: Bundle, settings: Uncertainty, x: Any, score: np.
     for start in range(0, len(score), size):
         rows = torch.from_numpy(np.ascontiguousarray(x[start : start + size])).to(bundle.dtype)
         own = score[start : start + size]
-        parts.append(measure(settings, bundle.model, bundle.params, bundle.buffers, rows, own, bundle.doubted))
+        parts.append(measure(settings, bundle.model, bundle.params, bundle.buffers, rows, own, bundle.thresholds))
     if not parts:
         return Measured(score, score, score, np.zeros(0))
     return Measured(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Measured)))
@@ -247,7 +252,7 @@ def evaluate_uncertainty(
     known, predicted = label >= 0, bundle.predicted(score)
     right = (predicted == label) & known
     evaluation: dict[str, Any] = {"rows": len(label), "width": float((measured.high - measured.low).mean())}
-    conformal = conformal_sets(settings, measured.mean)
+    conformal = conformal_sets(settings, bundle.model.task, measured.mean)
     sets = None if conformal is None else answers(conformal, predicted)
     if sets is not None and settings.cuts is not None:
         evaluation["sets"] = {
@@ -258,7 +263,8 @@ def evaluate_uncertainty(
         }
     if settings.temperature is not None:
         calibrated = settings.temperature.of(measured.mean)
-        evaluation["ece"] = {"before": ece(label, measured.mean), "after": ece(label, calibrated)}
+        task = probability_task(bundle.model.task)
+        evaluation["ece"] = {"before": ece(task, label, measured.mean), "after": ece(task, label, calibrated)}
     if settings.referral is not None:
         away = referred(referral_reasons(measured.uncertainty, settings.cut(), sets))
         evaluation["referral"] = {

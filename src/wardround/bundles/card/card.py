@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.bundles.bundle import Bundle, Event
+from wardround.bundles.bundle import Bundle, Event, events_of
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.notices import CODES, Notice, line_of, read_notice
@@ -60,7 +60,7 @@ def _findings(
             **(unknown if about["private"] else _at(event, own_label, own_score)),
         }
         for finding, event, (own_label, own_score) in zip(
-            about["findings"], bundle.events, bundle.answer.of_events(label, score), strict=True
+            about["findings"], bundle.events, events_of(bundle.task, label, score), strict=True
         )
     ]
 

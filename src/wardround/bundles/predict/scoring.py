@@ -148,7 +148,7 @@ def interval(rows: Predicting) -> Predicting:
 
     def measure_tile(x: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
         prepared = torch.from_numpy(x).to(bundle.dtype)
-        m = measure(settings, bundle.model, bundle.params, bundle.buffers, prepared, own, bundle.doubted)
+        m = measure(settings, bundle.model, bundle.params, bundle.buffers, prepared, own, bundle.thresholds)
         return m.mean, m.low, m.high, m.uncertainty
 
     measured = Measured(*in_tiles(measure_tile, _tile(bundle), known(rows.prepared).x, scored.model))
@@ -169,7 +169,7 @@ def decide(rows: Predicting) -> Predicting:
     answer, settings, scored = rows.bundle.answer, rows.settings, known(rows.scored)
     predicted = rows.bundle.predicted(scored.score)
     predicted[scored.unscored] = answer.nothing()
-    conformal = None if settings is None else conformal_sets(settings, known(rows.measured).mean)
+    conformal = None if settings is None else conformal_sets(settings, rows.bundle.task, known(rows.measured).mean)
     sets = None if conformal is None else decision.answers(conformal, predicted)
     columns = {} if sets is None else _set_columns(rows.bundle, sets.sets, scored.unscored)
     by_column = predicted.reshape(len(rows), len(answer.predicted_columns)).T

@@ -199,7 +199,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         simulated=False,
         synthetic=session.records.synthetic,
         overall=None,
-        at_site=summarise_metrics(scores.overall[arm.name], resampling, figures_of(scores.task)),
+        at_site=summarise_metrics(scores.metric_names, scores.overall[arm.name], resampling, figures_of(scores.task)),
         interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
         if len(seeds) > 1
         else None,
