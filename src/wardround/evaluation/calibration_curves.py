@@ -116,7 +116,7 @@ def number_calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) ->
 
 
 def residual_bins(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
-    """Rows in order of their prediction, in bins of equal size: mean prediction, mean outcome, SD of what is left, rows.
+    """Rows in order of their prediction, in bins of equal size: mean prediction, mean outcome, SD of residuals, rows.
     Fewer than ten bins where these would hold less than SMALLEST_GROUP rows: no patient is a bin."""
     order = np.argsort(score, kind="stable")
     parts = np.array_split(order, max(1, min(BINS, len(order) // SMALLEST_GROUP))) if len(order) > 1 else []
