@@ -15,6 +15,11 @@ from wardround.tasks.task import MIDDLE
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
+    has_thresholds = True
+
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        return None if len(names) == 2 else f"it has {len(names)} classes, and binary has two"
 
     @property
     def outputs(self) -> int:

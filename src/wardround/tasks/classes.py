@@ -29,6 +29,7 @@ OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
 
 
 class ClassTask(Task):
+    reads = "classes"
     answers = "class"
     metrics = CLASS_METRICS
     primary = "auc"
