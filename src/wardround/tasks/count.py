@@ -123,6 +123,11 @@ class Count(SummedTask):
         losses = (count + shape) * (log_total + log_spread) - count * (log_mean + log_spread) - constant
         return losses / size
 
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """On average over counts with the predicted mean (Fisher's information)."""
+        mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
+        return mean / (1 + self.known_dispersion * mean)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
         return self._log_mean(scores[..., 0].double(), needed(y)).exp()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.task import MIDDLE, Task
 
 FIFTHS = 5
@@ -25,6 +26,7 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 class SummedTask(Task):
     reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     answers: ClassVar[Literal["class", "findings", "number"]] = "number"
+    calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
@@ -43,6 +45,10 @@ class SummedTask(Task):
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)

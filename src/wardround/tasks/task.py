@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround.study.facts import TaskFacts
+from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
 
 
@@ -24,6 +25,8 @@ class WrongRows(NamedTuple):
     remedy: str
 
 
+Calibration = Literal["logistic", "linear"]
+ThresholdRule = Literal["youden", "f1"]
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
@@ -33,18 +36,25 @@ class Task(ABC):
 
     kind: ClassVar[str]
     loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
-    has_thresholds: ClassVar[bool] = False  # whether validation rows may choose from which score on a class is called
     reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
     answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
+    # the line of observed on predicted: on the logit scale, where a prediction is one probability, or in units
+    calibration: ClassVar[Calibration | None] = None
+    threshold_rule: ClassVar[ThresholdRule | None] = None  # by which validation rows choose one; None: there is none
     round_metrics: ClassVar[tuple[str, ...]] = ()  # figures after each round that are no mean over rows
     compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
     at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
     over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several."""
+        return ()
 
     @property
     @abstractmethod
@@ -57,6 +67,11 @@ class Task(ABC):
         the scores of each row."""
         return {}
 
+    @property
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The form in which users are given a prediction."""
+
     @abstractmethod
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Of each row. `weights` are those of `class_weights`."""
@@ -65,6 +80,10 @@ class Task(ABC):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (..., rows, copies) and their derivatives by the scores (..., rows, copies x outputs), for models
         whose gradient is written out. `scores` hold the outputs of one model after those of another."""
+
+    @abstractmethod
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The second derivative of each row's negative log likelihood by each score: (rows, outputs)."""
 
     @abstractmethod
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
