@@ -1,5 +1,6 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,13 @@ from wardround.tasks.task import MIDDLE
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
+    name_count = 2
+    threshold_by = "youden"
+    scored_by_class = True
+
+    @property
+    def counted_classes(self) -> Sequence[int]:
+        return (1,)
 
     @property
     def outputs(self) -> int:
