@@ -26,9 +26,8 @@ from wardround.evaluation.summaries.merged_summaries import gather_summaries, me
 from wardround.evaluation.summaries.score_histograms import EDGES, score_cells
 from wardround.evaluation.summaries.site_summary import site_summary
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
-from wardround.study.schema import METRICS
 from wardround.tasks import class_task
-from wardround.tasks.class_metrics import THRESHOLDS
+from wardround.tasks.class_metrics import METRICS, THRESHOLDS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
 SMALLEST = 5

@@ -19,10 +19,11 @@ from wardround.bundles.sealed_files import refuse_if
 from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tasks import Binary, Multiclass, Multilabel
+from wardround.tasks import Binary, Multiclass, Task
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
-from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval, of_rows
+from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
 from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.validation import has_dropout
@@ -108,15 +109,16 @@ def measure(
     mean, low, high = np.where(not_finite, score, mean), np.where(not_finite, 0.0, low), np.where(not_finite, 1.0, high)
     # a row without a score has no doubt; it is referred because the score is missing
     known = np.where(np.isfinite(mean), mean, 0.5)
-    uncertainty = of_rows(doubt_of(known, isinstance(model.task, Multilabel), thresholds))
+    task = probability_task(model.task)
+    uncertainty = task.of_rows(doubt_of(task, known, thresholds))
     uncertainty = np.where(not_finite.reshape(len(not_finite), -1).any(axis=1), np.inf, uncertainty)
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
 
 
-def conformal_sets(settings: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
+def conformal_sets(settings: Uncertainty, task: Task, mean: np.ndarray) -> np.ndarray | None:
     """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where there are no cuts.
     They do not depend on the predicted class."""
-    return None if settings.cuts is None else prediction_sets(settings.cuts, mean)
+    return None if settings.cuts is None else prediction_sets(probability_task(task), settings.cuts, mean)
 
 
 def set_texts(sets: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
@@ -182,17 +184,17 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
 
 
 def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
-    values, findings = np.array(content["values"], dtype=float), isinstance(model.task, Multilabel)
+    values, task = np.array(content["values"], dtype=float), probability_task(model.task)
     refuse_if(
-        values.shape != (len(model.task.names) if findings else 1,) or not (np.isfinite(values) & (values > 0)).all(),
+        values.shape != (len(task.findings) or 1,) or not (np.isfinite(values) & (values > 0)).all(),
         "a temperature is not a number above 0",
     )
-    return Temperature(values, np.array(content["fitted"], dtype=bool), findings)
+    return Temperature(values, np.array(content["fitted"], dtype=bool), task.probability_scale)
 
 
 def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:
     names = len(model.task.names)
-    shape = (names, 2) if isinstance(model.task, Multilabel) else (names,)
+    shape = (names, 2) if model.task.findings else (names,)
     cuts, kind = _infinite(content["cuts"]), content["kind"]
     rows = np.array(content["rows"], dtype=np.int64)
     refuse_if(

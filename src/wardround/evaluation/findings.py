@@ -11,7 +11,6 @@ import numpy as np
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries, Summary
-from wardround.study.schema import METRICS
 from wardround.tasks.class_metrics import THRESHOLD, Counts, grouped_finding_metrics
 
 POINTS = 60  # of a curve in a report
@@ -34,7 +33,7 @@ def _from_rows(scores: Scores, arm: str, resampling: Resampling) -> dict[str, An
     seed, site = scores.seed[places], scores.site[places]
     overall = grouped_finding_metrics(seed, seeds, label, score, cut)
     by_site = grouped_finding_metrics(site * seeds + seed, len(scores.sites) * seeds, label, score, cut)
-    by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(METRICS))
+    by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(scores.metric_names))
     there = np.unique(site)
     # with a seed whose model has diverged nothing is called, and it counts in no curve
     converged = ~np.isin(seed, seed[np.isnan(score).any(axis=1)])
@@ -56,11 +55,11 @@ def _from_rows(scores: Scores, arm: str, resampling: Resampling) -> dict[str, An
                 "fn": int((counted & positive & ~predicted).sum()) / converged_seeds,
                 "tn": int((counted & ~positive & ~predicted).sum()) / converged_seeds,
             },
-            "metrics": summarise_metrics(overall[f], resampling),
+            "metrics": summarise_metrics(scores.metric_names, overall[f], resampling),
             "sites": {
                 scores.sites[s]: {
                     "positives": int(positive[site == s].sum()) / seeds,
-                    "metrics": summarise_metrics(by_site[f, s], resampling, SHOWN_AT_SITES),
+                    "metrics": summarise_metrics(scores.metric_names, by_site[f, s], resampling, SHOWN_AT_SITES),
                 }
                 for s in there.tolist()
             },
@@ -86,11 +85,11 @@ def _describe_finding(summaries: Summaries, arm: str, resampling: Resampling) ->
         "positives": _positives(confusion),
         "threshold": {"mean": None, "chosen": bool(lines) and all(line["chosen"] for line in lines)},
         "confusion": confusion,
-        "metrics": summarise_metrics(summaries.overall[arm], resampling),
+        "metrics": summarise_metrics(summaries.metric_names, summaries.overall[arm], resampling),
         "sites": {
             site: {
                 "positives": _positives(_at_site(summaries, arm, site)),
-                "metrics": summarise_metrics(of_site, resampling, SHOWN_AT_SITES),
+                "metrics": summarise_metrics(summaries.metric_names, of_site, resampling, SHOWN_AT_SITES),
             }
             for site, of_site in summaries.by_site[arm].items()
         },

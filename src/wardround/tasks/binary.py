@@ -1,7 +1,8 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -9,15 +10,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.classes import ClassTask
-from wardround.tasks.task import MIDDLE
+from wardround.tasks.probabilities import absent_and_present
+from wardround.tasks.task import MIDDLE, ThresholdRule
 
 
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
     name_count = 2
-    threshold_by = "youden"
     scored_by_class = True
+    probability_scale = "logit"
+    each_label = True
+    calibration = "logistic"
+    threshold_rule: ClassVar[ThresholdRule | None] = "youden"
 
     @property
     def counted_classes(self) -> Sequence[int]:
@@ -34,6 +39,10 @@ class Binary(ClassTask):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.to(scores.dtype).unsqueeze(-1)
         return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.sigmoid(scores)
+        return p * (1 - p)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores.squeeze(-1))
@@ -57,6 +66,23 @@ class Binary(ClassTask):
         from wardround.tasks.class_metrics import grouped_binary_metrics
 
         return grouped_binary_metrics(group, count, label, score, threshold)
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The positive class."""
+        return [(label, score)]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return absent_and_present(score)
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score >= threshold).astype(np.int64)
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedFinding
+
+        return [WeightedFinding(label, score, threshold, is_class=True)]
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return y.to(dtype)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
-from wardround.tasks.task import HEAVIEST, MIDDLE, Task
+from wardround.tasks.probabilities import ProbabilityTask, Scale
+from wardround.tasks.task import HEAVIEST, MIDDLE
 
 CLASS_METRICS = (
     Metric("accuracy", "accuracy", "higher", "share", over_rows=True),
@@ -25,12 +26,42 @@ CLASS_METRICS = (
 )
 
 
-class ClassTask(Task):
+COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
+AT_SITES = ("accuracy", "auc", "brier")
+OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
+
+
+class ClassTask(ProbabilityTask):
+    answers = "class"
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
     # whether nothing is told of rows where a class is of few patients; otherwise means over all of them are
     told_by_class_only: ClassVar[bool] = False
+    compared = COMPARED
+    at_sites = AT_SITES
+    over_sites = OVER_SITES
+    probability_scale: ClassVar[Scale] = "log"
+    each_label = False  # of several classes most have few rows: one cut for all of them
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """That the predicted class is right."""
+        predicted = score.argmax(axis=1)
+        return [((predicted == label).astype(np.int64), score[np.arange(len(predicted)), predicted])]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return score
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        return np.asarray(self.predicted(score, threshold) == label)
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Cross-entropy, beside that of the shares of the classes."""
+        from wardround.tasks.class_metrics import entropy
+
+        return loss, entropy(np.bincount(label) / max(len(label), 1))
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A class that the site has no row of counts once; there is nothing to balance."""

@@ -32,6 +32,9 @@ class Count(SummedTask):
         Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True),
         Metric("calibration_ratio", "observed / expected", None, "plain", 0.0, inf),
     )
+    compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
+    at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
+    over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
     dispersion: float = 0.0  # 0: Poisson; above: negative binomial
@@ -53,6 +56,11 @@ class Count(SummedTask):
             return mean - count * log_mean, mean - count
         losses = (count + 1 / self.dispersion) * (self.dispersion * mean).log1p() - count * log_mean
         return losses, (mean - count) / (1 + self.dispersion * mean)
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """On average over counts with the predicted mean (Fisher's information)."""
+        mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
+        return mean / (1 + self.dispersion * mean)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
@@ -76,6 +84,14 @@ class Count(SummedTask):
             return np.asarray(2 * (logs - (y - mean)))
         shrunk = np.log((1 + self.dispersion * y) / (1 + self.dispersion * mean))
         return np.asarray(2 * (logs - (y + 1 / self.dispersion) * shrunk))
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Deviance, beside that of the mean count."""
+        y = label.astype(np.float64)
+        if not y.any():
+            return 0.0, 0.0  # without an event every answer of next to nothing is right
+        constant = np.full(len(y), y.mean())
+        return float(self._deviance(y, score.astype(np.float64)).mean()), float(self._deviance(y, constant).mean())
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         rows, deviance, absolute, squared, observed, expected = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)

@@ -1,5 +1,6 @@
 """Several classes, of which a row is of exactly one. A model gives a score for each; the highest decides."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,10 @@ class Multiclass(ClassTask):
         logs = each.log_softmax(-1)
         return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.softmax(scores, dim=-1)
+        return p * (1 - p)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)
 
@@ -51,3 +56,13 @@ class Multiclass(ClassTask):
         from wardround.tasks.class_metrics import grouped_multiclass_metrics
 
         return grouped_multiclass_metrics(group, count, label, score)
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score.argmax(axis=1))
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedClasses
+
+        return [WeightedClasses(label, score)]

@@ -1,7 +1,7 @@
 """Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
 in training nor in figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.binary import Binary
-from wardround.tasks.classes import CLASS_METRICS
+from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
+from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
 from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 NO_FINDING = "no finding"
@@ -28,7 +29,7 @@ class Finding(Binary):
     """
 
     kind = "finding"
-    threshold_by = "f1"
+    threshold_rule = "f1"
     told_by_class_only = True
     needs_positives = True
 
@@ -41,12 +42,23 @@ class Finding(Binary):
 
 
 @dataclass(frozen=True)
-class Multilabel(Task):
+class Multilabel(ProbabilityTask):
     kind = "multilabel"
+    answers = "findings"
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
+    probability_scale = "logit"
+    each_label = True
+    threshold_rule = "f1"
     round_metrics = ("auc",)
+    compared = COMPARED
+    at_sites = AT_SITES
+    over_sites = OVER_SITES
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        return self.names
 
     @property
     def outputs(self) -> int:
@@ -66,6 +78,11 @@ class Multilabel(Task):
         truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
         losses = (F.softplus(each) - each * truth) * known / number
         return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """A finding that is not known of a row says nothing."""
+        p = torch.sigmoid(scores)
+        return p * (1 - p) * (y >= 0)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores)
@@ -92,6 +109,53 @@ class Multilabel(Task):
 
         cut = np.broadcast_to(threshold, score.shape)
         return average(grouped_finding_metrics(group, count, label, score, cut))
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        known = label >= 0
+        return [(label[known[:, f], f], score[known[:, f], f]) for f in range(label.shape[1])]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return absent_and_present(score)
+
+    def questions(self, values: np.ndarray) -> list[np.ndarray]:
+        return [values[:, f] for f in range(values.shape[1])]
+
+    def together(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack(parts)
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values.mean(axis=1))
+
+    def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
+
+        return {"auc": mean_auc(label, score)}
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score >= threshold).astype(np.int64)
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        """The share of the findings that are predicted correctly. Accuracy is a mean over findings, which is no mean
+        over rows where findings are unknown in some."""
+        if (label < 0).any():
+            return None
+        return np.asarray(((score >= threshold) == (label == 1)).sum(axis=1) / label.shape[1])
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedFinding
+
+        return [WeightedFinding(label[:, f], score[:, f], threshold[:, f]) for f in range(len(self.names))]
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Mean cross-entropy over the findings, beside that of their shares."""
+        from wardround.tasks.class_metrics import entropy
+
+        shares = (label == 1).sum(axis=0) / np.maximum((label >= 0).sum(axis=0), 1)
+        return loss, float(np.mean([entropy(np.array([share, 1 - share])) for share in shares]))
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A finding that the site has no row of, or no row without, counts once."""

@@ -8,7 +8,7 @@ and so is a prediction.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import fsum, isnan
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 
 class SummedTask(Task):
     name_count = 1
+    answers: ClassVar[Literal["class", "findings", "number"]] = "number"
+    calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     @property
@@ -58,10 +60,22 @@ class SummedTask(Task):
         sums = np.stack([np.bincount(group, weights=column, minlength=count) for column in terms], axis=1)
         return self._stacked(sums)
 
-    def weighted_figures(self, label: np.ndarray, score: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """(resamples, metrics), for weights (resamples, rows)."""
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
         terms = self.row_terms(label, score)
-        return lambda weights: self._stacked(weights.astype(np.float64) @ terms)
+        return [lambda weights: self._stacked(weights.astype(np.float64) @ terms)]
+
+    def label(self, y: Tensor) -> Tensor:
+        return y[..., VALUE]
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return score
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        return np.asarray(np.abs(score.astype(np.float64) - label))
 
     def _stacked(self, sums: np.ndarray) -> np.ndarray:
         figures = self.of_sums(sums)
@@ -94,6 +108,9 @@ class SummedTask(Task):
     @abstractmethod
     def check_terms(self, sums: Mapping[str, float]) -> None:
         """`Impossible` where no rows can have these sums. The first, their number, is known to be right."""
+
+    def score_unit(self, label: np.ndarray) -> float:
+        return float(label.std())
 
     def label_counts(self, target: np.ndarray) -> dict[str, int]:
         return {}

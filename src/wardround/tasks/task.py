@@ -5,7 +5,7 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,28 +13,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.study.facts import TaskFacts
 from wardround.tasks.metric import Metric
 
+Calibration = Literal["logistic", "linear"]
+ThresholdRule = Literal["youden", "f1"]
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
 @dataclass(frozen=True)
 class Task(ABC):
+    """Fields besides `names` are settings that a study may give: `[data] task = { kind = "regression", ... }`."""
+
     kind: ClassVar[str]
+    answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
-
+    # the line of observed on predicted: on the logit scale, where a prediction is one probability, or in units
+    calibration: ClassVar[Calibration | None] = None
+    threshold_rule: ClassVar[ThresholdRule | None] = None  # by which validation rows choose one; None: there is none
     round_metrics: ClassVar[tuple[str, ...]] = ()  # figures after each round that are no mean over rows
+    compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
+    at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
+    over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
+
     name_count: ClassVar[int | None] = None  # how many names it must have; None: any number
-    # the index by which validation rows choose the threshold of the positive class; None where there is none to choose
-    threshold_by: ClassVar[Literal["youden", "f1"] | None] = None
     # whether rows of several sites can be ranked by a histogram of the scores of either class
     scored_by_class: ClassVar[bool] = False
     # whether figures of the positive class are undefined where no row is of it, however many are predicted to be
     needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several."""
+        return ()
 
     @property
     @abstractmethod
@@ -51,6 +66,10 @@ class Task(ABC):
         whose gradient is written out. `scores` hold the outputs of one model after those of another."""
 
     @abstractmethod
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The second derivative of each row's negative log likelihood by each score: (rows, outputs)."""
+
+    @abstractmethod
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Probabilities: of the positive class of two, (rows,), or of each class or finding, (rows, names). Of a number
         its expected value, (rows,); the columns of `y` besides the value itself say in which scale."""
@@ -58,6 +77,26 @@ class Task(ABC):
     @abstractmethod
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         """What `curve` is the mean of."""
+
+    def label(self, y: Tensor) -> Tensor:
+        """What predictions are compared with: of a number the value alone, without the columns beside it."""
+        return y
+
+    def target_sums(self, target: np.ndarray) -> np.ndarray:
+        """Sums over a site's training rows from which `scale` follows; empty where nothing needs to be known."""
+        return np.zeros(0)
+
+    def scale(self, sums: np.ndarray) -> tuple[float, ...]:
+        """What training needs to know of the target of all sites, from their `target_sums` added up."""
+        return ()
+
+    def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """A source's target in the form that training and prediction take as `y`."""
+        return target
+
+    def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+        """Those of `round_metrics`."""
+        return {}
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Labels in the form that the loss is quickest with."""
@@ -87,6 +126,44 @@ class Task(ABC):
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
+
+    @abstractmethod
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        """The class of each row, whether each finding is present, or the number itself."""
+
+    @abstractmethod
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        """What `curve` is the mean of, from saved predictions; None where it is no mean over these rows."""
+
+    @classmethod
+    def curves(cls) -> tuple[str, ...]:
+        """The figures after each round."""
+        return (cls.curve, "loss", *cls.round_metrics)
+
+    @classmethod
+    def after_training(cls) -> tuple[str, ...]:
+        """Figures after the last round on other rows than test rows."""
+        return tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in (cls.curve, "loss"))
+
+    def score_unit(self, label: np.ndarray) -> float:
+        """In what scores are measured: probabilities in themselves, numbers in the spread of their target."""
+        return 1.0
+
+    @classmethod
+    def facts(cls) -> TaskFacts:
+        return TaskFacts(
+            primary=cls.primary,
+            metrics=tuple(metric.name for metric in cls.metrics),
+            undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
+            after_training=cls.after_training(),
+        )
+
+    @abstractmethod
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """A loss of the model and that of the best answer that is the same for every row. `loss` is the mean loss of
+        training on these rows."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -168,6 +245,12 @@ class Task(ABC):
         """What is predicted, as a phrase for people."""
         options = ", ".join(f"{name} {value}" for name, value in self.options.items() if value not in (None, ""))
         return f"{self.kind} of {', '.join(self.names)}{f' ({options})' if options else ''}"
+
+    @abstractmethod
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        """Functions from weights (resamples, rows) to figures (resamples, metrics): one, or one for each finding."""
 
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""

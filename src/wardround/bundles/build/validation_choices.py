@@ -29,6 +29,7 @@ from wardround.core.errors import StudyError
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 from wardround.study.schema import Uncertainty as StudySettings
 from wardround.tasks.class_metrics import SMALLEST_GROUP
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred
@@ -179,12 +180,11 @@ def choose_uncertainty(
     score = bundle.scores(validation.x)
     measured = measure_in_batches(bundle, chosen, validation.x, score)
     cuts = np.array([referral_cut(measured.uncertainty, number / SHARES) for number in range(SHARES + 1)])
-    # of several classes most have few rows: one cut for all of them
-    each_label = label.ndim == 2 or score.ndim == 1
+    task = probability_task(bundle.model.task)
     return replace(
         chosen,
-        temperature=fit_temperature(label, measured.mean, validation.people),
-        cuts=fit_cuts(label, measured.mean, ALPHA if study is None else study.alpha, each_label=each_label),
+        temperature=fit_temperature(task, label, measured.mean, validation.people),
+        cuts=fit_cuts(task, label, measured.mean, ALPHA if study is None else study.alpha),
         referral=Referral(SHARE if study is None else study.refer, cuts),
     )
 
@@ -242,7 +242,7 @@ def evaluate_uncertainty(
     known, predicted = label >= 0, bundle.predicted(score)
     right = (predicted == label) & known
     evaluation: dict[str, Any] = {"rows": len(label), "width": float((measured.high - measured.low).mean())}
-    conformal = conformal_sets(settings, measured.mean)
+    conformal = conformal_sets(settings, bundle.model.task, measured.mean)
     sets = None if conformal is None else answers(conformal, predicted)
     if sets is not None and settings.cuts is not None:
         covered = coverage(sets.sets, label)
@@ -254,7 +254,8 @@ def evaluate_uncertainty(
         }
     if settings.temperature is not None:
         calibrated = settings.temperature.of(measured.mean)
-        evaluation["ece"] = {"before": ece(label, measured.mean), "after": ece(label, calibrated)}
+        task = probability_task(bundle.model.task)
+        evaluation["ece"] = {"before": ece(task, label, measured.mean), "after": ece(task, label, calibrated)}
     if settings.referral is not None:
         away = referred(referral_reasons(measured.uncertainty, settings.cut(), sets))
         evaluation["referral"] = {

@@ -223,7 +223,7 @@ def _decide(
     bundle: Bundle, settings: Uncertainty, scored: _Scored, predicted: np.ndarray, refer_share: float | None
 ) -> tuple[np.ndarray | None, list[Mark]]:
     """Prediction sets, and reasons that follow from the prediction."""
-    conformal = conformal_sets(settings, scored.mean)
+    conformal = conformal_sets(settings, bundle.model.task, scored.mean)
     answers = None if conformal is None else decision.answers(conformal, predicted)
     doubt = np.where(scored.unscored, -np.inf, scored.uncertainty)
     marks: list[Mark] = []

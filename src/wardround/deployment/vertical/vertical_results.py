@@ -51,7 +51,7 @@ def _missing_party(
     study: Study, task: Task, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
-    metrics = compared_metrics(study.evaluation.metric)
+    metrics = compared_metrics(task, study.evaluation.metric)
     by_party: dict[str, Any] = {}
     for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
         lone = _figures(study, task, arm, [line for line in without if line["party"] == party])
@@ -59,7 +59,7 @@ def _missing_party(
         if lone is None or full is None:
             continue
         by_party[party] = {
-            "metrics": summarise_metrics(lone, resampling),
+            "metrics": summarise_metrics(task.metric_names, lone, resampling),
             "difference": {
                 metric: difference_of((lone - full)[:, task.metric_names.index(metric)], metric, resampling)
                 for metric in metrics

@@ -141,7 +141,7 @@ class Summaries:
         known = [uncertain for _, uncertain in self.over_sites[arm] if not math.isnan(uncertain)]
         return max(known) if known else None
 
-    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+    def by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
         return dict.fromkeys(arms)
 
     def calibration(self, arm: str) -> dict[str, Any] | None:

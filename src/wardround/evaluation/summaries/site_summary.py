@@ -29,7 +29,7 @@ import numpy as np
 from wardround.core.seeds import generator
 from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.summaries.score_histograms import score_histogram
-from wardround.evaluation.thresholds import best_threshold, class_threshold
+from wardround.evaluation.thresholds import CHOICES
 from wardround.privacy.disclosure import must_stay
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, releasable_groups
 from wardround.study.schema import CHOSEN
@@ -38,7 +38,6 @@ from wardround.tasks.class_metrics import SMALLEST_GROUP, THRESHOLD, finding_met
 from wardround.tasks.multilabel import UNKNOWN
 
 SUPPRESSED = {"suppressed": True}
-CHOOSE = {"youden": class_threshold, "f1": best_threshold}
 
 
 @dataclass(frozen=True)
@@ -142,18 +141,18 @@ def own_thresholds(
     None where nothing can be chosen: without validation rows, with several classes, and for numbers.
     """
     parts = list(task.parts.values()) or [task]
-    if any(part.threshold_by is None for part in parts):
+    if task.threshold_rule is None:
         return None
     if not isinstance(threshold, str):
         return np.full(len(parts), threshold)
     if validation is None or not len(validation.rows):
         return None
-    people, thresholds = validation.people, []
+    people, thresholds, choose = validation.people, [], CHOICES[task.threshold_rule]
     each = zip(parts, np.atleast_2d(validation.label.T), np.atleast_2d(validation.score.T), strict=True)
     for part, y, s in each:
         needed = (1,) if part.needs_positives else (0, 1)
         few = any(must_stay(people[y == c], smallest) for c in needed)
-        thresholds.append(np.nan if few else CHOOSE[part.threshold_by](y, s))
+        thresholds.append(np.nan if few else choose(y, s))
     return np.array(thresholds)
 
 
