@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, PositiveClass
 from wardround.tasks.classes import ClassTask
 from wardround.tasks.probabilities import absent_and_present
 from wardround.tasks.task import MIDDLE, ThresholdRule
@@ -31,6 +32,10 @@ class Binary(ClassTask):
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def answer(self) -> Answer:
+        return PositiveClass(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         each = F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")

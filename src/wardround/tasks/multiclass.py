@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, OneClass
 from wardround.tasks.classes import ClassTask
 from wardround.tasks.task import MIDDLE
 
@@ -19,6 +20,10 @@ class Multiclass(ClassTask):
     @property
     def outputs(self) -> int:
         return len(self.names)
+
+    @property
+    def answer(self) -> Answer:
+        return OneClass(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         each = F.cross_entropy(scores, y, reduction="none")

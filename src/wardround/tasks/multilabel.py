@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, EachFinding
 from wardround.tasks.binary import Binary
 from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
 from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
@@ -63,6 +64,10 @@ class Multilabel(ProbabilityTask):
     @property
     def outputs(self) -> int:
         return len(self.names)
+
+    @property
+    def answer(self) -> Answer:
+        return EachFinding(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over the findings that are known of the row. `weights` say how many times a row that has a finding

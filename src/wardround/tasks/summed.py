@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.task import MIDDLE, Task, require
 
 FIFTHS = 5
@@ -32,6 +33,10 @@ class SummedTask(Task):
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround.study.facts import TaskFacts
+from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
 
 Calibration = Literal["logistic", "linear"]
@@ -55,6 +56,11 @@ class Task(ABC):
     @abstractmethod
     def outputs(self) -> int:
         """Scores that a model gives for a row."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The form in which users are given a prediction."""
 
     @abstractmethod
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
