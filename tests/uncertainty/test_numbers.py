@@ -31,7 +31,7 @@ from wardround.uncertainty.laplace import (
 )
 from wardround.uncertainty.row_uncertainty import of_passes, row_uncertainty
 
-ROWS, CENTRE, SPREAD = 120, 40.0, 8.0
+ROWS, CENTRE, SPREAD, RATE = 120, 40.0, 8.0, 1.3
 DAYS = Regression(("days",))
 VISITS = Count(("visits",))
 OVERDISPERSED = Count(("visits",), dispersion=0.6)
@@ -41,18 +41,19 @@ NUMBERS = pytest.mark.parametrize(
 
 
 def target(task: Task, x: Tensor, rng: np.random.Generator) -> Tensor:
-    """As training sees it: the value and its scale, or the count and its exposure."""
+    """As training sees it: the value and its scale, or the count, its exposure, and the scale of both."""
     z = x.double().numpy()[:, 0]
     if task is DAYS:
         value = CENTRE + SPREAD * (0.7 * z + 0.5 * rng.normal(size=len(z)))
         return torch.tensor(np.stack([value, np.full(len(z), CENTRE), np.full(len(z), SPREAD)], axis=1))
     exposure = rng.uniform(0.5, 4, len(z))
-    return torch.tensor(np.stack([rng.poisson(exposure * np.exp(0.4 * z)).astype(float), exposure], axis=1))
+    count = rng.poisson(exposure * RATE * np.exp(0.4 * z)).astype(float)
+    return torch.tensor(np.column_stack([count, exposure, np.full(len(z), np.log(RATE)), np.full(len(z), 2.5)]))
 
 
 def linear(task: Task) -> tuple[Model, Tree, Tree, Tensor, Tensor]:
     rng = np.random.default_rng(2)
-    model = MODELS["logistic"]()(Shape((3,), task))
+    model = MODELS["linear"]()(Shape((3,), task))
     params, buffers = model.init(1)
     params = {
         name: leaf.double() + torch.tensor(rng.normal(0, 0.2, tuple(leaf.shape))) for name, leaf in params.items()
@@ -79,7 +80,7 @@ def test_laplace_of_a_count_has_the_information_of_statsmodels(task: Count) -> N
     model, params, buffers, x, y = linear(task)
     design = np.column_stack([x.numpy(), np.ones(ROWS)])
     family = NegativeBinomial(alpha=task.dispersion) if task.dispersion else Poisson()
-    glm = GLM(y[:, 0].numpy(), design, family, exposure=y[:, 1].numpy()).fit(tol=1e-12)
+    glm = GLM(y[:, 0].numpy(), design, family, exposure=RATE * y[:, 1].numpy()).fit(tol=1e-12)
     params = {
         "weight": torch.tensor(glm.params[None, :3]),
         "bias": torch.tensor(glm.params[3:]),
@@ -121,7 +122,7 @@ def test_the_prior_is_that_under_which_validation_rows_are_likeliest() -> None:
                 error = s - (truth[:, 0].numpy() - CENTRE) / SPREAD
                 losses.append((np.log(v + fitted.noise) + error**2 / (v + fitted.noise)).mean() / 2)
             else:
-                log_mean = s + v / 2 + np.log(truth[:, 1].numpy())
+                log_mean = s + v / 2 + np.log(RATE * truth[:, 1].numpy())
                 losses.append((np.exp(log_mean) - truth[:, 0].numpy() * log_mean).mean())
         assert chosen.prior == priors[int(np.argmin(losses))]
 
@@ -130,6 +131,12 @@ def test_hubers_loss_has_no_likelihood() -> None:
     model, params, buffers, x, _ = linear(Regression(("days",), loss="huber"))
     with pytest.raises(StudyError, match="no likelihood"):
         fit_laplace(model, params, buffers, x, target(DAYS, x, np.random.default_rng(0)))
+
+
+def test_a_dispersion_that_is_trained_is_not_in_the_last_layer() -> None:
+    model, params, buffers, x, y = linear(Count(("visits",), dispersion="fitted"))
+    with pytest.raises(StudyError, match="not in the last layer"):
+        fit_laplace(model, params, buffers, x, y)
 
 
 @NUMBERS

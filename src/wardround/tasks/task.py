@@ -5,9 +5,9 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from torch import Tensor
 from wardround.study.facts import TaskFacts
 from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
+
+
+class WrongRows(NamedTuple):
+    rows: np.ndarray  # whether each is wrong
+    column: int  # 0: the target itself; then the columns that belong to it
+    problem: str  # after the number of rows
+    remedy: str
+
 
 Calibration = Literal["logistic", "linear"]
 ThresholdRule = Literal["youden", "f1"]
@@ -27,6 +35,8 @@ class Task(ABC):
     """Fields besides `names` are settings that a study may give: `[data] task = { kind = "regression", ... }`."""
 
     kind: ClassVar[str]
+    loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
+    reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
     answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
@@ -40,6 +50,12 @@ class Task(ABC):
     compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
     at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
     over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
+
+    name_count: ClassVar[int | None] = None  # how many names it must have; None: any number
+    # whether rows of several sites can be ranked by a histogram of the scores of either class
+    scored_by_class: ClassVar[bool] = False
+    # whether figures of the positive class are undefined where no row is of it, however many are predicted to be
+    needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
 
@@ -60,7 +76,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Scores that a model gives for a row."""
+        """Scores that a model gives for a row, without `leaves`."""
+
+    @property
+    def leaves(self) -> dict[str, float]:
+        """Numbers that are learnt beside the network and shared by all rows, with their first values. They stand behind
+        the scores of each row."""
+        return {}
 
     @property
     @abstractmethod
@@ -96,9 +118,41 @@ class Task(ABC):
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         """What `curve` is the mean of."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of further columns that belong to the target, such as the exposure of a count."""
+        return ()
+
+    @property
+    def public_range(self) -> tuple[float, float] | None:
+        """Lowest and highest value of a number, where they are known without looking at rows."""
+        return None
+
+    def with_range(self, known: tuple[float, float]) -> "Task":
+        """With this public range, where the task has one."""
+        return self
+
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        """Why these cannot be the names of its classes, or None."""
+        return None
+
+    def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
+        """Of numbers as they are in a file, (rows, 1 + columns): what must be corrected before anything is read."""
+        return iter(())
+
+    def of_numbers(self, values: np.ndarray) -> np.ndarray:
+        """The target, from numbers as they are in a file, (rows, 1 + columns)."""
+        raise TypeError(f"{self.kind} is not read from numbers")
+
     def label(self, y: Tensor) -> Tensor:
         """What predictions are compared with: of a number the value alone, without the columns beside it."""
         return y
+
+    @property
+    def scale_is_public(self) -> bool:
+        """Whether `scale` is known without looking at rows, as differential privacy needs it."""
+        return True
 
     def target_sums(self, target: np.ndarray) -> np.ndarray:
         """Sums over a site's training rows from which `scale` follows; empty where nothing needs to be known."""
@@ -141,6 +195,10 @@ class Task(ABC):
         """A number for each row of the source by which `rows` are shared out evenly between training and test. It
         depends on these rows alone, so that a hospital by itself draws the same split."""
 
+    def values(self, target: np.ndarray) -> np.ndarray:
+        """The classes, the findings or the numbers that are predicted, of a source's target."""
+        return target
+
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
@@ -176,6 +234,7 @@ class Task(ABC):
             metrics=tuple(metric.name for metric in cls.metrics),
             undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
             after_training=cls.after_training(),
+            linear_model="linear" if cls.answers == "number" else "logistic",
         )
 
     @abstractmethod
@@ -204,6 +263,66 @@ class Task(ABC):
         """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
         `threshold` is that of each row, in the shape of the scores, or one for all."""
 
+    # -- what a site may tell of its predictions in their place: sums that add up over hospitals
+
+    @property
+    def parts(self) -> dict[str, "Task"]:
+        """What has figures of its own that are averaged, by name, such as each finding; none where the whole has."""
+        return {}
+
+    def figures_over_parts(self, each: np.ndarray) -> np.ndarray:
+        """(parts, ..., metrics) as (..., metrics): means over the parts in which a figure is defined."""
+        from wardround.tasks.class_metrics import average  # SciPy, which training does without
+
+        return average(each)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of which a row is exactly one; none where it may have several findings, or has a number."""
+        return ()
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The names of `label_counts`."""
+        return self.classes
+
+    def class_of(self, label: np.ndarray) -> np.ndarray:
+        """By which a sum could tell of few patients: the class of each row. Numbers are of one for all."""
+        return np.zeros(len(label), dtype=np.int64)
+
+    def diverged(self, score: np.ndarray) -> bool:
+        """Whether a model has left the numbers, so that there is nothing to tell of its predictions."""
+        return bool(np.isnan(score).any())
+
+    @abstractmethod
+    def row_sums(
+        self, label: np.ndarray, score: np.ndarray, threshold: float = MIDDLE, by_class: bool = True
+    ) -> dict[str, Any]:
+        """Plain data about these rows that add up over hospitals; without what is by class unless `by_class`."""
+
+    @abstractmethod
+    def figures_of_rows(self, told: Mapping[str, Any]) -> Mapping[str, float | None]:
+        """Each metric at one site, from what `row_sums` gave there; None where it is not told."""
+
+    @abstractmethod
+    def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The metrics that follow from the sums of several sites. Those that do not are left out."""
+
+    @abstractmethod
+    def check_sums(self, told: Mapping[str, Any], rows: int) -> None:
+        """`Impossible` where no such number of rows can have these sums."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All that it has beside its names, as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "names"}
+
+    @property
+    def words(self) -> str:
+        """What is predicted, as a phrase for people."""
+        options = ", ".join(f"{name} {value}" for name, value in self.options.items() if value not in (None, ""))
+        return f"{self.kind} of {', '.join(self.names)}{f' ({options})' if options else ''}"
+
     @abstractmethod
     def weighted_figures(
         self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
@@ -212,7 +331,16 @@ class Task(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""
-        return {"kind": self.kind, **asdict(self), "names": list(self.names)}
+        return {"kind": self.kind, **self.options, "names": list(self.names)}
+
+
+class Impossible(ValueError):
+    """Names the figure that no rows can have. What another institution sends may be wrong, or forged."""
+
+
+def require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise Impossible(problem)
 
 
 def moderated(scores: Tensor, variance: Tensor) -> Tensor:
