@@ -14,9 +14,10 @@ import pandas as pd
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
 from wardround.core.notices.code import listed
-from wardround.evaluation.comparisons.compare import figure_words, in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import labels_and_scores, task_of
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import METRICS
@@ -83,11 +84,12 @@ def verdict(difference: Mapping[str, Any]) -> str:
 
 def sentence(entry: Mapping[str, Any], metric: str) -> str:
     """The comparison at one fraction."""
-    word, difference = METRIC_FACTS[metric].words, entry["difference"][metric]
+    measure, difference = Measure.of(metric), entry["difference"][metric]
+    word = measure.metric.words
     rows = f"With {entry['fraction']:.0%} of its training rows ({entry['rows']['mean']:.0f})".replace("%", " %")
     if difference["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
-    means = [figure_words(entry[way][metric]["mean"], metric) for way in WAYS]
+    means = [measure.figure(entry[way][metric]["mean"]) for way in WAYS]
     comparison = (
         f"{rows} adapting gives {'an' if word[0] in 'aA' else 'a'} {word} of {means[0]} and training alone {means[1]}"
     )
@@ -95,7 +97,7 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
     if kind == "unknown":
         reason = "one repeat gives no interval" if difference["seeds"] == 1 else why_unknown(dict(difference))
         return f"{comparison}; {reason}."
-    amount = f"{in_words(difference['difference'], metric)}, {interval_words(dict(difference))}"
+    amount = f"{measure.difference(difference['difference'])}, {interval_words(difference, measure)}"
     if kind == "none":
         return f"{comparison}: no evidence of a difference ({amount})."
     return f"{comparison}: adapting is {kind} ({amount})."

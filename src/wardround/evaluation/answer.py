@@ -8,15 +8,10 @@ from typing import Any
 
 from wardround.core.notices.code import listed
 from wardround.evaluation.claims.verdicts import count_outcomes
-from wardround.evaluation.comparisons.compare import (
-    figure_words,
-    in_words,
-    interval_words,
-    limit_words,
-    why_unknown,
-)
+from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
+from wardround.evaluation.measures import Measure, measure_of
 from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]
@@ -76,6 +71,10 @@ def primary_word(content: Content) -> str:
     return f"{word} within sites" if content["primary_within_sites"] else word
 
 
+def _primary(content: Content) -> Measure:
+    return measure_of(content, content["primary_metric"])
+
+
 def _sentence(about: str, text: str, numbers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"about": about, "text": text, "numbers": [dict(entry) for entry in numbers]}
 
@@ -132,26 +131,26 @@ def _against_reference(content: Content) -> dict[str, Any]:
     largest = max(known, key=lambda test: abs(test["difference"]))
     text = (
         f"Nothing can be said about chance: the largest difference from {largest['reference']} is "
-        f"{in_words(largest['difference'], metric)} of {word} ({largest['arm']}); {why_unknown(largest)}."
+        f"{_primary(content).difference(largest['difference'])} of {word} ({largest['arm']}); {why_unknown(largest)}."
     )
     return _sentence("reference", text, _short(known))
 
 
 def _decided_words(content: Content, decided: Sequence[Mapping[str, Any]]) -> str:
-    metric, word = content["primary_metric"], primary_word(content)
+    measure, word = _primary(content), primary_word(content)
     word += " for the models of this one seed" if len(content["seeds"]) == 1 else ""
     clear = [test for test in decided if is_clear(test)]
     if clear:
         differences = "; ".join(
             f"{test['arm']} {'better' if test['verdict'] == GAINS else 'worse'} by "
-            f"{in_words(abs(test['difference']), metric).lstrip('+')} ({limit_words(test)})"
+            f"{measure.difference(abs(test['difference'])).lstrip('+')} ({measure.limits(test)})"
             for test in clear
         )
         return f"Against {clear[0]['reference']}, in {word}: {differences}{_corrected(clear[0])}."
     largest = max(decided, key=lambda test: abs(test["difference"]))
     return (
         f"No arm differs from {largest['reference']} in {word} by more than chance can explain; the largest difference "
-        f"is {in_words(largest['difference'], metric)} ({largest['arm']}, {interval_words(largest)})."
+        f"is {measure.difference(largest['difference'])} ({largest['arm']}, {interval_words(largest, measure)})."
     )
 
 
@@ -166,24 +165,24 @@ def _highest(content: Content) -> dict[str, Any]:
         return _sentence("reference", f"{why}, and no arm has figures.", [])
     text = f"{why}; the {'lowest' if sign < 0 else 'highest'} {primary_word(content)} is "
     numbers = [{"arm": name, "metric": metric, "mean": mean} for name, mean in known.items()]
-    return _sentence("reference", f"{text}{figure_words(known[best], metric)} ({best}).", numbers)
+    return _sentence("reference", f"{text}{_primary(content).figure(known[best])} ({best}).", numbers)
 
 
 def _against_alone(content: Content) -> dict[str, Any] | None:
     """The first federated arm of the study, at each hospital and on average over hospitals."""
-    metric = content["primary_metric"]
-    word, benefit = METRIC_FACTS[metric].words, _federated_benefit(content)
+    metric, measure = content["primary_metric"], _primary(content)
+    word, benefit = measure.metric.words, _federated_benefit(content)
     entries = [entry for entry in benefit if entry["difference"] is not None]
     if not entries:
         return None
     arm = entries[0]["arm"]
     mean = _mean_over_sites(content, arm, metric) or entries[0]
-    change = f"Against training alone, {arm} changed a hospital's {word} by {in_words(mean['difference'], metric)}"
+    change = f"Against training alone, {arm} changed a hospital's {word} by {measure.difference(mean['difference'])}"
     if len(entries) > 1:
         change += f" on average over {len(entries)} hospitals"
     if mean["verdict"] != UNKNOWN:
-        change += f" ({interval_words(mean)})"
-    text = f"{change}; {_site_verdicts(entries)}."
+        change += f" ({interval_words(mean, measure)})"
+    text = f"{change}; {_site_verdicts(entries, measure)}."
     undefined = [entry["site"] for entry in benefit if entry["difference"] is None]
     if undefined:
         text += f" {listed(undefined)}: no result, because {word} is not defined on the test rows there."
@@ -209,10 +208,10 @@ def _mean_over_sites(content: Content, arm: str, metric: str) -> Mapping[str, An
     return None
 
 
-def _site_verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
+def _site_verdicts(entries: Sequence[Mapping[str, Any]], measure: Measure) -> str:
     parts = []
     for verdict, verb in ((GAINS, "gained"), (LOSES, "lost")):
-        sites = [f"{entry['site']} ({limit_words(entry)})" for entry in entries if entry["verdict"] == verdict]
+        sites = [f"{entry['site']} ({measure.limits(entry)})" for entry in entries if entry["verdict"] == verdict]
         if sites:
             parts.append(f"{listed(sites)} {verb}")
     if parts:
@@ -224,7 +223,7 @@ def _site_verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _never_predicted(content: Content) -> list[dict[str, Any]]:
     """Models that never predict a class, with the accuracy of a constant prediction."""
-    arms, classes = main_arms(content), content["classes"]
+    arms, classes, accuracy = main_arms(content), content["classes"], Measure.of("accuracy")
     never_by = {name: tuple((arm["predicted_classes"] or {}).get("never_predicted", ())) for name, arm in arms.items()}
     sentences = []
     for never, names in grouped((never, name) for name, never in never_by.items() if never).items():
@@ -234,8 +233,8 @@ def _never_predicted(content: Content) -> list[dict[str, Any]]:
         text = (
             f"{listed(names)} never {'predicts' if len(names) == 1 else 'predict'} {missed}, which "
             f"{sum(counts['rows'][place] for place in never)} of {sum(counts['rows'])} test rows belong to (all seeds "
-            f"together): compare the accuracy of {figure_words(first['metrics']['accuracy']['mean'], 'accuracy')} with "
-            f"{figure_words(counts['constant_accuracy'], 'accuracy')}, that of predicting the most frequent class for "
+            f"together): compare the accuracy of {accuracy.figure(first['metrics']['accuracy']['mean'])} with "
+            f"{accuracy.figure(counts['constant_accuracy'])}, that of predicting the most frequent class for "
             "everybody."
         )
         keys = ("rows", "predicted", "constant_accuracy")

@@ -29,6 +29,7 @@ from wardround.evaluation.comparisons.patients import by_patients, is_over_patie
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.measures import measure_of
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
@@ -103,7 +104,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
         correct(family)
     correct(content["best_single"])
     for test in content["tests"]:
-        test["sentence"] = sentence(test)
+        test["sentence"] = sentence(test, measure_of(content, test["metric"]))
     content["answer"] = answer(content)
     return content
 

@@ -11,16 +11,15 @@ import pandas as pd
 
 from wardround.core.errors import RunError, as_path
 from wardround.evaluation.answer import primary_word
+from wardround.evaluation.measures import recorded_task
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.arms import differing
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
-from wardround.report.render.table import Format, Table, decimals, make_table, percent, points
+from wardround.report.render.table import Format, Table, listed, make_table
 from wardround.runs.folder import MISFITS, RunFolder
 from wardround.study.sweeps import flatten
 from wardround.tasks import METRIC_FACTS
-
-SHOWN = {"accuracy": percent, "auc": decimals, "f1": decimals, "brier": decimals}
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,19 @@ def _settings(runs: Sequence[_Run]) -> Table:
 
 def _means(runs: Sequence[_Run]) -> Table:
     arms = dict.fromkeys(arm for run in runs for arm in run.results["arms"])
-    primary = headline_of(runs[0].results).metric
-    within = _within_sites(runs)
-    metrics = sorted(SHOWN, key=lambda metric: metric != primary)
+    first, within = runs[0].results, _within_sites(runs)
+    metrics = list(dict.fromkeys((first["primary_metric"], *recorded_task(first).report.runs)))
     rows = [[arm, *(_mean(run.results, arm, metric, within) for metric in metrics for run in runs)] for arm in arms]
     columns: dict[str, Format | None] = {"arm": None}
+    in_per_cent: list[str] = []
     for metric in metrics:
         name = f"{metric} within sites" if METRIC_FACTS[metric].ranked and within else metric
-        columns |= {f"{name}, {run.title}": SHOWN[metric] for run in runs}
-    return make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
+        headline = headline_of(first, metric)
+        in_per_cent += [headline.word] if headline.scale == 100 else []
+        unit = f", {headline.measure.unit}" if headline.measure.unit else ""
+        columns |= {f"{name}{unit}, {run.title}": headline.shown for run in runs}
+    note = f"{listed(in_per_cent)} in per cent."
+    return make_table("figures", "Means over seeds", columns, rows, note[0].upper() + note[1:] if in_per_cent else "")
 
 
 def _within_sites(runs: Sequence[_Run]) -> bool:
@@ -113,7 +116,13 @@ def _pair(runs: Sequence[_Run]) -> tuple[Table, list[str]]:
     return make_table(
         "paired",
         "Paired differences",
-        {"arm": None, "run": None, "points": points, "SD over seeds": percent, "seeds": str},
+        {
+            "arm": None,
+            "run": None,
+            headline.points: headline.difference,
+            "SD over seeds": headline.spread,
+            "seeds": str,
+        },
         rows,
         f"{word[0].upper()}{word[1:]} less that in {first.title}, with the same seeds and test rows.{headline.point}",
     ), notes

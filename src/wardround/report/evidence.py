@@ -10,10 +10,12 @@ import numpy as np
 from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
 from wardround.evaluation.comparisons.paired import topologies_of
-from wardround.report.headline import HEADLINES, Headline, headline_of
+from wardround.evaluation.measures import plainly, recorded_task, unit_digits
+from wardround.report.headline import Headline, headline_of
 from wardround.runs.audit import changed_files, verify
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Deployment
+from wardround.tasks import Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 KNOWN_SCHEMA = 1
@@ -38,16 +40,43 @@ class Evidence:
         """The figure that comparisons are about."""
         return headline_of(self.results)
 
+    def headline_for(self, metric: str) -> Headline:
+        """Another figure, in the units of this run."""
+        return headline_of(self.results, metric)
+
+    @cached_property
+    def task(self) -> Task:
+        """What is predicted."""
+        return recorded_task(self.results)
+
+    @cached_property
+    def unit_digits(self) -> int:
+        """Behind the point of figures in units."""
+        return unit_digits(self.results["arms"])
+
+    def in_units(self, value: float) -> str:
+        """A number of the target's own kind, in a table."""
+        return plainly(value, self.unit_digits)
+
+    @property
+    def named_outcome(self) -> str:
+        """A number's name with its unit, as an axis has it."""
+        unit = self.task.report.unit
+        return f"{self.task.names[0]}, {unit}" if unit else self.task.names[0]
+
     @property
     def curve_headline(self) -> Headline:
-        """What is known after every round: the AUC of findings, the accuracy of classes."""
-        return HEADLINES["auc" if any("test_auc" in curve for curve in self.results["curves"].values()) else "accuracy"]
+        """What is known after every round: the AUC of findings, the accuracy of classes, the mean error of numbers."""
+        curves = self.results["curves"].values()
+        known = (name for name in self.task.round_metrics if any(f"test_{name}" in curve for curve in curves))
+        return self.headline_for(next(known, self.task.curve))
 
     @property
     def referral_headlines(self) -> tuple[Headline, Headline]:
-        """What is followed as rows are referred: AUC first, or accuracy where that is the primary metric."""
-        auc, accuracy = HEADLINES["auc"], HEADLINES["accuracy"]
-        return (accuracy, auc) if self.headline.metric == "accuracy" else (auc, accuracy)
+        """What is followed as rows are referred: the task's first where that is the primary metric, else its second
+        before it."""
+        first, second = map(self.headline_for, self.task.referral_metrics)
+        return (first, second) if self.headline.metric == first.metric else (second, first)
 
     @property
     def findings(self) -> list[str]:
@@ -245,6 +274,15 @@ class Evidence:
 def rows_of(counts: Mapping[str, Any]) -> int:
     """All rows of a site, from its counts in `sites`. Rows of a class may be withheld, these are not."""
     return int(counts["train"] + counts["validation"] + counts["test"])
+
+
+def described_target(evidence: Evidence, counts: Mapping[str, Any]) -> dict[str, str]:
+    """What a site's counts say of outcomes that are numbers, as text by heading; empty text where it is withheld."""
+    told = counts.get("target") or {}
+    return {
+        heading: "" if told.get(key) is None else evidence.in_units(told[key])
+        for key, heading in evidence.task.report.target.items()
+    }
 
 
 def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:

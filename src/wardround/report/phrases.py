@@ -16,6 +16,13 @@ def corrected(evidence: Evidence) -> str:
     return f"95 % CI, p-value and verdict are corrected for all {count} comparisons that this report shows ({RULE})."
 
 
+def histogram_sentence(evidence: Evidence) -> str:
+    """How exact a metric that ranks rows is without them; empty where the task has none."""
+    if not any(metric.ranked for metric in evidence.task.metrics):
+        return ""
+    return f" AUC is from histograms of their scores and may be off by up to {evidence.auc_error_bound:.3f}."
+
+
 def ranking_sentence(evidence: Evidence) -> str:
     """Why an AUC over all sites flatters models that know their site, or cannot be had."""
     if not evidence.own_models:

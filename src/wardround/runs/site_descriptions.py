@@ -180,13 +180,16 @@ def leakage(plan: Plan) -> dict[str, Any]:
 
 
 def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
-    """Training, validation and test rows, rows of each class, and ages where they are recorded."""
+    """Training, validation and test rows, rows of each class or what the task tells of numbers, and ages where they are
+    recorded."""
     described: dict[str, Any] = {
         "train": len(split.train),
         "validation": len(split.validation),
         "test": len(split.test),
         "classes": cohort.records.task.label_counts(cohort.records.target[split.rows]),
     }
+    if (outcomes := cohort.records.task.describe_target(cohort.records.target[split.rows])) is not None:
+        described["target"] = outcomes
     if (ages := known_ages(split, cohort)) is not None:
         known = ages[~np.isnan(ages)]
         described["age"] = {

@@ -1,7 +1,7 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from wardround.tasks.answer import Answer, PositiveClass
 from wardround.tasks.classes import ClassTask
 from wardround.tasks.probabilities import absent_and_present
+from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.task import MIDDLE, ThresholdRule
 
 
@@ -32,6 +33,11 @@ class Binary(ClassTask):
     @classmethod
     def wrong_names(cls, names: tuple[str, ...]) -> str | None:
         return None if len(names) == 2 else f"it has {len(names)} classes, and binary has two"
+
+    @property
+    def report(self) -> ReportFacts:
+        figures = ("sites", "calibration", "decision-curve")
+        return replace(super().report, output="A probability; called positive from 0.5 on", figures=figures)
 
     @property
     def outputs(self) -> int:

@@ -1,6 +1,7 @@
 """What two classes and several have in common: a row is of exactly one of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, ClassVar
 
@@ -10,18 +11,20 @@ from torch import Tensor
 
 from wardround.tasks.metric import Metric
 from wardround.tasks.probabilities import ProbabilityTask, Scale
+from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.task import HEAVIEST, MIDDLE
 
 CLASS_METRICS = (
     Metric("accuracy", "accuracy", "higher", "share", over_rows=True),
-    Metric("auc", "AUC", "higher", "number", ranked=True),
+    Metric("auc", "AUC", "higher", "number", ranked=True, guess=0.5),
     Metric("pr_auc", "PR-AUC", "higher", "number", ranked=True),
     Metric("f1", "F1", "higher", "number"),
-    Metric("sensitivity", "sensitivity", "higher", "share"),
-    Metric("specificity", "specificity", "higher", "share"),
+    Metric("sensitivity", "sensitivity", "higher", "share", terse="sens."),
+    Metric("specificity", "specificity", "higher", "share", terse="spec."),
     Metric("ppv", "PPV", "higher", "share"),
     Metric("npv", "NPV", "higher", "share"),
-    Metric("brier", "Brier score", "lower", "plain", high=inf, over_rows=True),  # up to 2 with several classes
+    # up to 2 with several classes
+    Metric("brier", "Brier score", "lower", "plain", high=inf, over_rows=True, heading="Brier"),
     Metric("loss", "loss", "lower", "plain", high=inf, over_rows=True),
 )
 
@@ -30,6 +33,30 @@ COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
 AT_SITES = ("accuracy", "auc", "brier")
 REFERRAL = ("accuracy", "auc")
 OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
+CLASS_REPORT = ReportFacts(
+    arms=("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier"),
+    terminal=("accuracy", "auc", "f1", "sensitivity", "specificity", "brier"),
+    with_sd=("accuracy", "auc", "f1"),
+    groups=(("auc", "pr_auc"), ("sensitivity",), ("specificity",)),
+    outside=("accuracy", "auc"),
+    runs=("accuracy", "auc", "f1", "brier"),
+    may_lack=("auc", "sensitivity", "specificity"),
+    output="A probability for each class",
+    strata="class",
+    lacking="test rows of one class",
+    quality="Discrimination",
+    told="counts of right and wrong calls, sums, and a histogram of the scores of each class",
+    told_before=", of which classes",
+    withheld="Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where "
+    "fewer than {smallest} patients of a class were tested nothing by class was told, where fewer at a hospital "
+    "nothing at all",
+    calibration="Calibration and use",
+    calibration_note="A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too "
+    "extreme.",
+    calibration_beside="brier",
+    curves=", calibration, decision curves",
+    needs_rows="the slope and intercept of calibration",
+)
 
 
 class ClassTask(ProbabilityTask):
@@ -46,6 +73,10 @@ class ClassTask(ProbabilityTask):
     referral_metrics = REFERRAL
     probability_scale: ClassVar[Scale] = "log"
     each_label = False  # of several classes most have few rows: one cut for all of them
+
+    @property
+    def report(self) -> ReportFacts:
+        return replace(CLASS_REPORT, outcome=f"Target with the classes {', '.join(self.names)}", figures=("sites",))
 
     def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """That the predicted class is right."""

@@ -12,7 +12,7 @@ of a federation.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal
 
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from wardround.core.settings import NonNegative
 from wardround.tasks.metric import Metric
-from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
+from wardround.tasks.report_facts import ReportFacts
+from wardround.tasks.summed import CLOSE, MAE, RMSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import WrongRows, require
 
 EXPOSURE, LOG_RATE, MEAN = 1, 2, 3  # columns of a row's target
@@ -38,9 +39,9 @@ class Count(SummedTask):
     primary: ClassVar[str] = "deviance"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("deviance", "deviance", "lower", "plain", 0.0, inf, over_rows=True),
-        Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True),
-        Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True),
-        Metric("calibration_ratio", "observed / expected", None, "plain", 0.0, inf),
+        MAE,
+        RMSE,
+        Metric("calibration_ratio", "observed / expected", None, "plain", 0.0, inf, terse="obs./exp."),
     )
     compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
@@ -50,6 +51,29 @@ class Count(SummedTask):
 
     dispersion: NonNegative | Literal["fitted"] = 0.0  # 0: Poisson; above: negative binomial; fitted: a shared leaf
     exposure: str = ""  # the column with each row's exposure; empty: 1 in all rows
+
+    @property
+    def report(self) -> ReportFacts:
+        facts, (name,) = super().report, self.names
+        outcome = facts.outcome.replace("A number", "A count")
+        rate = {"rate": f"{name} per unit of {self.exposure}"} if self.exposure else {}
+        return replace(
+            facts,
+            outcome=f"{outcome}, over {self.exposure}" if self.exposure else outcome,
+            groups=(("deviance", "mae"), ("calibration_ratio",)),
+            outside=("mae", "deviance"),
+            with_sd=("deviance", "mae"),
+            lacking="test rows",
+            curves=f"{facts.curves}, observed / expected",
+            target=facts.target | rate,
+            figures=(*facts.figures, "observed-expected"),
+        )
+
+    def describe_target(self, target: np.ndarray) -> dict[str, float | None] | None:
+        described = super().describe_target(target)
+        if described is None or not self.exposure or described["mean"] is None:
+            return described
+        return {**described, "rate": float(target[:, VALUE].sum() / target[:, EXPOSURE].sum())}
 
     @property
     def leaves(self) -> dict[str, float]:

@@ -21,6 +21,30 @@ class Metric:
     high: float = 1.0
     ranked: bool = False  # it sets rows of different sites against each other, so that scores must be on one scale
     over_rows: bool = False  # a mean over rows, whatever their class
+    heading: str = ""  # above a column, where the words are too long for it
+    terse: str = ""  # above a column of a terminal, where even that is
+    guess: float = 0.0  # what a model has that knows nothing
+
+    @property
+    def column(self) -> str:
+        return self.heading or self.words
+
+    @property
+    def narrow_column(self) -> str:
+        return self.terse or self.column
+
+    @property
+    def in_units(self) -> bool:
+        return self.shown == "units"
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it is a share of the rows, so that a difference is one of so many of them."""
+        return self.shown == "share" and self.over_rows
+
+    def within(self, limit: float) -> float:
+        """A limit of an interval that does not know which figures there can be."""
+        return min(self.high, max(self.low, limit))
 
     @property
     def lower_is_better(self) -> bool:

@@ -2,7 +2,7 @@
 in training nor in figures."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from wardround.tasks.answer import Answer, EachFinding
 from wardround.tasks.binary import Binary
-from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES, REFERRAL
+from wardround.tasks.classes import AT_SITES, CLASS_METRICS, CLASS_REPORT, COMPARED, OVER_SITES, REFERRAL
 from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
+from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 NO_FINDING = "no finding"
@@ -58,6 +59,20 @@ class Multilabel(ProbabilityTask):
     at_sites = AT_SITES
     over_sites = OVER_SITES
     referral_metrics = REFERRAL
+
+    @property
+    def report(self) -> ReportFacts:
+        arms = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "accuracy")
+        return replace(
+            CLASS_REPORT,
+            arms=arms,
+            terminal=("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier"),
+            outcome=f"Findings, of which a row may have several: {', '.join(self.names)}",
+            output="A probability for each finding, called from its threshold on; see the section on findings",
+            strata="finding",
+            lacking="test rows with a finding",
+            withheld=CLASS_REPORT.withheld.replace("by class", "of the finding"),
+        )
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ federation; they travel with the rows, because they differ from split to split.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal
 
@@ -21,7 +21,8 @@ from torch import Tensor
 from wardround.core.errors import StudyError
 from wardround.core.settings import Positive
 from wardround.tasks.metric import Metric
-from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
+from wardround.tasks.report_facts import ReportFacts
+from wardround.tasks.summed import CLOSE, MAE, RMSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import require
 
 CENTRE, SPREAD = 1, 2  # columns of a row's target
@@ -37,11 +38,11 @@ class Regression(SummedTask):
     curve: ClassVar[str] = "mae"
     primary: ClassVar[str] = "mae"
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True),
-        Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True),
-        Metric("r2", "R²", "higher", "number", -inf, 1.0),
-        Metric("calibration_slope", "calibration slope", None, "plain", -inf, inf),
-        Metric("calibration_intercept", "calibration intercept", None, "units", -inf, inf),
+        MAE,
+        RMSE,
+        Metric("r2", "R²", "higher", "plain", -inf, 1.0),
+        Metric("calibration_slope", "calibration slope", None, "plain", -inf, inf, terse="slope"),
+        Metric("calibration_intercept", "calibration intercept", None, "units", -inf, inf, terse="intercept"),
     )
     compared: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
     at_sites: ClassVar[tuple[str, ...]] = ("mae", "rmse")
@@ -52,7 +53,16 @@ class Regression(SummedTask):
 
     loss: Literal["squared", "huber"] = "squared"
     delta: Positive = 1.35
-    unit: str = ""  # days, mmol/l: shown behind figures
+
+    @property
+    def report(self) -> ReportFacts:
+        return replace(
+            super().report,
+            groups=(("mae", "rmse"), ("r2",)),
+            outside=("rmse", "mae"),
+            with_sd=("mae", "rmse"),
+            may_lack=("r2", "calibration_slope"),
+        )
 
     @property
     def origin(self) -> float:

@@ -8,7 +8,7 @@ and so is a prediction.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, isnan
+from math import fsum, inf, isnan
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -17,11 +17,16 @@ from torch import Tensor
 
 from wardround.core.errors import StudyError
 from wardround.tasks.answer import Answer, OneNumber
+from wardround.tasks.metric import Metric
+from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.task import MIDDLE, Task, require
 
 FIFTHS = 5
+FEWEST_TOLD = 10  # rows whose mean and spread may be told
 FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a number
 CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
+MAE = Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True, heading="MAE")
+RMSE = Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True, heading="RMSE")
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
@@ -34,6 +39,39 @@ class SummedTask(Task):
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
+    unit: str = ""  # days, mmol/l, admissions: shown behind figures
+
+    @property
+    def report(self) -> ReportFacts:
+        (name,), unit = self.names, f", {self.unit}" if self.unit else ""
+        return replace(
+            super().report,
+            unit=self.unit,
+            outcome=f"A number: {name}{unit}",
+            output=f"The expected value of {name}{unit}",
+            balance="A number is predicted; the table of sites has its mean and spread",
+            strata=f"fifths of {name}",
+            labels="labels in fifths",
+            lacking="test rows with different values",
+            quality="Size of the errors",
+            told="sums over these rows, of errors, outcomes and predictions, from which the metrics follow",
+            told_before=f", mean and spread of {name},",
+            score="prediction",
+            calibration="Calibration and residuals",
+            calibration_note="The line of observed on predicted: a slope of 1 and an intercept of 0 are calibrated; a "
+            "slope below 1 means predictions that are too extreme.",
+            calibration_beside="rmse",
+            curves=", calibration, residuals",
+            needs_rows="calibration and residuals by the size of the prediction",
+            target={"mean": f"mean {name}{unit}", "sd": f"SD of {name}"},
+            figures=("target", "predicted-observed", "residuals"),
+        )
+
+    def describe_target(self, target: np.ndarray) -> dict[str, float | None] | None:
+        values = self.values(target)
+        if len(values) < FEWEST_TOLD:
+            return dict.fromkeys(self.report.target)
+        return {"mean": float(values.mean()), "sd": float(values.std(ddof=1))}
 
     @property
     def public_range(self) -> tuple[float, float] | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from wardround.study.facts import TaskFacts
 from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
+from wardround.tasks.report_facts import ReportFacts
 
 
 class WrongRows(NamedTuple):
@@ -58,6 +59,19 @@ class Task(ABC):
     needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def report(self) -> ReportFacts:
+        """What is shown of it. This will do for any task; most know better words."""
+        shown = tuple(metric.name for metric in self.metrics)
+        return ReportFacts(
+            arms=shown, terminal=shown[:6], groups=(shown,) * 3, outside=shown, runs=self.compared, outcome=self.words
+        )
+
+    def describe_target(self, target: np.ndarray) -> dict[str, float | None] | None:
+        """Of a site's outcomes, where `label_counts` says nothing of them. Neither a least nor a largest, and None in
+        place of figures of few rows."""
+        return None
 
     @property
     def findings(self) -> tuple[str, ...]:

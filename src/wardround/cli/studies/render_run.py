@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from wardround.report.render.table import Table as ReportTable
     from wardround.runs.execute import Progress, StudyRun
 
-SHOWN = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "f1": "F1",
-    "sensitivity": "sens.",
-    "specificity": "spec.",
-    "brier": "Brier",
-}
-OF_FINDINGS = {
-    name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
-}
-SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 MOST_NOTICES = 6
 MOST_ARMS = 40
 
@@ -154,16 +142,23 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def _metric_table(evidence: "Evidence") -> Table:
     study, primary, inside = evidence.results["study"], evidence.headline, evidence.ranked_within
     title = f"{study['name']}: {study['question']}" if study["question"] else study["name"]
-    shown = OF_FINDINGS if evidence.findings else SHOWN
-    shown = {metric: word for metric, word in shown.items() if metric != primary.metric or inside}
-    spread = () if inside else SPREAD_SHOWN  # with one more column, SDs would not fit a terminal
+    facts = evidence.task.report
+    shown = [evidence.headline_for(metric) for metric in facts.terminal if metric != primary.metric or inside]
+    spread = () if inside else facts.with_sd  # with one more column, SDs would not fit a terminal
     rows = []
     for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
-        figures = [_figure(arm["metrics"][metric], metric in spread) for metric in shown]
+        figures = [_figure(arm["metrics"][other.metric], other, other.metric in spread) for other in shown]
         cost = ["–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"]
-        rows.append([name, _figure(evidence.figure(name)), *figures, *cost])
-    return _table(title, [f"{primary.word}{' in sites' if inside else ''}", *shown.values(), "rounds", "KB"], rows)
+        rows.append([name, _figure(evidence.figure(name), primary), *figures, *cost])
+    first = f"{primary.word}{_unit(primary)}{' in sites' if inside else ''}"
+    others = [f"{other.measure.metric.narrow_column}{_unit(other)}" for other in shown]
+    return _table(title, [first, *others, "rounds", "KB"], rows)
+
+
+def _unit(headline: "Headline") -> str:
+    """Of the target; shares are written as they are, without per cent."""
+    return f", {headline.measure.unit}" if headline.measure.unit else ""
 
 
 def _variant_table(evidence: "Evidence") -> Table:
@@ -172,13 +167,19 @@ def _variant_table(evidence: "Evidence") -> Table:
     for name in evidence.arms:
         names = [name, *(f"{name}@{variant}" for variant in evidence.variants)]
         known = evidence.results["arms"]
-        rows.append([name, *(_figure(evidence.figure(arm)) if arm in known else "–" for arm in names)])
+        rows.append(
+            [name, *(_figure(evidence.figure(arm), evidence.headline) if arm in known else "–" for arm in names)]
+        )
     return _table(title, ["as it stands", *evidence.variants], rows)
 
 
 def _fitting(evidence: "Evidence", width: int) -> list[list[str]]:
     """The sites, in as many tables as the terminal's width needs for their names and figures."""
-    figure = len("0.000 ± 0.000") if evidence.seeds > 1 else len("0.000")
+    headline, known = (
+        evidence.headline,
+        [figures for arm in evidence.arms.values() for figures in arm["sites"].values()],
+    )
+    figure = max((len(_figure(figures[headline.metric], headline)) for figures in known), default=0)
     room = width - max(map(len, evidence.arms)) - 4
     each = max(1, room // (max([figure, *map(len, evidence.sites)]) + 3))
     return [evidence.sites[begin : begin + each] for begin in range(0, len(evidence.sites), each)]
@@ -188,14 +189,20 @@ def _site_table(arms: Mapping[str, Any], sites: Sequence[str], headline: "Headli
     rows = []
     for name, arm in list(arms.items())[:MOST_ARMS]:
         known = arm["sites"]
-        rows.append([name, *(_figure(known[site][headline.metric]) if site in known else "–" for site in sites)])
-    return _table(f"{headline.title} at each site", sites, rows)
+        rows.append(
+            [name, *(_figure(known[site][headline.metric], headline) if site in known else "–" for site in sites)]
+        )
+    return _table(f"{headline.title}{_unit(headline)} at each site", sites, rows)
 
 
-def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
+def _figure(figure: Mapping[str, Any], headline: "Headline", with_sd: bool = True) -> str:
+    from wardround.evaluation.measures import plainly
+
+    digits = headline.measure.digits
     if figure["mean"] is None:
         return "–"
-    return f"{figure['mean']:.3f}" + (f" ± {figure['sd']:.3f}" if with_sd and figure["sd"] is not None else "")
+    spread = f" ± {plainly(figure['sd'], digits)}" if with_sd and figure["sd"] is not None else ""
+    return f"{plainly(figure['mean'], digits)}{spread}"
 
 
 def _show_notices(out: Console, texts: Sequence[str]) -> None:

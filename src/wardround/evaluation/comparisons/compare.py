@@ -15,11 +15,11 @@ from scipy import stats
 
 from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of, is_clear
 from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
+from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.tasks import METRIC_FACTS
 
-MOST_DIGITS = 6  # of a limit
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers in one batch of a bootstrap
 
@@ -149,21 +149,20 @@ def _bca(lines: Sequence[tuple[np.ndarray, ...] | None], statistic: Any, unit: s
     return intervals
 
 
-def sentence(test: dict[str, Any]) -> str:
-    name, difference, metric = test["arm"], test["difference"], test["metric"]
-    word = METRIC_FACTS[metric].words
+def sentence(test: Mapping[str, Any], measure: Measure) -> str:
+    name, difference, word = test["arm"], test["difference"], measure.metric.words
     if difference is None:
         return f"{name}: cannot be compared with {test['reference']} in {word}: one of them has no figures."
     word = f"{word} within sites" if test.get("within_sites") else word
-    amount = f"{in_words(difference, metric)} of {word} against {test['reference']}"
+    amount = f"{measure.difference(difference)} of {word} against {test['reference']}"
     if test["verdict"] == UNKNOWN:
         return f"{name}: {amount}; {why_unknown(test)}."
     if not is_clear(test):
         if test["sd"] == difference == 0:
             return f"{name}: no difference in {word} from {test['reference']} with any seed."
-        return f"{name}: no evidence of a difference: {amount}, {interval_words(test)}."
-    verdict = "better" if (difference < 0) == METRIC_FACTS[metric].lower_is_better else "worse"
-    return f"{name}: {verdict}: {amount}, {interval_words(test)}."
+        return f"{name}: no evidence of a difference: {amount}, {interval_words(test, measure)}."
+    verdict = "better" if (difference < 0) == measure.metric.lower_is_better else "worse"
+    return f"{name}: {verdict}: {amount}, {interval_words(test, measure)}."
 
 
 def why_unknown(entry: Mapping[str, Any]) -> str:
@@ -174,31 +173,6 @@ def why_unknown(entry: Mapping[str, Any]) -> str:
     return "there is no interval, so that this may be chance"
 
 
-def interval_words(entry: Mapping[str, Any]) -> str:
+def interval_words(entry: Mapping[str, Any], measure: Measure) -> str:
     count = entry["comparisons"]
-    return f"95 % CI {limit_words(entry)}" + (f", corrected for {count} comparisons" if count > 1 else "")
-
-
-def limit_words(entry: Mapping[str, Any]) -> str:
-    """Both limits. Where the interval leaves out 0, none of them is rounded to it."""
-    scale, digits = (100, 1) if METRIC_FACTS[entry["metric"]].in_points else (1, 3)
-    while digits < MOST_DIGITS and is_clear(entry) and any(not round(scale * x, digits) for x in entry["interval"]):
-        digits += 1
-    low, high = (signed(scale * limit, digits) for limit in entry["interval"])
-    return f"{low} to {high}"
-
-
-def in_words(value: float, metric: str, with_unit: bool = True) -> str:
-    if METRIC_FACTS[metric].in_points:
-        return f"{signed(100 * value, 1)}{' points' if with_unit else ''}"
-    return signed(value, 3)
-
-
-def figure_words(value: float, metric: str) -> str:
-    """A figure as it is: rates in per cent, areas, scores and losses as they are."""
-    return f"{100 * value:.1f} %" if METRIC_FACTS[metric].shown == "share" else f"{value:.3f}"
-
-
-def signed(value: float, digits: int) -> str:
-    """With its sign, unless it rounds to nothing."""
-    return f"{value:+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"
+    return f"95 % CI {measure.limits(entry)}" + (f", corrected for {count} comparisons" if count > 1 else "")

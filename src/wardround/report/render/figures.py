@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
-from wardround.report.headline import headline_of
+from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
@@ -30,6 +30,7 @@ class Drawing:
     deployed: str = ""  # the caption in a run across hospitals, where it differs
     one_seed: str = ""  # and with one seed
     tall: bool = False  # needs a page of its own on paper
+    of_task: bool = False  # for the tasks alone whose `report` names it
 
     def title_for(self, evidence: Evidence) -> str:
         return self.title.format(**_terms(evidence))
@@ -46,19 +47,28 @@ def _terms(evidence: Evidence) -> dict[str, str]:
     weighted = evidence.study.get("training", {}).get("class_weights", "none") != "none"
     return {
         "metric": headline.word,
+        "target": evidence.task.names[0],
         "Metric": headline.title,
         "point": headline.point,
         "groups": listed(evidence.kinds) if evidence.kinds else "group",
         "arm": evidence.main_arm,
-        "single": headline_of(next(iter(evidence.results["by_number_of_sites"]), {"metric": "auc"})).title,
+        "single": _single(evidence).title,
         "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
         "weights": " The training loss has the study's class weights in it, the others have not." if weighted else "",
     }
 
 
+def _single(evidence: Evidence) -> Headline:
+    """In which the number of hospitals is looked at."""
+    entry = next(iter(evidence.results["by_number_of_sites"]), None)
+    return evidence.headline if entry is None else evidence.headline_for(entry["metric"])
+
+
 def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:
     """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
     _empty(folder)
+    declared = evidence.task.report.figures
+    figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
     shares = [dict(list(figures.items())[number::workers]) for number in range(workers)]
     # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
     helpers = [get_context("fork").Process(target=_draw, args=(share, evidence, folder)) for share in shares[1:]]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from wardround.report.evidence import Evidence
+from wardround.report.headline import Headline
 
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart, and three more of that kind
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
@@ -96,7 +97,7 @@ def bar(
     axes: Any,
     figures: Mapping[str, Any],
     place: float,
-    scale: float,
+    headline: Headline,
     colour: str,
     marker: str = "o",
     label: str | None = None,
@@ -104,12 +105,12 @@ def bar(
     upright: bool = False,
     thin: bool = False,
 ) -> None:
-    """A mean of a share with its interval, lying or upright; `scale` is 100 for per cent."""
+    """A mean with its interval, lying or upright, on the scale of its metric."""
     if figures["mean"] is None:
         return
     alpha = 1.0 if not faded else 0.55
-    ends = [scale * min(1.0, max(0.0, limit)) for limit in figures["interval"]] if figures["interval"] else []
-    line, point = ([place] * len(ends), ends), (place, scale * figures["mean"])
+    ends = [headline.scale * limit for limit in headline.limits(figures["interval"]) if limit is not None]
+    line, point = ([place] * len(ends), ends), (place, headline.scale * figures["mean"])
     if not upright:
         line, point = (line[1], line[0]), (point[1], point[0])
     axes.plot(*line, color=colour, linewidth=1 if thin else 1.4, alpha=alpha)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.core.notices.code import listed as listed
-from wardround.evaluation.comparisons.compare import signed
+from wardround.evaluation.measures import signed
 
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown
@@ -142,11 +142,6 @@ def mean_sd(figure: Mapping[str, Any] | None) -> list[Any]:
 
 def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
     return (interval[0], interval[1]) if interval else (None, None)
-
-
-def share_limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
-    """Of a share, which can be neither below 0 nor above 1; a t-interval does not know that."""
-    return (max(0.0, interval[0]), min(1.0, interval[1])) if interval else (None, None)
 
 
 TEX = str.maketrans(

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from wardround.evaluation.comparisons.compare import in_words, interval_words
+from wardround.evaluation.comparisons.compare import interval_words
 from wardround.evaluation.comparisons.differences import GAINS, is_clear
 from wardround.report.arms import exchange_kind, patient_epsilon
 from wardround.report.evidence import Evidence
@@ -231,9 +231,9 @@ def _against_reference(evidence: Evidence, arm: str) -> str:
     if test is None or test["difference"] is None:
         return "was not compared"
     within = " within sites" if test.get("within_sites") else ""
-    interval = "" if test["interval"] is None else f", {interval_words(test)}"
+    interval = "" if test["interval"] is None else f", {interval_words(test, evidence.headline.measure)}"
     verdict = "" if is_clear(test) else "; chance can explain it"
-    amount = in_words(test["difference"], evidence.headline.metric)
+    amount = evidence.headline.measure.difference(test["difference"])
     return f"changes {evidence.headline.word}{within} by {amount} against {test['reference']}{interval}{verdict}"
 
 
@@ -258,7 +258,7 @@ def approach_bars(evidence: Evidence) -> Figure | None:
     ]
     panels = {title: [arm[title] for arm in bars] for title in bars[0]}
     shown = {title: arms for title, arms in panels.items() if any(bar["mean"] is not None for bar in arms)}
-    coin = 0.5 * headline.scale if headline.metric == "auc" else 0.0
+    coin = headline.scale * headline.measure.metric.guess
     begins = {word: coin, within: coin, ATTACK: 0.5}
     lines = -(-len(shown) // 2)
     drawn = figure(lines * (0.55 + 0.2 * len(approaches)))

@@ -35,7 +35,6 @@ from wardround.report.render.table import (
     listed,
     make_table,
     percent,
-    share_limits,
 )
 from wardround.report.section import Section
 from wardround.study.schema import CHOSEN
@@ -152,7 +151,7 @@ def finding_table(evidence: Evidence, all_arms: bool = False) -> Table:
         if is_small(entry):
             figures |= dict.fromkeys(("f1", "sensitivity", "specificity"))
         positives = "withheld" if entry["positives"] is None else count_or_few(entry["positives"])
-        ranked = [figures["auc"], *share_limits(entry["metrics"]["auc"]["interval"])]
+        ranked = [figures["auc"], *evidence.headline_for("auc").limits(entry["metrics"]["auc"]["interval"])]
         others = [figures[metric] for metric in ("pr_auc", "f1", "brier", "sensitivity", "specificity")]
         rows.append([*names, positives, *ranked, *others, entry["threshold"]["mean"]])
     numbers = ("AUC", "from", "to", "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
@@ -255,6 +254,7 @@ def _why_no_curve(evidence: Evidence, small: bool) -> str:
 def auc_by_finding(evidence: Evidence) -> Figure:
     arms, names = evidence.few_arms, ["mean of all", *evidence.findings]
     drawn, axes = single_axes(0.9 + len(names) * max(0.26, 0.11 * len(arms)))
+    headline = evidence.headline_for("auc")
     axes.axvline(0.5, color="grey", linewidth=0.8)
     axes.axhline(0.5, color="grey", linewidth=0.6)
     for number, arm in enumerate(arms):
@@ -262,7 +262,7 @@ def auc_by_finding(evidence: Evidence) -> Figure:
         figures = [entry["metrics"], *(entry["findings"][name]["metrics"] for name in evidence.findings)]
         colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
         for place, metrics in enumerate(figures):
-            bar(axes, metrics["auc"], place + aside, 1, colour, mark, arm if place == 0 else None, thin=True)
+            bar(axes, metrics["auc"], place + aside, headline, colour, mark, arm if place == 0 else None, thin=True)
     name_rows(axes, [name.replace("_", " ") for name in names])
     axes.set_xlabel("AUC on all sites' test rows, with 95 % interval; 0.5: a coin")
     legend(drawn, loc="outside lower center", ncols=4)

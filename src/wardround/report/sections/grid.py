@@ -100,7 +100,8 @@ def _draw_lines(
     joined: int | None = None,
 ) -> None:
     """`joined` points are joined by a line; those after them have no order and stand alone."""
-    scale = evidence.headline.scale
+    headline = evidence.headline
+    scale = headline.scale
     for number, (title, arms) in enumerate(lines.items()):
         colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         aside = offset(number, len(lines), 0.3)
@@ -110,7 +111,7 @@ def _draw_lines(
         known = {place: figures for place, figures in points.items() if figures is not None}
         for place, figures in known.items():
             label = title if place == next(iter(known)) else None
-            bar(axes, figures, place, scale, colour, mark, label, upright=True, thin=True)
+            bar(axes, figures, place, headline, colour, mark, label, upright=True, thin=True)
     turned = sum(map(len, ticks)) > 30
     axes.set_xticks(range(len(ticks)), ticks, rotation=35 if turned else 0, ha="right" if turned else "center")
     below = (0.5, -0.34 if turned else -0.17)

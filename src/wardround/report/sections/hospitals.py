@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from wardround.evaluation.comparisons.compare import in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.report.evidence import Evidence, rows_of
-from wardround.report.headline import HEADLINES, Headline, headline_of
+from wardround.report.evidence import Evidence, described_target, rows_of
+from wardround.report.headline import Headline
 from wardround.report.phrases import corrected
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
@@ -27,15 +27,12 @@ from wardround.report.render.style import (
 from wardround.report.render.table import (
     Format,
     Table,
-    decimals,
     few,
     limits,
     listed,
     make_table,
     mean_sd,
     p_text,
-    percent,
-    share_limits,
     without_empty,
 )
 from wardround.report.section import Section, compact
@@ -69,7 +66,7 @@ def best_single_sentences(evidence: Evidence) -> list[str]:
         "No federated arm has a mean over seeds that is at least that of the best single model at every hospital. The "
         f"closest is {closest}; beside each difference stands whether chance explains it.",
         *(_against_best(evidence, arm, entries[arm]) for arm in dict.fromkeys((closest, shared))),
-        _likely_reasons(evidence, headline_of(entries[closest][0]).word),
+        _likely_reasons(evidence, evidence.headline_for(entries[closest][0]["metric"]).word),
     ]
 
 
@@ -77,10 +74,11 @@ def _against_best(evidence: Evidence, arm: str, entries: Sequence[Mapping[str, A
     parts = []
     for entry in (entry for entry in entries if entry["difference"] is not None):
         rows = evidence.site_counts[entry["site"]]["test"]
-        counts_patients = headline_of(entry).metric == "accuracy" and not evidence.findings
+        measure = evidence.headline_for(entry["metric"]).measure
+        counts_patients = measure.metric.counts_rows and not evidence.findings
         patients = f"{entry['difference'] * rows:+.1f} of {rows} test rows, " if counts_patients else ""
         chance = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "within chance")
-        amount = in_words(entry["difference"], headline_of(entry).metric)
+        amount = measure.difference(entry["difference"])
         parts.append(f"{entry['site']} {amount} ({patients}{chance}; best: {entry['best']})")
     return f"{arm}: {'; '.join(parts)}."
 
@@ -104,21 +102,21 @@ def hospital_sentences(evidence: Evidence, site: str) -> list[str]:
         for entry in evidence.benefit()
         if entry["site"] == site and entry["difference"] is not None and entry["arm"] in evidence.federated
     }
-    metric, word = evidence.headline.metric, evidence.headline.word
+    measure, word = evidence.headline.measure, evidence.headline.word
     if not entries:
         why = f"has no {word} on these test rows" if evidence.local else "is not in the study"
         return [f"Training alone {why}, so that it cannot be said whether joining helped."]
     main = entries.get(evidence.reference or "", next(iter(entries.values())))
-    amount = f"with {main['arm']}, {in_words(main['difference'], metric)} of {word} against training alone"
+    amount = f"with {main['arm']}, {measure.difference(main['difference'])} of {word} against training alone"
     if main["verdict"] == UNKNOWN:
         sentences = [f"{amount[0].upper()}{amount[1:]}; {why_unknown(main)}."]
     else:
         verdicts = {"gains": "Joining helped", "loses": "Joining harmed"}
         verdict = verdicts.get(main["verdict"], "There is no evidence that joining helped or harmed")
-        sentences = [f"{verdict}: {amount} ({interval_words(main)})."]
+        sentences = [f"{verdict}: {amount} ({interval_words(main, measure)})."]
     for other in (entry for entry in entries.values() if is_clear(entry) and entry is not main):
-        amount = in_words(other["difference"], metric)
-        sentences.append(f"With {other['arm']} it {other['verdict']}: {amount} ({interval_words(other)}).")
+        amount = measure.difference(other["difference"])
+        sentences.append(f"With {other['arm']} it {other['verdict']}: {amount} ({interval_words(other, measure)}).")
     return sentences
 
 
@@ -127,10 +125,18 @@ def site_summaries(evidence: Evidence) -> dict[str, dict[str, Any]]:
     for site in evidence.sites[:MOST_DESCRIBED]:
         counts, rows = evidence.site_counts.get(site), ""
         if counts:
-            classes = ", ".join(f"{name} {few(count)}" for name, count in counts["classes"].items())
-            rows = f"{rows_of(counts)} rows ({classes}); {counts['train']} train, {counts['test']} test."
+            rows = (
+                f"{rows_of(counts)} rows{_outcomes(evidence, counts)}; {counts['train']} train, {counts['test']} test."
+            )
         summaries[site] = {"sentences": hospital_sentences(evidence, site), "rows": rows}
     return summaries
+
+
+def _outcomes(evidence: Evidence, counts: Mapping[str, Any]) -> str:
+    """Rows of each class, or what is told of numbers, in brackets; nothing where that would tell of few patients."""
+    parts = [f"{name} {few(count)}" for name, count in counts["classes"].items()]
+    parts += [f"{heading}: {text}" for heading, text in described_target(evidence, counts).items() if text]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def site_difference_sentences(evidence: Evidence) -> list[str]:
@@ -153,17 +159,17 @@ def site_difference_sentences(evidence: Evidence) -> list[str]:
 
 def _amount(evidence: Evidence, entry: Mapping[str, Any]) -> str:
     difference = _points(evidence, entry["difference"])
-    return (
-        f"{difference}; {why_unknown(entry)}" if entry["interval"] is None else f"{difference}, {interval_words(entry)}"
-    )
+    if entry["interval"] is None:
+        return f"{difference}; {why_unknown(entry)}"
+    return f"{difference}, {interval_words(entry, evidence.headline.measure)}"
 
 
 def _points(evidence: Evidence, difference: float) -> str:
     """A difference that is not 0 is not shown as 0.0."""
-    metric = evidence.headline.metric
-    text = in_words(difference, metric)
-    rounded_away = difference != 0 and text == in_words(0.0, metric)
-    return f"less than {in_words(0.001, metric)[1:]}" if rounded_away else text
+    measure = evidence.headline.measure
+    text = measure.difference(difference)
+    rounded_away = difference != 0 and text == measure.difference(0.0)
+    return f"less than {measure.least}" if rounded_away else text
 
 
 def _behind(evidence: Evidence, name: str, entry: Mapping[str, Any]) -> str:
@@ -220,9 +226,14 @@ def spread_table(evidence: Evidence) -> Table:
     return make_table(
         "spread",
         "How evenly the sites are served",
-        {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None},
+        {
+            "arm": None,
+            **dict.fromkeys(("SD over sites", "highest - lowest"), headline.spread),
+            "lowest": None,
+            "highest": None,
+        },
         rows,
-        f"Of the sites' means of {headline.word}, in points: hundredths.",
+        f"Of the sites' means of {headline.word}, {headline.difference_words}{': hundredths' * headline.in_points}.",
     )
 
 
@@ -267,7 +278,7 @@ def site_difference_table(evidence: Evidence) -> Table:
         mean = arm["within_sites"].get(headline.metric)
         if mean is None or mean["mean"] is None or len(arm["sites"]) < 2:
             continue
-        row: list[Any] = [name, mean["mean"], *share_limits(mean["interval"])]
+        row: list[Any] = [name, mean["mean"], *headline.limits(mean["interval"])]
         for kind in ("alone", "reference"):
             entry = evidence.mean_difference(name, kind)
             row += [entry["difference"], *limits(entry["interval"])] if entry else [None, None, None]
@@ -290,7 +301,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
     entries = evidence.results["best_single"]
     if not entries:
         return None
-    headline = headline_of(entries[0])
+    headline = evidence.headline_for(entries[0]["metric"])
     rows = [
         [
             *(entry[key] for key in ("arm", "site", "best", f"best_{entry['metric']}", "difference")),
@@ -318,7 +329,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
 
 def external_table(evidence: Evidence) -> Table:
     headline = evidence.headline
-    other = "auc" if headline.metric == "accuracy" else "accuracy"
+    others = evidence.task.report.at_outsiders(headline.metric)
     rows = []
     for arm in evidence.partial.values():
         outside = [site for site in arm["sites"] if site not in arm["train_at"]]
@@ -326,7 +337,7 @@ def external_table(evidence: Evidence) -> Table:
             figures = arm["sites"][outside[0]]
             main = figures[headline.metric]
             own = evidence.arms[evidence.local]["sites"].get(outside[0]) if evidence.local else None
-            means = [main["mean"], *share_limits(main["interval"]), figures[other]["mean"]]
+            means = [main["mean"], *headline.limits(main["interval"]), *(figures[other]["mean"] for other in others)]
             rows.append([outside[0], arm["algorithm"]["name"], *means, mean_sd(own and own[headline.metric])[0]])
     return make_table(
         "external",
@@ -335,7 +346,7 @@ def external_table(evidence: Evidence) -> Table:
             "left out": None,
             "algorithm": None,
             **dict.fromkeys((headline.above(), "from", "to"), headline.shown),
-            HEADLINES[other].word: decimals,
+            **dict(evidence.headline_for(other).column for other in others),
             headline.above("its own model"): headline.shown,
         },
         rows,
@@ -347,10 +358,10 @@ def number_table(evidence: Evidence) -> Table | None:
     entries = evidence.results["by_number_of_sites"]
     if not entries:
         return None
-    headline, rows = headline_of(entries[0]), []
+    headline, rows = evidence.headline_for(entries[0]["metric"]), []
     for entry in entries:
         inside, outside = entry["inside"] or {}, entry["outside"] or {}
-        figures = [x for part in (inside, outside) for x in (part.get("mean"), *share_limits(part.get("interval")))]
+        figures = [x for part in (inside, outside) for x in (part.get("mean"), *headline.limits(part.get("interval")))]
         rows.append([entry["algorithm"], entry["sites"], entry["combinations"], *figures])
     shown = (headline.above("taking part"), "from", "to", headline.above("outside"), "from ", "to ")
     return make_table(
@@ -372,7 +383,7 @@ def hospitals(evidence: Evidence) -> Figure | None:
         for place, arm in enumerate(arms):
             figures = evidence.arms[arm]["sites"].get(site)
             if figures:
-                bar(axes, figures[headline.metric], place, headline.scale, looks(evidence, arm)["color"])
+                bar(axes, figures[headline.metric], place, headline, looks(evidence, arm)["color"])
         axes.set_title(site, fontsize=9)
     name_rows(panels[0, 0], arms)
     for axes in panels.flat[max(0, len(sites) - columns) : len(sites)]:
@@ -400,8 +411,8 @@ def benefit(evidence: Evidence) -> Figure | None:
                 label = arm if place == 0 else None
                 axes.plot(scale * entry["difference"], y, "o", color=colour, markersize=4, label=label)
     name_rows(axes, evidence.sites)
-    unit, word = evidence.headline.difference_unit, evidence.headline.word
-    axes.set_xlabel(f"{unit}{word} more than alone, with corrected 95 % CI")
+    more = evidence.headline.more_than(evidence.headline.word, "alone")
+    axes.set_xlabel(f"{more}, with corrected 95 % CI")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
@@ -442,7 +453,7 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
     entries = evidence.results["by_number_of_sites"]
     if not entries:
         return None
-    headline = headline_of(entries[0])
+    headline = evidence.headline_for(entries[0]["metric"])
     drawn, axes = single_axes(3.0, 5.6)
     for number, (key, title) in enumerate((("inside", "sites that took part"), ("outside", "sites that did not"))):
         points = [(entry["sites"], entry[key]) for entry in entries if entry[key] and entry[key]["mean"] is not None]
@@ -451,7 +462,7 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
         axes.plot([size + aside for size, _ in points], means, color=colour, alpha=0.5)
         for place, (size, figures) in enumerate(points):
             label = title if place == 0 else None
-            bar(axes, figures, size + aside, headline.scale, colour, mark, label, upright=True)
+            bar(axes, figures, size + aside, headline, colour, mark, label, upright=True)
     axes.set_xticks(sorted({entry["sites"] for entry in entries}))
     axes.set(xlabel="hospitals that train together", ylabel=f"mean {headline.word}{headline.unit}")
     legend(drawn, loc="outside lower center", ncols=2)

@@ -78,22 +78,23 @@ def _on_seeds(evidence: Evidence) -> list[str]:
 
 def _undefined(evidence: Evidence) -> list[str]:
     """Figures that no arm has at a site."""
+    facts = evidence.task.report
     undefined = [
-        f"{site} ({metric})"
+        f"{site} ({metric})"  # as results.json calls it
         for site in evidence.sites
-        for metric in ("auc", "sensitivity", "specificity")
+        for metric in facts.may_lack
         if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
     ]
     if not undefined:
         return []
-    why = f"for want of test rows {'with a finding' if evidence.findings else 'of one class'}"
+    why = f"for want of {facts.lacking}"
     if evidence.deployed:
         why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
     return [f"Cannot be computed, {why}: {listed(undefined)}."]
 
 
 def _some_seeds(evidence: Evidence) -> list[str]:
-    """Sites that have the primary metric with some seeds only, for want of test rows of one class with the others."""
+    """Sites that have the primary metric with some seeds only, for want of test rows that define it with the others."""
     metric, some = evidence.headline.metric, []
     for site in evidence.sites:
         counts = [arm["sites"][site][metric]["seeds"] for arm in evidence.arms.values() if site in arm["sites"]]
@@ -101,8 +102,9 @@ def _some_seeds(evidence: Evidence) -> list[str]:
             some.append(f"{site} {max(counts)}")
     if not some:
         return []
+    lacking = evidence.task.report.lacking
     return [
-        f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed does "
+        f"With some seeds a site has no {lacking}, and so no {evidence.headline.word}. Such a seed does "
         f"not count at the site, and the mean over sites is then over the others. Of {evidence.seeds} seeds count: "
         f"{listed(some)}."
     ]
@@ -110,12 +112,20 @@ def _some_seeds(evidence: Evidence) -> list[str]:
 
 def _without_rows(evidence: Evidence) -> list[str]:
     return [
-        f"What needs rows is not here, because {STAY}: the slope and intercept of calibration, a bootstrap over "
-        "patients, distributions and correlations of columns.",
+        f"What needs rows is not here, because {STAY}: {evidence.task.report.needs_rows}, a bootstrap over patients, "
+        "distributions and correlations of columns.",
         "Whether a patient is at two hospitals could not be checked. One who is may have been tested at one and "
         "trained on at the other.",
+        *_exactness(evidence),
+    ]
+
+
+def _exactness(evidence: Evidence) -> list[str]:
+    if not any(metric.ranked for metric in evidence.task.metrics):
+        return ["All metrics are exact, from sums that hospitals told, over the hospitals that told them."]
+    return [
         f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_error_bound:.3f}. Each "
-        "site's own AUC is exact, and so are the other metrics, over the sites that told what they need.",
+        "site's own AUC is exact, and so are the other metrics, over the sites that told what they need."
     ]
 
 

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from wardround.evaluation.answer import primary_figure
 from wardround.report.arms import swept_values
 from wardround.report.evidence import ROLES, Evidence
-from wardround.report.headline import HEADLINES
-from wardround.report.phrases import ranking_sentence
+from wardround.report.phrases import histogram_sentence, ranking_sentence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -34,34 +33,22 @@ from wardround.report.render.table import (
     make_table,
     mean_sd,
     one_decimal,
-    share_limits,
     without_empty,
 )
 from wardround.report.section import Section, compact
-
-METRICS = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "f1": "F1",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "brier": "Brier",
-}
-OF_FINDINGS = {"pr_auc": "PR-AUC", **{metric: METRICS[metric] for metric in (*list(METRICS)[2:], "accuracy")}}
+from wardround.tasks import METRIC_FACTS, TASKS
 
 
 def arm_table(evidence: Evidence) -> Table:
     headline, shown = evidence.headline, evidence.headline.shown
-    others = OF_FINDINGS if evidence.findings else {k: v for k, v in METRICS.items() if k != headline.metric}
+    others = [metric for metric in evidence.task.report.arms if metric != headline.metric]
     over_all_rows = {headline.metric: f"{headline.word} over all rows"} if evidence.ranked_within else {}
     rows = []
     for name, arm in evidence.arms.items():
         primary = evidence.figure(name)
         figures = [arm["metrics"][metric]["mean"] for metric in (*over_all_rows, *others)]
         kilobytes = arm["cost"]["bytes"] / 1000
-        rows.append([name, *mean_sd(primary), *share_limits(primary["interval"]), *figures, kilobytes])
+        rows.append([name, *mean_sd(primary), *headline.limits(primary["interval"]), *figures, kilobytes])
     seeds = f"Means over {evidence.seeds} seeds" if evidence.seeds != 1 else "One seed,"
     note = f"{seeds} on all sites' test rows; the 95 % CI is that of the {evidence.primary_word}, by itself."
     if evidence.findings:
@@ -69,10 +56,7 @@ def arm_table(evidence: Evidence) -> Table:
     if evidence.ranked_within:
         note += f" {ranking_sentence(evidence)}"
     if evidence.deployed:
-        note += (
-            " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "
-            f"and may be off by up to {evidence.auc_error_bound:.3f}."
-        )
+        note += f" From sites' counts and sums, over the sites that may tell them.{histogram_sentence(evidence)}"
     return compact(
         evidence,
         make_table(
@@ -83,7 +67,7 @@ def arm_table(evidence: Evidence) -> Table:
                 headline.above(evidence.primary_word): shown,
                 **dict.fromkeys(("SD", "from", "to"), shown),
                 **dict.fromkeys(map(headline.above, over_all_rows.values()), shown),
-                **dict.fromkeys(others.values(), decimals),
+                **dict(evidence.headline_for(metric).column for metric in others),
                 "KB": one_decimal,
             },
             rows,
@@ -114,25 +98,29 @@ def variant_table(evidence: Evidence) -> Table | None:
 
 
 def calibration_table(evidence: Evidence) -> Table:
-    rows = []
+    facts, rows = evidence.task.report, []
+    beside = evidence.headline_for(facts.calibration_beside or evidence.headline.metric)
     for name, arm in evidence.arms.items():
         if arm["calibration"] and arm["calibration"]["slope"]:
             slope, intercept = arm["calibration"]["slope"], arm["calibration"]["intercept"]
-            brier = arm["metrics"]["brier"]["mean"]
-            rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], brier])
+            figure = arm["metrics"][beside.metric]["mean"]
+            rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], figure])
     return make_table(
         "calibration",
         "Calibration",
-        {"arm": None, **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to ", "Brier"), decimals)},
+        {
+            "arm": None,
+            **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to "), decimals),
+            **dict([beside.column]),
+        },
         rows,
-        "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme.",
+        facts.calibration_note,
     )
 
 
 def subgroup_table(evidence: Evidence) -> Table:
     headline, shown = evidence.headline, evidence.headline.shown
-    others = ["pr_auc" if headline.metric == "auc" else "auc", "sensitivity", "specificity"]
-    others = [metric for metric in others if metric != headline.metric]
+    others = evidence.task.report.beside(headline.metric)
     rows: list[list[Any]] = []
     for name in evidence.few_arms:
         for kind in evidence.kinds:
@@ -141,7 +129,7 @@ def subgroup_table(evidence: Evidence) -> Table:
                 if entry.get("metrics") is not None:
                     main = entry["metrics"][headline.metric]
                     means = [entry["metrics"][metric]["mean"] for metric in others]
-                    figures = [entry["rows"], main["mean"], *share_limits(main["interval"]), *means]
+                    figures = [entry["rows"], main["mean"], *headline.limits(main["interval"]), *means]
                 rows.append([name, f"{kind}: {group}", *figures])
     note = "Rows: mean test rows per seed. A group with fewer than 10 is suppressed."
     if evidence.deployed:
@@ -156,7 +144,7 @@ def subgroup_table(evidence: Evidence) -> Table:
                 "group": None,
                 "rows": one_decimal,
                 **dict.fromkeys((headline.above(), "from", "to"), shown),
-                **dict.fromkeys(((METRICS | OF_FINDINGS)[metric] for metric in others), decimals),
+                **dict(evidence.headline_for(metric).column for metric in others),
             },
             rows,
             note,
@@ -209,7 +197,7 @@ def selection_table(evidence: Evidence) -> Table:
         "How the value was selected",
         {"arm": None, "value": None, "score": decimals, "seeds that chose it": str},
         rows,
-        f"Mean {HEADLINES[metric].word} {where}. Ties go to the first value. Test rows had no say.",
+        f"Mean {evidence.headline_for(metric).word} {where}. Ties go to the first value. Test rows had no say.",
     )
 
 
@@ -252,7 +240,7 @@ def overall(evidence: Evidence) -> Figure:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
                 y = place + (number - (len(variants) - 1) / 2) * 0.24
-                bar(axes, primary_figure(evidence.results, name), y, headline.scale, colour, mark, label, number)
+                bar(axes, primary_figure(evidence.results, name), y, headline, colour, mark, label, number)
     name_rows(axes, arms)
     axes.set_xlabel(f"{evidence.primary_word}, on all sites' test rows{headline.unit}, with 95 % CI")
     if len(variants) > 1:
@@ -273,8 +261,8 @@ def differences(evidence: Evidence) -> Figure | None:
         axes.plot([scale * limit for limit in test["interval"]], [place, place], color=colour, linewidth=1.6)
         axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
     name_rows(axes, [test["arm"] for test in tests])
-    what = f"{evidence.headline.difference_unit}{evidence.primary_word}"
-    axes.set_xlabel(f"{what} more than {tests[0]['reference']}, with corrected 95 % CI")
+    more = evidence.headline.more_than(evidence.primary_word, tests[0]["reference"])
+    axes.set_xlabel(f"{more}, with corrected 95 % CI")
     return drawn
 
 
@@ -330,7 +318,7 @@ def subgroups(evidence: Evidence) -> Figure | None:
                 label = arm if place == 0 and kind == kinds[0] else None
                 colour, x = looks(evidence, arm)["color"], place + offset(number, len(arms), 0.7)
                 metric = measured[names[place]]["metrics"][headline.metric]
-                bar(axes, metric, x, headline.scale, colour, label=label, upright=True, thin=True)
+                bar(axes, metric, x, headline, colour, label=label, upright=True, thin=True)
         axes.set_xticks(range(len(names)), names)
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
@@ -349,7 +337,7 @@ def sweep(evidence: Evidence) -> Figure | None:
     converged = [evidence.arms[name]["convergence"] for name in values.values()]
     colour, headline = COLOURS[evidence.families.index(family) % len(COLOURS)], evidence.headline
     for place, name in enumerate(values.values()):
-        bar(panels[0], evidence.figure(name), place, headline.scale, colour, upright=True)
+        bar(panels[0], evidence.figure(name), place, headline, colour, upright=True)
     rounds = np.array([entry["rounds_to_95_percent"]["mean"] for entry in converged], dtype=float)
     changes = np.array([entry["mean_change"] for entry in converged], dtype=float)
     panels[1].plot(range(len(values)), rounds, "o-", color=colour)
@@ -362,7 +350,7 @@ def sweep(evidence: Evidence) -> Figure | None:
     return drawn
 
 
-def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Figure | None:
+def curve(evidence: Evidence, column: str, label: str, log: bool = False, shared: bool = False) -> Figure | None:
     """Means over seeds: a column for each data set, a row for each share of stragglers, a line for each arm."""
     points = {name: evidence.curve(name, column) for name in evidence.arms}
     numbers = list(chain.from_iterable(values for _, values in points.values()))
@@ -375,7 +363,7 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Fig
     rows, columns, lines = (list(dict.fromkeys(titles)) for titles in zip(*layout.values(), strict=True))
     height = 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines)
     drawn = figure(height, max(WIDTH, 3.1 * len(columns)))
-    panels = drawn.subplots(len(rows), len(columns), sharex=True, sharey=column == "test_accuracy", squeeze=False)
+    panels = drawn.subplots(len(rows), len(columns), sharex=True, sharey=shared, squeeze=False)
     handles: dict[str, Any] = {}
     for name, (row, data, line) in layout.items():
         axes = panels[rows.index(row)][columns.index(data)]
@@ -387,6 +375,14 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Fig
         axes.set_yscale("log")
     drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)))
     return drawn
+
+
+def figure_curve(evidence: Evidence, metric: str) -> Figure | None:
+    headline = evidence.headline_for(metric)
+    facts = headline.measure.metric
+    # per cent would be of no use beside a loss; units are said
+    label = f"test {facts.column}{headline.unit if facts.in_units else ''}"
+    return curve(evidence, f"test_{metric}", label, shared=facts.bounded)
 
 
 def _data_title(evidence: Evidence, name: str) -> str:
@@ -412,6 +408,8 @@ def _line_title(evidence: Evidence, name: str) -> str:
     return f"{arm['algorithm']['name']}{mu}{policy}"
 
 
+# what tasks compute after each round beside the loss
+ROUND_METRICS = {task.curve: METRIC_FACTS[task.curve] for task in TASKS.values()}
 PAGE = """
 <section id="results"><h2>Results</h2>
 {{ show("arms") }}{{ draw("primary-metric") }}{{ show("variants") }}{{ draw("differences") }}
@@ -421,9 +419,9 @@ PAGE = """
 {% endif %}
 {{ part("grid") }}
 <h3>Training</h3>
-{{ draw("test-accuracy") }}{{ draw("test-loss") }}{{ draw("weight-change") }}
+{{ draw("test-" ~ evidence.task.curve) }}{{ draw("test-loss") }}{{ draw("weight-change") }}
 {{ draw("curves") }}{{ draw("losses") }}{{ draw("movement") }}{{ show("sides") }}
-{% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
+{% if "calibration" in tables or "calibration" in svgs %}<h3>{{ evidence.task.report.calibration }}</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
 {{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}{% endif %}
@@ -462,6 +460,7 @@ SECTION = Section(
             calibration,
             deployed="Tenths of all test rows by score, from the sites' histograms: a cell's rows are taken as evenly "
             "spread around their mean. On the diagonal, scores mean what they say.",
+            of_task=True,
         ),
         "decision-curve": Drawing(
             "Decision curve",
@@ -469,6 +468,7 @@ SECTION = Section(
             decision_curve,
             deployed="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. "
             "From the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
+            of_task=True,
         ),
         "subgroups": Drawing(
             "{Metric} by {groups}",
@@ -482,11 +482,14 @@ SECTION = Section(
             "any, else on test rows), and mean weight change per round.",
             sweep,
         ),
-        "test-accuracy": Drawing(
-            "Accuracy over rounds",
-            "Mean over seeds, for people to look at: nothing was chosen by it.",
-            partial(curve, column="test_accuracy", label="test accuracy"),
-        ),
+        **{
+            f"test-{metric}": Drawing(
+                f"{facts.column[0].upper()}{facts.column[1:]} over rounds",
+                "Mean over seeds, for people to look at: nothing was chosen by it.",
+                partial(figure_curve, metric=metric),
+            )
+            for metric, facts in ROUND_METRICS.items()
+        },
         "test-loss": Drawing(
             "Loss over rounds", "Mean over seeds.", partial(curve, column="test_loss", label="test loss")
         ),

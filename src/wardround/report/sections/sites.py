@@ -9,15 +9,16 @@ from matplotlib.figure import Figure
 from wardround.report.arms import partition_title, read_grid
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, WIDTH, numbered_style, panel_grid, single_axes
-from wardround.report.render.table import FEWEST, Table, decimals, make_table, one_decimal, percent
+from wardround.report.render.style import COLOURS, WIDTH, name_rows, numbered_style, panel_grid, single_axes
+from wardround.report.render.table import FEWEST, Format, Table, decimals, make_table, one_decimal, percent
 from wardround.report.section import Section, compact
 
 MOST_SITES = 20
+MOST_ROWS = 60  # sites with a line of their own
 MOST_COLUMNS = 16
 HETEROGENEITY = {
-    "js": "Jensen-Shannon divergence of the labels",
-    "kl": "Kullback-Leibler divergence of the labels",
+    "js": "Jensen-Shannon divergence of the {labels}",
+    "kl": "Kullback-Leibler divergence of the {labels}",
     "mmd": "MMD of the features",
     "gini": "Gini coefficient of the sizes",
 }
@@ -33,10 +34,11 @@ def site_table(evidence: Evidence) -> Table:
             total = rows_of(counts)
             age = (counts.get("age") or {}) if total >= 2 * FEWEST else {}
             sizes = [total, counts["train"], counts["validation"], counts["test"]]
-            share = _positive_share(evidence, counts, positive)
-            rows.append([f"{site} ({title})" if title else site, *sizes, share, age.get("mean"), age.get("sd")])
+            rows.append([f"{site} ({title})" if title else site, *sizes, *_outcomes(evidence, counts, positive)])
+            rows[-1] += [age.get("mean"), age.get("sd")]
     measured = evidence.results["sites"][0]["heterogeneity"]
-    measures = [f"{label} {measured[key]:.3f}" for key, label in HETEROGENEITY.items() if measured[key] is not None]
+    words = {key: text.format(labels=evidence.task.report.labels) for key, text in HETEROGENEITY.items()}
+    measures = [f"{label} {measured[key]:.3f}" for key, label in words.items() if measured[key] is not None]
     note = f"Between sites: {', '.join(measures)}."
     if evidence.deployed:
         note += " How far apart their features are (MMD) cannot be known without rows, which stay at their hospital."
@@ -51,7 +53,7 @@ def site_table(evidence: Evidence) -> Table:
                 "train": str,
                 "validation": str,
                 "test": str,
-                f"{positive or 'positive'}, %": percent,
+                **_outcome_columns(evidence, positive),
                 "mean age": one_decimal,
                 "SD of age": one_decimal,
             },
@@ -59,6 +61,18 @@ def site_table(evidence: Evidence) -> Table:
             note,
         ),
     )
+
+
+def _outcome_columns(evidence: Evidence, positive: str | None) -> dict[str, Format]:
+    """The share of the positive class, or what is told of numbers."""
+    numbers = evidence.task.report.target.values()
+    return dict.fromkeys(numbers, evidence.in_units) if numbers else {f"{positive or 'positive'}, %": percent}
+
+
+def _outcomes(evidence: Evidence, counts: Mapping[str, Any], positive: str | None) -> list[float | None]:
+    told = counts.get("target") or {}
+    numbers = [told.get(key) for key in evidence.task.report.target]
+    return numbers or [_positive_share(evidence, counts, positive)]
 
 
 def _positive_share(evidence: Evidence, counts: Mapping[str, Any], positive: str | None) -> float | None:
@@ -95,7 +109,8 @@ def _share_or_never(share: float) -> str:
 
 def heterogeneity_table(evidence: Evidence) -> Table | None:
     """How different the sites are, for each way in which a grid forms them; with findings, for each pair."""
-    measures = {"js": "JS of labels", "kl": "KL of labels", "mmd": "MMD of features"}
+    labels = evidence.task.report.labels
+    measures = {"js": f"JS of {labels}", "kl": f"KL of {labels}", "mmd": "MMD of features"}
     columns, described = dict.fromkeys(measures.values(), decimals), evidence.results["sites"]
     if read_grid(evidence) is not None:
         rows = [
@@ -146,8 +161,8 @@ def sites(evidence: Evidence) -> Figure | None:
     """Rows of each class at each site; where a grid forms sites in several ways, a panel for each."""
     partitions = evidence.results["sites"] if read_grid(evidence) is not None else evidence.results["sites"][:1]
     most = max(len(described["sites"]) for described in partitions)
-    if evidence.findings or most > MOST_SITES or len(evidence.classes) > len(COLOURS):
-        return None  # a row with several findings has no place in one bar
+    if most > MOST_SITES or len(evidence.classes) > len(COLOURS):
+        return None
     columns = min(len(partitions), 3)
     lines = -(-len(partitions) // columns)
     height = 0.9 + lines * (0.28 * most + (0.3 if len(partitions) > 1 else 0))
@@ -159,6 +174,22 @@ def sites(evidence: Evidence) -> Figure | None:
     for axes in panels[-1]:
         axes.set_xlabel("rows")
     drawn.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return drawn
+
+
+def target(evidence: Evidence) -> Figure | None:
+    """Mean and standard deviation of the number that is predicted, at each site."""
+    told = {site: counts.get("target") or {} for site, counts in evidence.site_counts.items()}
+    known = {site: own for site, own in told.items() if own.get("mean") is not None and own.get("sd") is not None}
+    if not known or len(known) > MOST_ROWS:
+        return None
+    drawn, axes = single_axes(0.8 + 0.24 * len(known))
+    for place, own in enumerate(known.values()):
+        ends = [own["mean"] - own["sd"], own["mean"] + own["sd"]]
+        axes.plot(ends, [place, place], color=COLOURS[0], linewidth=1.6)
+        axes.plot(own["mean"], place, "o", color=COLOURS[0], markersize=5)
+    name_rows(axes, list(known))
+    axes.set_xlabel(evidence.named_outcome)
     return drawn
 
 
@@ -248,7 +279,8 @@ NEED_ROWS = {
 }
 PAGE = """
 <section id="sites"><h2>Sites</h2>
-{{ show("sites") }}{{ show("schemas") }}{{ draw("samples") }}{{ draw("sites") }}{{ draw("prevalence") }}
+{{ show("sites") }}{{ show("schemas") }}{{ draw("samples") }}
+{{- draw("sites") }}{{ draw("target") }}{{ draw("prevalence") }}
 {% if "prevalence" in tables %}
 {% call fold("The same as a table, and how different each pair of sites is") %}
 {{ show("prevalence") }}{{ show("heterogeneity") }}{% endcall %}
@@ -264,7 +296,17 @@ SECTION = Section(
     tables=(site_table, schema_table, heterogeneity_table, leakage_table),
     figures={
         "sites": Drawing(
-            "Rows of each class at each site", "With the study's first seed, before rows are split.", sites
+            "Rows of each class at each site",
+            "With the study's first seed, before rows are split.",
+            sites,
+            of_task=True,
+        ),
+        "target": Drawing(
+            "{target} at each site",
+            "Mean and one standard deviation to either side, with the study's first seed, before rows are split. Sites "
+            "with fewer than 10 rows are left out.",
+            target,
+            of_task=True,
         ),
         **NEED_ROWS,
     },

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from wardround.evaluation.comparisons.compare import in_words, interval_words
+from wardround.evaluation.comparisons.compare import interval_words
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
@@ -254,12 +254,12 @@ def _exchanged(arm: str, topology: Topology) -> str:
 
 
 def _missing(evidence: Evidence, arm: str, topology: Topology) -> list[str]:
-    metric, word, sentences = evidence.headline.metric, evidence.headline.word, []
+    measure, word, sentences = evidence.headline.measure, evidence.headline.word, []
     for party, entry in topology["missing_party"].items():
-        difference = entry["difference"][metric]
+        difference = entry["difference"][measure.metric.name]
         if difference["difference"] is not None:
-            interval = "" if difference["interval"] is None else f" ({interval_words(difference)})"
-            amount = f"{in_words(difference['difference'], metric)}{interval}"
+            interval = "" if difference["interval"] is None else f" ({interval_words(difference, measure)})"
+            amount = f"{measure.difference(difference['difference'])}{interval}"
             verdict = WITHOUT_PARTY.get(difference["verdict"], difference["verdict"])
             sentences.append(f"While {party} is missing, {word} of {arm} changes by {amount}: {verdict}.")
     return sentences
@@ -392,7 +392,7 @@ def regional_models(evidence: Evidence) -> Figure | None:
     for place, metrics in enumerate(scored.values()):
         for aside, (kind, (title, colour, marker)) in zip((-0.13, 0.13), kinds.items(), strict=True):
             label = title if place == 0 else None
-            bar(axes, metrics[kind][headline.metric], place + aside, headline.scale, colour, marker, label)
+            bar(axes, metrics[kind][headline.metric], place + aside, headline, colour, marker, label)
     several_arms = len({name for name, _ in scored}) > 1
     name_rows(axes, [f"{name}: {region}" if several_arms else region for name, region in scored])
     axes.set_xlabel(f"{headline.word} on the region's own test rows{headline.unit}, with 95 % interval")

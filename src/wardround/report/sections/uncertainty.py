@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from wardround.evaluation.comparisons.compare import in_words
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
@@ -203,13 +202,15 @@ def _change(headline: Headline, entry: Mapping[str, Any]) -> str:
     before, after, difference = entry["all"]["mean"], entry["kept"]["mean"], entry["difference"]
     if before is None or after is None or difference["difference"] is None:
         return ""
-    metric, numbers = headline.metric, f"{headline.shown(before)} to {headline.text(after)}"
+    measure, numbers = headline.measure, f"{headline.shown(before)} to {headline.text(after)}"
     interval = ""
     if difference["interval"] is not None:
         low, high = difference["interval"]
-        interval = f", 95 % interval {in_words(low, metric, False)} to {in_words(high, metric, False)}"
+        interval = (
+            f", 95 % interval {measure.difference(low, with_unit=False)} to {measure.difference(high, with_unit=False)}"
+        )
         interval += ", which chance can explain" if low <= 0 <= high else ""
-    return f"{headline.word} goes from {numbers} ({in_words(difference['difference'], metric)}{interval})"
+    return f"{headline.word} goes from {numbers} ({measure.difference(difference['difference'])}{interval})"
 
 
 def _without_cuts(arm: str, summary: Summary) -> str:

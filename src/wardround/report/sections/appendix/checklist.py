@@ -31,9 +31,7 @@ def _on_data(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
         "7": f"Images, scale = {data['scale']}"
         if evidence.of_images
         else f"missing = {data['missing']}, categories = {data['categories']}, scale = {data['scale']}; {fitted}",
-        "8": f"Findings, of which a row may have several: {', '.join(evidence.findings)}"
-        if evidence.findings
-        else f"Target with the classes {', '.join(evidence.classes)}",
+        "8": evidence.task.report.outcome,
         "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
         "10": "Rows at hand; see the table of sites. No sample size was calculated.",
         "11": "" if evidence.of_images else _missing_values(data),
@@ -49,7 +47,7 @@ def _missing_values(data: Mapping[str, Any]) -> str:
 
 
 def _on_analysis(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
-    sites = evidence.site_counts.values()
+    sites, facts = evidence.site_counts.values(), evidence.task.report
     per_class = {name: [site["classes"][name] for site in sites] for name in evidence.classes}
     withheld = any(None in counts for counts in per_class.values())
     imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
@@ -57,16 +55,12 @@ def _on_analysis(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, s
     weighting = "No reweighting" if weights == "none" else f"Loss weighted by class: {weights}"
     arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
     groups = sorted({kind for arm in evidence.arms.values() for kind in arm["subgroups"]})
-    output = "A probability for each class"
-    if evidence.findings:
-        output = "A probability for each finding, called from its threshold on; see the section on findings"
-    elif len(evidence.classes) == 2:
-        output = "A probability; called positive from 0.5 on"
     return {
         "12": f"{settings['model']}; {settings['training']}; {settings['split']}; {arms}",
-        "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
+        "13": facts.balance
+        or f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
-        "15": output,
+        "15": facts.output,
     }
 
 
@@ -77,7 +71,7 @@ def _on_results(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, st
     overlap = ", and of patients on both sides"
     if evidence.deployed:
         overlap = "; whether hospitals share patients is not known"
-    curves = ", calibration, decision curves" if calibrated else ""
+    curves = evidence.task.report.curves if calibrated else ""
     curves += " from the sites' score histograms" if calibrated and evidence.deployed else ""
     return {
         "16": f"Test rows are rows of the same sites, held out{external}",
@@ -85,7 +79,7 @@ def _on_results(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, st
         "20": f"See the table of sites{overlap}",
         "21": f"Training and test rows of each site in the table of sites; seeds: {settings['seeds']}",
         "22": "Weights of every arm and seed in the run folder, as safetensors",
-        "23": f"Discrimination{curves}; with intervals, overall, by site and by group",
+        "23": f"{evidence.task.report.quality}{curves}; with intervals, overall, by site and by group",
         "26": "See the section on limits",
     }
 

@@ -18,7 +18,7 @@ def design(evidence: Evidence) -> dict[str, str]:
     evaluation = study["evaluation"]
     varied = [name for name in evaluation["vary"] if not (name == "split" and evaluation.get("split") == "given")]
     split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by "
-    split += "finding" if evidence.findings else "class"
+    split += evidence.task.report.strata
     if evaluation.get("split") == "given":
         split = "the one that the source comes with"
     if evaluation.get("validation_share"):

@@ -70,15 +70,12 @@ def _own_columns(evidence: Evidence) -> str:
 
 def _summaries(evidence: Evidence) -> list[str]:
     smallest = evidence.deployment.smallest_cell
-    what = "of the finding" if evidence.findings else "by class"
+    facts = evidence.task.report
     return [
         f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
-        "how many there are, its metrics, counts of right and wrong calls, sums, and a histogram of the scores of each "
-        "class (summaries.jsonl); before training, how many rows it has, of which classes and ages"
-        f"{DIRECTIONS if compares_labels(evidence) else ''}.",
-        f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where fewer "
-        f"than {smallest} patients of a class were tested nothing {what} was told, where fewer at a hospital nothing "
-        f"at all; groups by sex and age need {evidence.smallest_group}.",
+        f"how many there are, its metrics, {facts.told} (summaries.jsonl); before training, how many rows it "
+        f"has{facts.told_before} and ages{DIRECTIONS if compares_labels(evidence) else ''}.",
+        f"{facts.withheld.format(smallest=smallest)}; groups by sex and age need {evidence.smallest_group}.",
     ]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from wardround.evaluation.comparisons.compare import in_words
 from wardround.evaluation.comparisons.differences import is_clear
 from wardround.privacy.dp.epsilons import from_json
 from wardround.privacy.dp.exposure import exposure_text
@@ -201,10 +200,10 @@ def cost_sentences(evidence: Evidence) -> list[str]:
     alike = "" if line.unprotected == rival else ", which differs in more than that"
     if line.unprotected == rival and setting_of(evidence, line.arms[0][1]) != setting_of(evidence, rival):
         alike = ", which was trained with settings of its own"
-    word, point = evidence.headline.word, evidence.headline.point
+    word, point, given = evidence.headline.word, evidence.headline.point, evidence.headline.difference_words
     tail = "" if evidence.results["privacy"]["guarantee"] else " Simulated noise: what it would cost, not a guarantee."
     return [
-        f"What privacy cost in {word}, against {rival} without noise{alike}, in points with 95 % CI, corrected for "
+        f"What privacy cost in {word}, against {rival} without noise{alike}, {given} with 95 % CI, corrected for "
         f"all comparisons: {'; '.join(parts)}.{point}{_verdict(line, tests)}{tail}"
     ]
 
@@ -216,14 +215,15 @@ def _rival(evidence: Evidence, line: Line) -> str | None:
 
 
 def _cost(evidence: Evidence, test: Mapping[str, Any] | None, name: str, rival: str) -> str:
-    metric = evidence.headline.metric
+    measure = evidence.headline.measure
     if test is not None and test["difference"] is not None:
-        limits = [in_words(limit, metric, False) for limit in test["interval"] or ()]
-        return f"{in_words(test['difference'], metric, False)} ({' to '.join(limits) or 'one seed, no interval'})"
+        limits = [measure.difference(limit, with_unit=False) for limit in test["interval"] or ()]
+        interval = " to ".join(limits) or "one seed, no interval"
+        return f"{measure.difference(test['difference'], with_unit=False)} ({interval})"
     own, other = evidence.figure(name)["mean"], evidence.figure(rival)["mean"]
     if own is None or other is None:
         return "no figures"
-    return f"{in_words(own - other, metric, False)} (no interval: {rival} is not the reference)"
+    return f"{measure.difference(own - other, with_unit=False)} (no interval: {rival} is not the reference)"
 
 
 def _verdict(line: Line, tests: Mapping[str, Mapping[str, Any]]) -> str:
@@ -510,7 +510,7 @@ def cost_of_epsilon(evidence: Evidence) -> Figure | None:
     for number, name in enumerate(plain):
         place = end * (end / low) ** (0.012 * number)
         label = f"{name} (no noise)"
-        bar(axes, evidence.figure(name), place, evidence.headline.scale, "#555555", "d", label, upright=True)
+        bar(axes, evidence.figure(name), place, evidence.headline, "#555555", "d", label, upright=True)
     axes.set_xscale("log")
     axes.xaxis.set_minor_locator(NullLocator())
     ticks = {tick: epsilon_text(tick) for tick in _apart(spent, (end / low) ** 0.05)}
@@ -534,7 +534,7 @@ def _draw_line(evidence: Evidence, axes: Any, line: Line, look: tuple[str, str],
     axes.plot([p for p, _ in known], [scale * f["mean"] for _, f in known], color=colour, linewidth=1)
     for place, figures in known:
         label = line.title if place == known[0][0] else None
-        bar(axes, figures, place, scale, colour, mark, label, upright=True)
+        bar(axes, figures, place, evidence.headline, colour, mark, label, upright=True)
     without = evidence.figure(line.unprotected)["mean"] if line.unprotected else None
     if known and without is not None:
         (place, last) = known[-1]
