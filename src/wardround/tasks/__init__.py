@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import alternatives, parse_settings, settings_of
+from wardround.core.settings import Positive, alternatives, parse, parse_settings, settings_of
 from wardround.tasks.binary import Binary
 from wardround.tasks.count import Count
 from wardround.tasks.metric import Metric
 from wardround.tasks.multiclass import Multiclass
 from wardround.tasks.multilabel import Multilabel
+from wardround.tasks.outcomes import Outcomes, outcomes_of
 from wardround.tasks.regression import Regression
 from wardround.tasks.task import Task, row_odds
 
@@ -20,6 +21,7 @@ TASKS: dict[str, type[Task]] = {
     "multilabel": Multilabel,
     "regression": Regression,
     "count": Count,
+    "outcomes": Outcomes,
 }
 
 __all__ = [
@@ -29,12 +31,15 @@ __all__ = [
     "Count",
     "Multiclass",
     "Multilabel",
+    "Outcomes",
     "Regression",
     "Task",
     "class_task",
+    "declarable",
     "declared_kind",
     "declared_task",
     "findings_task",
+    "outcomes_of",
     "read_task",
     "row_odds",
 ]
@@ -66,10 +71,15 @@ def declared_kind(declared: str | Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
+def declarable() -> list[str]:
+    """The kinds that a study may name."""
+    return [kind for kind, task in TASKS.items() if task.declarable]
+
+
 def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where: str) -> Task:
     """The task that a study names, with its settings checked."""
     kind = declared_kind(declared)
-    if kind not in TASKS:
+    if kind not in declarable():
         raise StudyError(f"{where}: kind" if isinstance(declared, Mapping) else where, *_no_such_task(kind))
     settings = {name: known for name, known in settings_of(TASKS[kind]).items() if name != "names"}
     given = {} if isinstance(declared, str) else {name: value for name, value in declared.items() if name != "kind"}
@@ -78,7 +88,7 @@ def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where
 
 
 def _no_such_task(kind: str) -> tuple[str, str]:
-    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, TASKS, "Kinds")
+    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, declarable(), "Kinds")
 
 
 def read_task(content: Mapping[str, Any]) -> Task:
@@ -89,6 +99,8 @@ def read_task(content: Mapping[str, Any]) -> Task:
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in TASKS:
         raise StudyError("task: kind", f"no task is called {shown(kind)}", suggest(kind, TASKS, "Tasks"))
+    if kind == Outcomes.kind:
+        return _read_outcomes(content)
     known = settings_of(TASKS[kind])
     # what may be None is left out of a study, where nothing is called so
     given = {
@@ -104,3 +116,20 @@ def read_task(content: Mapping[str, Any]) -> Task:
     if TASKS[kind].name_count not in (None, len(names)):
         raise StudyError("task: names", f"has {len(names)} names", f"Write {TASKS[kind].name_count} of {kind}.")
     return TASKS[kind](**options)
+
+
+OUTCOMES = ("names", "tasks", "weights")
+
+
+def _read_outcomes(content: Mapping[str, Any]) -> Task:
+    parts, weights = content.get("tasks"), content.get("weights")
+    if not isinstance(parts, list) or not isinstance(weights, list) or set(content) != {"kind", *OUTCOMES}:
+        raise StudyError("task", "is no list of outcomes with their tasks and weights", REMEDY)
+    if not 1 < len(parts) == len(weights) <= MOST_NAMES:
+        raise StudyError("task", "is no list of outcomes with their tasks and weights", REMEDY)
+    tasks = [read_task(part) for part in parts]
+    names = parse(tuple[str, ...], content.get("names"), "task: names")
+    positive = parse(tuple[Positive, ...], weights, "task: weights")
+    if len(set(names)) != len(parts) or any(task.outcomes or task.answers == "findings" for task in tasks):
+        raise StudyError("task", "names an outcome twice, or one that is none", REMEDY)
+    return Outcomes(names, tuple(tasks), positive)
