@@ -30,7 +30,7 @@ def study_results(
 ) -> dict[str, Any]:
     """As `results`, of one outcome or of several. `others` are its other tables, by name."""
     if not isinstance(task, Outcomes):
-        return results(study, predictions, groups, records, sites, task, **others)
+        return results(study, predictions, groups, records, sites, task, None, **others)
     first, *_ = task.names
     selection = others.get("selection")
     choices = [] if selection is None else choose(study, own_columns(selection, task, first), task.outcomes[first])
@@ -80,8 +80,16 @@ def _of_outcome(
         if table is not None and kind != "selection"
     }
     part = own_columns(predictions, task, name)
-    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices=choices, **tables)
+    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices, **tables)
     return content | {"study": {"name": study.name, "question": study.question, "hash": study.hash}}
+
+
+def content_of(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A whole results.json as that of one outcome: what all outcomes share, and its own figures."""
+    own = content["outcomes"][name]
+    shared = {key: value for key, value in content.items() if key not in ("outcomes", "notices")}
+    notices = [*own["notices"], *(notice for notice in content["notices"] if "arm" not in notice)]
+    return {**shared, **own, "outcome": name, "notices": notices, "sites": _sites_of(content["sites"], name)}
 
 
 def _sites_of(sites: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -52,13 +52,13 @@ def results(
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]] = (),
     task: Task | None = None,
+    choices: list[dict[str, Any]] | None = None,
     *,
     selection: pd.DataFrame | None = None,
     validation: pd.DataFrame | None = None,
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
-    choices: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables

@@ -293,6 +293,8 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
     content = study_results(plan.study, predictions, groups, records, sites, plan.task, others)
     with_models(content["arms"], plan)
+    for of_outcome in content.get("outcomes", {}).values():
+        with_models(of_outcome["arms"], plan)
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching
     described = {

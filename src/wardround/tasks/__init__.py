@@ -15,13 +15,13 @@ from wardround.tasks.outcomes import Outcomes, outcomes_of
 from wardround.tasks.regression import Regression
 from wardround.tasks.task import Task, row_odds
 
+# of one outcome; several are `Outcomes` of these
 TASKS: dict[str, type[Task]] = {
     "binary": Binary,
     "multiclass": Multiclass,
     "multilabel": Multilabel,
     "regression": Regression,
     "count": Count,
-    "outcomes": Outcomes,
 }
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Regression",
     "Task",
     "class_task",
-    "declarable",
     "declared_kind",
     "declared_task",
     "findings_task",
@@ -71,15 +70,10 @@ def declared_kind(declared: str | Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def declarable() -> list[str]:
-    """The kinds that a study may name."""
-    return [kind for kind, task in TASKS.items() if task.declarable]
-
-
 def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where: str) -> Task:
     """The task that a study names, with its settings checked."""
     kind = declared_kind(declared)
-    if kind not in declarable():
+    if kind not in TASKS:
         raise StudyError(f"{where}: kind" if isinstance(declared, Mapping) else where, *_no_such_task(kind))
     settings = {name: known for name, known in settings_of(TASKS[kind]).items() if name != "names"}
     given = {} if isinstance(declared, str) else {name: value for name, value in declared.items() if name != "kind"}
@@ -88,7 +82,7 @@ def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where
 
 
 def _no_such_task(kind: str) -> tuple[str, str]:
-    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, declarable(), "Kinds")
+    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, TASKS, "Kinds")
 
 
 def read_task(content: Mapping[str, Any]) -> Task:
@@ -97,10 +91,10 @@ def read_task(content: Mapping[str, Any]) -> Task:
     if not isinstance(content, Mapping) or len(content) > MOST_FIELDS:
         raise StudyError("task", "is no table of a task's settings", REMEDY)
     kind = content.get("kind")
-    if not isinstance(kind, str) or kind not in TASKS:
-        raise StudyError("task: kind", f"no task is called {shown(kind)}", suggest(kind, TASKS, "Tasks"))
     if kind == Outcomes.kind:
         return _read_outcomes(content)
+    if not isinstance(kind, str) or kind not in TASKS:
+        raise StudyError("task: kind", f"no task is called {shown(kind)}", suggest(kind, TASKS, "Tasks"))
     known = settings_of(TASKS[kind])
     # what may be None is left out of a study, where nothing is called so
     given = {

@@ -24,7 +24,6 @@ from wardround.tasks.task import Task
 @dataclass(frozen=True)
 class Outcomes(Task):
     kind: ClassVar[str] = "outcomes"
-    declarable: ClassVar[bool] = False  # a study lists its `outcomes` and names the task of each
     reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     answers: ClassVar[Literal["class", "findings", "number", "several"]] = "several"
     metrics = ()

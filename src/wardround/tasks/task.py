@@ -39,7 +39,6 @@ class Task(ABC):
     reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
     # one class of a row, any number of findings, a number, or several outcomes that are one of these each
     answers: ClassVar[Literal["class", "findings", "number", "several"]]
-    declarable: ClassVar[bool] = True  # whether a study names it as the task of a column
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows

@@ -93,10 +93,7 @@ def csv(
     def load() -> Records:
         whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
         _require_columns(whole, files, outcome, patient_of)
-        dropped: list[Notice] = []
-        for at_sites in outcome.names.values():
-            whole, without_value = rows_with_target(whole, at_sites)
-            dropped += without_value
+        whole, dropped = _rows_with_outcomes(whole, outcome)
         own = {site: (*outcome.columns_at(site), patient_of[site], *outcome.columns) for site in whole}
         tables = {site: without(table, *own[site]) for site, table in whole.items()}
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
@@ -232,6 +229,14 @@ def _elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored:
         for site, table in tables.items()
         if name in table and name not in ignored
     ]
+
+
+def _rows_with_outcomes(tables: dict[str, Table], outcome: DeclaredOutcomes) -> tuple[dict[str, Table], list[Notice]]:
+    notices: list[Notice] = []
+    for at_sites in outcome.names.values():
+        tables, without_value = rows_with_target(tables, at_sites)
+        notices += without_value
+    return tables, notices
 
 
 def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[Notice]]:

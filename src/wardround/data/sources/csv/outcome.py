@@ -16,7 +16,7 @@ from wardround.data.sources.csv.columns import shape
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
 from wardround.data.text_table import Cells, Table
 from wardround.study.facts import SourceFacts
-from wardround.tasks import TASKS, Task, class_task, declarable, declared_kind, declared_task, outcomes_of
+from wardround.tasks import TASKS, Task, class_task, declared_kind, declared_task, outcomes_of
 
 WHERE = "data: task"
 SINGLE = "binary"  # a kind whose metrics all classes have, where the words of the target tell which classes there are
@@ -44,7 +44,7 @@ def source_facts(options: Mapping[str, Any]) -> SourceFacts:
 
 def _kind(declared: Any) -> str:
     kind = declared_kind(declared) if isinstance(declared, str | Mapping) else ""
-    return kind if kind in declarable() else SINGLE
+    return kind if kind in TASKS else SINGLE
 
 
 @dataclass(frozen=True)
