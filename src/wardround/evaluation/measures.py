@@ -66,9 +66,11 @@ class Measure:
 
 
 def recorded_task(results: Mapping[str, Any]) -> Task:
-    """What a results.json predicts. Those of earlier versions have classes or findings, and name no task."""
+    """What a results.json predicts: of several outcomes the one that it is about. Those of earlier versions name no
+    task, and have classes or findings."""
     if "task" in results:
-        return read_task(results["task"])
+        task = read_task(results["task"])
+        return task.outcomes.get(results.get("outcome", ""), task)
     if results.get("findings"):
         return findings_task(results["findings"])
     return class_task(list(next(iter(results["sites"][0]["sites"].values()))["classes"]))
