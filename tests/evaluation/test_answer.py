@@ -9,8 +9,8 @@ import pytest
 import wardround
 from tests.evaluation.known_truth import World, content_of
 from wardround.evaluation.answer import answer
-from wardround.evaluation.comparisons.compare import limit_words
 from wardround.evaluation.comparisons.differences import correct
+from wardround.evaluation.measures import Measure
 
 HEART: dict[str, Any] = {
     "name": "answers",
@@ -86,4 +86,4 @@ def test_equal_differences_are_one_comparison_at_one_site_and_two_at_two() -> No
 )
 def test_a_limit_is_not_rounded_to_the_other_side_of_a_verdict(interval: tuple[float, float], expected: str) -> None:
     verdict = "gains" if interval[1] < 0 else "no evidence"
-    assert limit_words({"metric": "brier", "interval": list(interval), "verdict": verdict}) == expected
+    assert Measure.of("brier").limits({"interval": list(interval), "verdict": verdict}) == expected

@@ -15,6 +15,7 @@ from wardround.evaluation.comparisons import compare
 from wardround.evaluation.comparisons.compare import RESAMPLES, sentence
 from wardround.evaluation.comparisons.differences import correct, verdict_of
 from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import Scores
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import METRICS
@@ -33,7 +34,7 @@ def compare_arms(
     comparisons = compare.compare_arms(scores, arms, reference, resampling, within, "accuracy")
     for metric in COMPARED:
         correct([test for test in comparisons if test["metric"] == metric])
-    return [test | {"sentence": sentence(test)} for test in comparisons]
+    return [test | {"sentence": sentence(test, Measure.of(test["metric"]))} for test in comparisons]
 
 
 @pytest.fixture(scope="module")
@@ -374,7 +375,7 @@ def compared(metric: str, difference: float, interval: tuple[float, float], comp
     ids=["better", "worse", "brier falls", "loss rises", "no evidence", "of several"],
 )
 def test_a_sentence_says_which_way_by_how_much_and_how_surely(comparison: dict[str, Any], expected: str) -> None:
-    assert sentence(comparison) == expected
+    assert sentence(comparison, Measure.of(comparison["metric"])) == expected
 
 
 def test_the_auc_of_sites_own_models_is_compared_within_sites() -> None:
