@@ -111,14 +111,12 @@ def train_repeat(part: SharedPart, newcomer: Newcomer, training: Training, seed:
     for share in newcomer.fractions:
         for way in WAYS:
             prediction = train(part, newcomer, training, way, share, seed).prediction
-            yield _prediction_table(prediction, way, share, seed, part.classes)
+            yield _prediction_table(prediction, way, share, seed)
 
 
-def _prediction_table(
-    prediction: SitePrediction, way: str, share: float, seed: int, classes: tuple[str, ...]
-) -> pd.DataFrame:
-    columns = prediction.score.reshape(len(prediction.rows), -1).T
-    names = ["score"] if len(columns) == 1 else [f"score_{name}" for name in classes]
+def _prediction_table(prediction: SitePrediction, way: str, share: float, seed: int) -> pd.DataFrame:
+    names = prediction.task.answer.columns("score")
+    columns = prediction.score.reshape(len(prediction.rows), len(names)).T
     rows = len(prediction.rows)
     return pd.DataFrame(
         {

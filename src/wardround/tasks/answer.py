@@ -31,6 +31,7 @@ class Answer(ABC):
     cells: ClassVar[Literal["text", "flag", "number"]]  # what a predicted value is written as
     # what a site's validation rows bound: by prediction sets of labels, or by the residuals of a number
     bounded_by: ClassVar[Literal["sets", "residuals"]] = "sets"
+    label: ClassVar[str] = "class"  # what one of the values is called
     uncalibrated: ClassVar[str] = ""  # why there is no one calibration of a row's score; empty where there can be one
     without_threshold: ClassVar[str] = ""  # what is so instead, where a row has no one threshold
     limits: ClassVar[tuple[float, float] | None] = (0.0, 1.0)  # between which scores, and what bounds them, lie
@@ -225,6 +226,7 @@ class OneNumber(Answer):
     form = "number"
     cells = "number"
     bounded_by = "residuals"
+    label = "value"
     limits = None
     uncalibrated = "numbers are given as the model predicts them"
     without_threshold = "none: a number is predicted"
