@@ -89,10 +89,13 @@ def refuse_other_task(name: str, cohort: Cohort, part: SharedPart) -> None:
         return
     if records.task.kind != part.task.kind and not (records.classes and part.classes):
         problem = f"its outcome is read as {records.task.kind}, and the shared part was trained for {part.task.kind}"
-        remedy = f"Write `task = {part.task.kind!r}` in [data] of the hospital's file, if that is what its target holds."
+        remedy = (
+            f"Write `task = {part.task.kind!r}` in [data] of the hospital's file, if that is what its target holds."
+        )
         raise DataError(name, problem, remedy)
     if not part.classes:
-        return _refuse_other_number(name, records.task, part.task)
+        _refuse_other_number(name, records.task, part.task)
+        return
     own, expected = (", ".join(map(repr, names)) for names in (records.classes, part.classes))
     problem = f"its classes are {own}, but the shared part was trained for {expected}"
     if set(records.classes) == set(part.classes):
@@ -120,8 +123,8 @@ def _refuse_other_number(name: str, own: Task, expected: Task) -> None:
 def fraction(
     rows: np.ndarray, strata: np.ndarray, patient: np.ndarray, share: float, seed: int, site: str
 ) -> np.ndarray:
-    """This share of the patients of each class, or each fifth of a number, sorted. A smaller share is always a subset of
-    a larger one.
+    """This share of the patients of each class, or of each fifth of a number, sorted. A smaller share is always a subset
+    of a larger one.
 
     `strata` and `patient` are for all rows of the source; a patient's class is the highest of their rows.
     """

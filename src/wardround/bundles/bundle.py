@@ -31,7 +31,7 @@ from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.models import MODELS, Model, Shape
+from wardround.models import MODELS, Model, Shape, built
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
 from wardround.tasks import Task, class_task, findings_task, read_task
@@ -123,7 +123,9 @@ class Bundle:
             for start in range(0, max(len(x), 1), size):
                 batch = torch.from_numpy(np.ascontiguousarray(x[start : start + size])).to(self.dtype)
                 logits, _ = self.model.logits(self.params, self.buffers, batch, None)
-                known = self.beside(np.ones((len(batch), len(self.task.columns)))) if y is None else y[start : start + size]
+                known = (
+                    self.beside(np.ones((len(batch), len(self.task.columns)))) if y is None else y[start : start + size]
+                )
                 scores.append(self.task.predictions(logits, torch.from_numpy(known)).numpy())
         return np.concatenate(scores)
 
@@ -232,7 +234,7 @@ def _read(
 
 def _scale(about: Mapping[str, Any], task: Task) -> tuple[float, ...]:
     scale = tuple(_number(value) for value in about.get("target_scale", ()))
-    refuse_if(not task.has_scale(scale), "the scale of the target is not one of its task")
+    refuse_if(not task.is_scale(scale), "the scale of the target is not one of its task")
     return scale
 
 
@@ -305,8 +307,7 @@ def build_model(description: Mapping[str, Any], task: Task, where: str, models: 
     factory = known[kind]
     options = parse_settings(settings_of(factory), description["options"], f"{where}: model", Path())
     shape = description["shape"]
-    model: Model = factory(**options)(Shape(tuple(shape["inputs"]), task, parts_of(shape)))
-    return model
+    return built(factory(**options), Shape(tuple(shape["inputs"]), task, parts_of(shape)))
 
 
 def _checked(leaves: Tree, expected: Tree, precision: torch.dtype) -> Tree:

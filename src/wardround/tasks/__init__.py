@@ -1,8 +1,11 @@
 """Tasks: what a study predicts. Each owns all that depends on the kind of outcome."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import parse_settings, settings_of
 from wardround.tasks.binary import Binary
 from wardround.tasks.count import Count
 from wardround.tasks.metric import Metric
@@ -29,6 +32,8 @@ __all__ = [
     "Regression",
     "Task",
     "class_task",
+    "declared_kind",
+    "declared_task",
     "findings_task",
     "read_task",
     "row_odds",
@@ -53,7 +58,29 @@ def _names(names: Sequence[str] | int) -> tuple[str, ...]:
     return tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
 
 
+def declared_kind(declared: str | Mapping[str, Any]) -> str:
+    """The kind that a study names: `task = "count"`, or `task = { kind = "count", exposure = "months" }`."""
+    kind = declared if isinstance(declared, str) else declared.get("kind", "")
+    return kind if isinstance(kind, str) else ""
+
+
+def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where: str) -> Task:
+    """The task that a study names, with its settings checked."""
+    kind = declared_kind(declared)
+    if kind not in TASKS:
+        raise StudyError(f"{where}: kind" if isinstance(declared, Mapping) else where, *_no_such_task(kind))
+    settings = {name: known for name, known in settings_of(TASKS[kind]).items() if name != "names"}
+    given = {} if isinstance(declared, str) else {name: value for name, value in declared.items() if name != "kind"}
+    options = parse_settings(settings, given, where, Path())
+    return TASKS[kind](tuple(names), **options)
+
+
+def _no_such_task(kind: str) -> tuple[str, str]:
+    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, TASKS, "Kinds")
+
+
 def read_task(content: Mapping[str, Any]) -> Task:
     """The task that `to_json` wrote."""
     options = {name: value for name, value in content.items() if name not in ("kind", "names")}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return TASKS[content["kind"]](tuple(content["names"]), **options)

@@ -39,6 +39,7 @@ class Answer(ABC):
     predicted_at: ClassVar[str] = ""  # which thresholds these metrics are of
 
     names: tuple[str, ...]
+    unit: str = ""  # of figures that have one
 
     @property
     def is_sound(self) -> bool:
@@ -221,7 +222,7 @@ class EachFinding(Answer):
 
 @dataclass(frozen=True)
 class OneNumber(Answer):
-    """The number itself, in the units of its target."""
+    """The number itself, in the units of its target; or how many events are expected over a row's exposure."""
 
     form = "number"
     cells = "number"
@@ -230,6 +231,9 @@ class OneNumber(Answer):
     limits = None
     uncalibrated = "numbers are given as the model predicts them"
     without_threshold = "none: a number is predicted"
+
+    exposure: str = ""  # the column with it; empty: 1 in all rows
+    is_count: bool = False
 
     def columns(self, kind: str) -> tuple[str, ...]:
         return (kind,)
@@ -246,8 +250,19 @@ class OneNumber(Answer):
         return float("nan")
 
     @property
+    def listed(self) -> str:
+        return f"{self.names[0]}{self._in_units}"
+
+    @property
     def purpose(self) -> str:
-        return f"an expected value of {self.names[0]!r}"
+        what = "an expected number" if self.is_count else "an expected value"
+        return f"{what} of {self.names[0]!r}{self._in_units}"
+
+    @property
+    def _in_units(self) -> str:
+        per = f", for the exposure in {self.exposure!r}" if self.exposure else ""
+        return f" in {self.unit}{per}" if self.unit else per
 
     def described(self) -> dict[str, Any]:
-        return {**super().described(), "classes": [], "number": self.names[0]}
+        number = {"number": self.names[0], "unit": self.unit, "exposure": self.exposure, "is_count": self.is_count}
+        return {**super().described(), "classes": [], **number}

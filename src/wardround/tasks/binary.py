@@ -21,6 +21,11 @@ class Binary(ClassTask):
     each_label = True
     calibration = "logistic"
     threshold_rule = "youden"
+    has_thresholds = True
+
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        return None if len(names) == 2 else f"it has {len(names)} classes, and binary has two"
 
     @property
     def outputs(self) -> int:

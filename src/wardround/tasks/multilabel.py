@@ -21,6 +21,8 @@ UNKNOWN = -1  # a finding of which nobody knows whether it is there
 @dataclass(frozen=True)
 class Multilabel(ProbabilityTask):
     kind = "multilabel"
+    has_thresholds = True
+    reads = "classes"
     answers = "findings"
     metrics = CLASS_METRICS
     primary = "auc"

@@ -7,35 +7,69 @@ and so is a prediction.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
-from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.task import MIDDLE, Task
 
 FIFTHS = 5
+SCALE = 2  # columns of a row's target in training, the last ones: where the numbers lie, and how large they are
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
+@dataclass(frozen=True)
 class SummedTask(Task):
+    reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     answers: ClassVar[Literal["class", "findings", "number"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
+
+    range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
+
+    @property
+    def public_range(self) -> tuple[float, float] | None:
+        return self.range
+
+    def with_range(self, known: tuple[float, float]) -> Task:
+        return replace(self, range=known)
+
+    @property
+    def scale_is_public(self) -> bool:
+        return self.range is not None
 
     @property
     def outputs(self) -> int:
         return 1
 
-    @property
-    def answer(self) -> Answer:
-        return OneNumber(self.names)
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        return self.training_target(self.of_numbers(values), scale)
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(value) for value in y[0, -SCALE:])
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        return len(scale) == SCALE and scale[-1] > 0
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        return scale[-1]
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)
+
+    def variance(self, score: np.ndarray) -> np.ndarray | None:
+        """Of outcomes with these predictions, where the task has a family that says so. None: it is the same in all
+        rows, and known from residuals alone."""
+        return None
+
+    def possible(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The outcomes that there can be between these ends."""
+        return low, high
 
     @abstractmethod
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -96,15 +130,18 @@ class SummedTask(Task):
         values = self.values(target)
         return fifths(values, values), FIFTHS
 
-    def values(self, target: np.ndarray) -> np.ndarray:
-        """The numbers that are predicted, of a source's target."""
-        return target
-
     def class_weights(self, labels: Tensor) -> Tensor:
         raise _no_classes("class_weights")
 
     def rarity(self, labels: Tensor) -> Tensor:
         raise _no_classes("oversample")
+
+
+def summed_task(task: Task) -> "SummedTask":
+    """For code that only tasks of numbers reach."""
+    if task.answers != "number":
+        raise ValueError(f"{task.kind} predicts no number")
+    return cast(SummedTask, task)
 
 
 def fifths(values: np.ndarray, among: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,15 @@ from wardround.tasks.metric import Metric
 
 Calibration = Literal["logistic", "linear"]
 ThresholdRule = Literal["youden", "f1"]
+
+
+class WrongRows(NamedTuple):
+    rows: np.ndarray  # whether each is wrong
+    column: int  # 0: the target itself; then the columns that belong to it
+    problem: str  # after the number of rows
+    remedy: str
+
+
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
@@ -27,6 +36,9 @@ class Task(ABC):
     """Fields besides `names` are settings that a study may give: `[data] task = { kind = "regression", ... }`."""
 
     kind: ClassVar[str]
+    loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
+    has_thresholds: ClassVar[bool] = False  # whether validation rows may choose from which score on a class is called
+    reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
     answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
@@ -49,7 +61,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Scores that a model gives for a row."""
+        """Scores that a model gives for a row, without `leaves`."""
+
+    @property
+    def leaves(self) -> dict[str, float]:
+        """Numbers that are learnt beside the network and shared by all rows, with their first values. They stand behind
+        the scores of each row."""
+        return {}
 
     @property
     @abstractmethod
@@ -78,9 +96,41 @@ class Task(ABC):
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         """What `curve` is the mean of."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of further columns that belong to the target, such as the exposure of a count."""
+        return ()
+
+    @property
+    def public_range(self) -> tuple[float, float] | None:
+        """Lowest and highest value of a number, where they are known without looking at rows."""
+        return None
+
+    def with_range(self, known: tuple[float, float]) -> "Task":
+        """With this public range, where the task has one."""
+        return self
+
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        """Why these cannot be the names of its classes, or None."""
+        return None
+
+    def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
+        """Of numbers as they are in a file, (rows, 1 + columns): what must be corrected before anything is read."""
+        return iter(())
+
+    def of_numbers(self, values: np.ndarray) -> np.ndarray:
+        """The target, from numbers as they are in a file, (rows, 1 + columns)."""
+        raise TypeError(f"{self.kind} is not read from numbers")
+
     def label(self, y: Tensor) -> Tensor:
         """What predictions are compared with: of a number the value alone, without the columns beside it."""
         return y
+
+    @property
+    def scale_is_public(self) -> bool:
+        """Whether `scale` is known without looking at rows, as differential privacy needs it."""
+        return True
 
     def target_sums(self, target: np.ndarray) -> np.ndarray:
         """Sums over a site's training rows from which `scale` follows; empty where nothing needs to be known."""
@@ -93,6 +143,29 @@ class Task(ABC):
     def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
         """A source's target in the form that training and prediction take as `y`."""
         return target
+
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """What `predictions` takes as `y` of rows whose outcome is not known. `columns` are those that belong to the
+        target, (rows, columns); `scale` is that of training."""
+        return np.zeros(len(columns), dtype=np.int64)
+
+    def unusable(self, columns: np.ndarray) -> np.ndarray:
+        """Rows that cannot be predicted because of the columns that belong to the target."""
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        wrong = [wrong.rows for wrong in self.wrong_rows(values) if wrong.column]
+        return np.asarray(np.any([np.zeros(len(columns), dtype=bool), *wrong], axis=0))
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        """The scale with which `training_target` made these rows."""
+        return ()
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        """Whether these numbers can be a scale: a file may hold anything."""
+        return not scale
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        """In what differences of predictions are measured: probabilities in themselves."""
+        return 1.0
 
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         """Those of `round_metrics`."""
@@ -122,6 +195,10 @@ class Task(ABC):
     def strata(self, target: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """A number for each row of the source by which `rows` are shared out evenly between training and test. It
         depends on these rows alone, so that a hospital by itself draws the same split."""
+
+    def values(self, target: np.ndarray) -> np.ndarray:
+        """The classes, the findings or the numbers that are predicted, of a source's target."""
+        return target
 
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
@@ -158,6 +235,7 @@ class Task(ABC):
             metrics=tuple(metric.name for metric in cls.metrics),
             undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
             after_training=cls.after_training(),
+            linear_model="linear" if cls.answers == "number" else "logistic",
         )
 
     @abstractmethod

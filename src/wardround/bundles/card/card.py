@@ -99,7 +99,10 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
     for name in figures_of(task):
         metric = METRIC_FACTS[name]
         better = " (lower is better)" if metric.lower_is_better else ""
-        texts[name] = {"words": f"{WORDS.get(name, metric.words)}{better}", "share": metric.bounded}
+        best = f" ({BEST[name]:g} is right)" if name in BEST else better
+        unit = task.answer.unit if metric.shown == "units" else ""
+        words = f"{WORDS.get(name, metric.words)}{', in ' if unit else ''}{unit}{best}"
+        texts[name] = {"words": words, "share": metric.bounded, "in_units": metric.shown == "units"}
     return texts
 
 
@@ -236,6 +239,7 @@ def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool =
     ]
 
 
+BEST = {"calibration_slope": 1, "calibration_intercept": 0, "calibration_ratio": 1}
 WORDS = {"ppv": "positive predictive value", "npv": "negative predictive value"}
 SHARED = "The hospitals that trained the shared part were"
 REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
@@ -467,6 +471,11 @@ def at_threshold(
 def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Before and after, on test rows of this site with this seed."""
     fitted = about["calibration"]
+    names = [name for name in bundle.task.metric_names if name in BEST]
+    if names and not about["private"]:
+        own = _own_figures(bundle.task, score, label) if len(label) >= SMALLEST_GROUP else {}
+        before = {"rows": len(label), **{name: own[name] for name in names}} if own else None
+        return {"fitted": None, "why_not": about["uncalibrated"], "before": before, "after": None}
     if about["private"] or about["threshold"] is None:
         return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
     after = bundle.probabilities(score)
