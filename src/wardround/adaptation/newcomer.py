@@ -123,8 +123,8 @@ def _refuse_other_number(name: str, own: Task, expected: Task) -> None:
 def fraction(
     rows: np.ndarray, strata: np.ndarray, patient: np.ndarray, share: float, seed: int, site: str
 ) -> np.ndarray:
-    """This share of the patients of each class, or of each fifth of a number, sorted. A smaller share is always a subset
-    of a larger one.
+    """This share of the patients of each class, or of each fifth of a number, sorted. A smaller share is always a
+    subset of a larger one.
 
     `strata` and `patient` are for all rows of the source; a patient's class is the highest of their rows.
     """

@@ -88,7 +88,7 @@ class Plan:
     @property
     def chooses_thresholds(self) -> bool:
         """Whether validation rows decide the thresholds of classes or findings."""
-        return self.study.evaluation.threshold == CHOSEN and self.task.has_thresholds
+        return self.study.evaluation.threshold == CHOSEN and self.task.threshold_rule is not None
 
     @property
     def synthetic(self) -> bool:

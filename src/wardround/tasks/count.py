@@ -11,7 +11,7 @@ of a federation.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
@@ -23,8 +23,8 @@ from torch import Tensor
 from wardround.core.settings import NonNegative
 from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
-from wardround.tasks.summed import VALUE, SummedTask, as_double, needed, ratio
-from wardround.tasks.task import WrongRows
+from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
+from wardround.tasks.task import WrongRows, require
 
 EXPOSURE, LOG_RATE, MEAN = 1, 2, 3  # columns of a row's target
 LEAST_MEAN = 1e-3  # where no event is known
@@ -131,7 +131,7 @@ class Count(SummedTask):
     def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
         """On average over counts with the predicted mean (Fisher's information)."""
         mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
-        return mean / (1 + self.dispersion * mean)
+        return mean / (1 + self.known_dispersion * mean)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
@@ -182,3 +182,12 @@ class Count(SummedTask):
             "rmse": np.sqrt(ratio(squared, rows)),
             "calibration_ratio": ratio(observed, expected),
         }
+
+    def check_terms(self, sums: Mapping[str, float]) -> None:
+        rows, observed, expected, absolute = (sums[name] for name in ("rows", "observed", "expected", "absolute"))
+        require(all(sums[name] >= 0 for name in self.terms), "a sum below zero")
+        require(expected > 0 or not rows, "rows in which nothing is expected")
+        require_spread(rows, absolute, sums["squared"], "errors")
+        room = CLOSE * (observed + expected)
+        require(abs(expected - observed) - room <= absolute, "errors smaller than their sum")
+        require(absolute <= expected + observed + room, "errors larger than what was expected and observed")
