@@ -22,7 +22,7 @@ from wardround.models import Model
 from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.probabilities import probability_task
-from wardround.tasks.summed import SummedTask, summed_task
+from wardround.tasks.summed import SummedTask, number_task
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
 from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
@@ -94,7 +94,7 @@ def measure(
     """`score` is the bundle's own score of the same rows; intervals are widened to hold it. `thresholds` are those of
     events."""
     if model.task.answer.bounded_by == "residuals":
-        return _of_numbers(settings, summed_task(model.task), score)
+        return _of_numbers(settings, number_task(model.task), score)
     mean, low, high = _of_probabilities(settings, model, params, buffers, x, score)
     # huge inputs may have a score, but no finite interval
     not_finite = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))

@@ -46,6 +46,7 @@ class Count(SummedTask):
     compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
     over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
+    referral_metrics: ClassVar[tuple[str, str]] = ("deviance", "mae")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
     dispersion: NonNegative | Literal["fitted"] = 0.0  # 0: Poisson; above: negative binomial; fitted: a shared leaf
@@ -132,6 +133,10 @@ class Count(SummedTask):
         """On average over counts with the predicted mean (Fisher's information)."""
         mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
         return mean / (1 + self.known_dispersion * mean)
+
+    def expected_losses(self, scores: Tensor, variance: Tensor, y: Tensor, noise: float = 1.0) -> Tensor:
+        """The mean of exp(score) over normally distributed scores is exp(score + variance / 2)."""
+        return self.row_losses(scores + variance / 2, y)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""

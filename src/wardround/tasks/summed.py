@@ -169,7 +169,7 @@ class SummedTask(Task):
         raise _no_classes("oversample")
 
 
-def summed_task(task: Task) -> "SummedTask":
+def number_task(task: Task) -> SummedTask:
     """For code that only tasks of numbers reach."""
     if task.answers != "number":
         raise ValueError(f"{task.kind} predicts no number")

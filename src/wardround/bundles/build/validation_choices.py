@@ -33,7 +33,7 @@ from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 from wardround.tasks.probabilities import probability_task
-from wardround.tasks.summed import summed_task
+from wardround.tasks.summed import number_task
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred
@@ -188,7 +188,7 @@ def interval_of_numbers(
     if private:
         return replace(none, why=PRIVATE, unchosen=PRIVATE)
     score = bundle.scores(validation.x, validation.y)
-    cut = fit_interval_cut(summed_task(bundle.task), validation.label, score, alpha)
+    cut = fit_interval_cut(number_task(bundle.task), validation.label, score, alpha)
     if cut.why:
         return replace(none, why=cut.why, unchosen=cut.why)
     return replace(none, method="residuals", residuals=cut, unchosen=NO_DOUBT)
