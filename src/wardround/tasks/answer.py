@@ -28,12 +28,14 @@ class Answer(ABC):
     """`form` names the part of the card that explains it."""
 
     form: ClassVar[str]
-    cells: ClassVar[Literal["text", "flag", "number"]]  # what a predicted value is written as
+    cells: ClassVar[Literal["text", "flag"]]  # what a predicted label is written as
     # what a site's validation rows bound: by prediction sets of labels, or by the residuals of a number
     bounded_by: ClassVar[Literal["sets", "residuals"]] = "sets"
     label: ClassVar[str] = "class"  # what one of the values is called
     uncalibrated: ClassVar[str] = ""  # why there is no one calibration of a row's score; empty where there can be one
     without_threshold: ClassVar[str] = ""  # what is so instead, where a row has no one threshold
+    chosen: ClassVar[str] = "threshold and calibration"  # on validation rows of a site
+    not_chosen: ClassVar[str] = "Threshold, calibration"  # what uses nothing of patients, where these are protected
     limits: ClassVar[tuple[float, float] | None] = (0.0, 1.0)  # between which scores, and what bounds them, lie
     figures: ClassVar[tuple[str, ...]] = ()  # metrics of the card, in their order; empty: all of the task's
     predicted_at: ClassVar[str] = ""  # which thresholds these metrics are of
@@ -57,11 +59,12 @@ class Answer(ABC):
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Columns with the model's scores, where they are not the predicted value itself."""
+        """Columns with the model's scores; of a number with its predicted value."""
         return self.columns("score")
 
     @property
     def predicted_columns(self) -> tuple[str, ...]:
+        """Columns with predicted labels; none where the score itself is predicted."""
         return ("predicted",)
 
     @property
@@ -102,6 +105,11 @@ class Answer(ABC):
     @abstractmethod
     def purpose(self) -> str:
         """What a row is given."""
+
+    @property
+    def widths(self) -> str:
+        """How intervals from residuals differ from row to row."""
+        return ""
 
     def described(self) -> dict[str, Any]:
         """For the card: `positive` is the class that two classes are about; `findings` says whether there are any."""
@@ -225,12 +233,14 @@ class OneNumber(Answer):
     """The number itself, in the units of its target; or how many events are expected over a row's exposure."""
 
     form = "number"
-    cells = "number"
+    cells = "text"
     bounded_by = "residuals"
     label = "value"
     limits = None
     uncalibrated = "numbers are given as the model predicts them"
     without_threshold = "none: a number is predicted"
+    chosen = "intervals"
+    not_chosen = "What there is of intervals"
 
     exposure: str = ""  # the column with it; empty: 1 in all rows
     is_count: bool = False
@@ -240,6 +250,10 @@ class OneNumber(Answer):
 
     @property
     def scores(self) -> tuple[str, ...]:
+        return ("predicted",)
+
+    @property
+    def predicted_columns(self) -> tuple[str, ...]:
         return ()
 
     @property
@@ -262,6 +276,12 @@ class OneNumber(Answer):
     def _in_units(self) -> str:
         per = f", for the exposure in {self.exposure!r}" if self.exposure else ""
         return f" in {self.unit}{per}" if self.unit else per
+
+    @property
+    def widths(self) -> str:
+        if self.is_count:
+            return "Intervals are wider where more events are expected."
+        return "All intervals are equally wide: for patients who are easy to predict as for others."
 
     def described(self) -> dict[str, Any]:
         number = {"number": self.names[0], "unit": self.unit, "exposure": self.exposure, "is_count": self.is_count}

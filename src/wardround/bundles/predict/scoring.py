@@ -176,19 +176,16 @@ def decide(rows: Predicting) -> Predicting:
     conformal = None if settings is None else conformal_sets(settings, rows.bundle.task, known(rows.measured).mean)
     sets = None if conformal is None else decision.answers(conformal, predicted)
     columns = {} if sets is None else _set_columns(rows.bundle, sets.sets, scored.unscored)
-    by_column = predicted.reshape(len(rows), len(answer.predicted_columns)).T
-    as_cells = CELLS[answer.cells]
-    columns |= {
-        name: as_cells(own, scored.unscored, answer.names)
-        for name, own in zip(answer.predicted_columns, by_column, strict=True)
-    }
+    names, as_cells = answer.predicted_columns, CELLS[answer.cells]
+    by_column = predicted.reshape(len(rows), len(names)).T if names else ()
+    columns |= {name: as_cells(own, scored.unscored, answer.names) for name, own in zip(names, by_column, strict=True)}
     return replace(rows, decided=Decided(predicted, sets)).adding(columns)
 
 
 def decision_columns(bundle: Bundle, options: PredictOptions) -> Types:
     settings, answer = options.uncertainty_of(bundle), bundle.answer
     sets = () if settings is None or settings.cuts is None else answer.choices
-    kinds = {"text": pa.string(), "flag": pa.bool_(), "number": pa.float64()}
+    kinds = {"text": pa.string(), "flag": pa.bool_()}
     return {
         **{f"prediction_set{choice.suffix}": pa.string() for choice in sets},
         **dict.fromkeys(answer.predicted_columns, kinds[answer.cells]),
@@ -318,7 +315,6 @@ def decoded(places: np.ndarray, gaps: np.ndarray, texts: Sequence[str]) -> pa.Ar
 CELLS: dict[str, Callable[[np.ndarray, np.ndarray, Sequence[str]], pa.Array]] = {
     "text": decoded,
     "flag": lambda values, gaps, names: pa.array(values == 1, mask=gaps),
-    "number": lambda values, gaps, names: number_cells(without(values, gaps)),
 }
 
 
