@@ -227,12 +227,12 @@ def _read(
         ),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
         inputs,
-        _scale(about, task),
+        stored_scale(about, task),
         None if content is None else read_uncertainty(content, tensors.get("laplace", {}), model, params),
     )
 
 
-def _scale(about: Mapping[str, Any], task: Task) -> tuple[float, ...]:
+def stored_scale(about: Mapping[str, Any], task: Task) -> tuple[float, ...]:
     scale = tuple(_number(value) for value in about.get("target_scale", ()))
     refuse_if(not task.is_scale(scale), "the scale of the target is not one of its task")
     return scale
