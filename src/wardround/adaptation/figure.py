@@ -47,13 +47,17 @@ def draw(content: Mapping[str, Any]) -> Figure:
         axes.set_xticks(rows, [f"{x:.0f}" for x in rows])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"{facts.words}{' (lower is better)' if facts.lower_is_better else ''}", fontsize=9)
+        axes.set_title(_words(facts), fontsize=9)
         axes.set_xlabel("training rows")
     handles, names = panels[0].get_legend_handles_labels()
     if handles:
         curve.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
     curve.suptitle(_title(content), fontsize=9.5)
     return curve
+
+
+def _words(metric: Metric) -> str:
+    return f"{metric.words} (lower is better)" if metric.lower_is_better else metric.words
 
 
 def _within(interval: list[float], metric: Metric) -> tuple[float, float]:

@@ -102,8 +102,8 @@ def train(part: SharedPart, newcomer: Newcomer, training: Training, way: Way, sh
 def prepare_fraction(
     part: SharedPart, newcomer: Newcomer, share: float, seed: int, way: Way = "adapted"
 ) -> tuple[Site, Recipe]:
-    """The recipe is fitted on the rows of the fraction alone. A number is scaled as for the shared part, so that it fits
-    the shared leaves; alone, as the study's arm `local` would scale it."""
+    """The recipe is fitted on the rows of the fraction alone. A number is scaled as for the shared part, so that it
+    fits the shared leaves; alone, as the study's arm `local` would scale it."""
     cohort, rows = newcomer.cohort, newcomer.fractions[share][seed]
     task, target = cohort.records.task, cohort.records.target
     scale = part.scale if way == "adapted" else task.scale(task.target_sums(target[rows]))

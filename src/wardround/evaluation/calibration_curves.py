@@ -19,7 +19,7 @@ from wardround.tasks.class_metrics import SMALLEST_GROUP, THRESHOLDS
 from wardround.tasks.task import Calibration
 
 BINS = 10
-NO_SPREAD = 1e-12  # of predictions, in parts of their square: rounding
+NO_SPREAD = 1e-12  # of predictions, in parts of the largest: rounding
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 
 
@@ -96,7 +96,7 @@ def number_calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) ->
         return None
     y, p = label.astype(np.float64), score.astype(np.float64)
     middle, apart = p.mean(), p - p.mean()
-    if np.square(apart).sum() <= NO_SPREAD * np.square(p).sum():
+    if np.ptp(p) <= NO_SPREAD * np.abs(p).max():
         return None
     slope = float(apart @ (y - y.mean()) / (apart @ apart))
     design = np.column_stack([np.ones(len(p)), apart])  # predictions from their mean on, so that no digits are lost

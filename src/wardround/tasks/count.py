@@ -156,7 +156,8 @@ class Count(SummedTask):
         """Whole numbers from 0 on. Where none lies between the ends, the next below and above."""
         first, last = np.maximum(np.ceil(low), 0), np.floor(high)
         none = first > last
-        return np.where(none, np.maximum(np.floor(low), 0), first), np.where(none, np.ceil(high), last)
+        first = np.where(none, np.maximum(np.floor(low), 0), first)
+        return first, np.maximum(np.where(none, np.ceil(high), last), first)
 
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
         y, mean = label.astype(np.float64), score.astype(np.float64)

@@ -54,6 +54,9 @@ class SummedTask(Task):
         values = np.column_stack([np.zeros(len(columns)), columns])
         return self.training_target(self.of_numbers(values), scale)
 
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        return y[:, VALUE + 1 : VALUE + 1 + len(self.columns)]
+
     def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
         return tuple(float(value) for value in y[0, -SCALE:])
 

@@ -177,6 +177,10 @@ class Task(ABC):
         wrong = [wrong.rows for wrong in self.wrong_rows(values) if wrong.column]
         return np.asarray(np.any([np.zeros(len(columns), dtype=bool), *wrong], axis=0))
 
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        """Of rows as training has them: the columns that belong to the target, without its value and scale."""
+        return np.zeros((len(y), 0))
+
     def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
         """The scale with which `training_target` made these rows."""
         return ()

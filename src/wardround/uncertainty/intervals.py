@@ -76,6 +76,11 @@ def shown_intervals(task: SummedTask, cut: IntervalCut, score: np.ndarray) -> tu
     return task.possible(*prediction_intervals(task, cut, score))
 
 
+def interval_widths(task: SummedTask, cut: IntervalCut, score: np.ndarray) -> np.ndarray:
+    """Of conformal intervals: exactly the same in all rows where rows vary alike."""
+    return np.asarray(2 * cut.value * row_scale(task, score))
+
+
 def row_scale(task: SummedTask, score: np.ndarray) -> np.ndarray:
     """By which intervals of rows differ."""
     variance = task.variance(score.astype(np.float64))

@@ -170,6 +170,12 @@ def laplace_passes(
 def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
     """The name of the linear layer that computes the scores, found by trying: its weights times its input are the
     scores."""
+    if model.task.leaves:
+        raise StudyError(
+            "uncertainty: laplace",
+            f"{' and '.join(model.task.leaves)} is trained with the weights, and not in the last layer",
+            "Give the dispersion a fixed value, or use dropout or an ensemble of several seeds.",
+        )
     some = x[:2]
     with torch.no_grad():
         scores = model.logits(params, buffers, some, None)[0].double()

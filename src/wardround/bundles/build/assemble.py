@@ -112,7 +112,8 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
 
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
     """The bundle as it was written and loaded again, from recorded rows to scores, against what the run saved."""
-    scores = bundle.scores(_test_rows(origin, bundle), origin.test_target)
+    beside = bundle.beside(origin.task.columns_in(origin.test_target))
+    scores = bundle.scores(_test_rows(origin, bundle), beside)
     where = f"bundle of {origin.facts.requested_arm} at {origin.facts.site}, seed {origin.facts.seed}"
     saved = origin.saved.score
     if scores.shape != saved.shape:

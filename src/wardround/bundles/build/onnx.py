@@ -39,6 +39,7 @@ class Scores(nn.Module):
         params, buffers = bundle.params, bundle.buffers
         self.model = bundle.model
         # the scale of a number, and an exposure of 1
+        self.beside: Tensor
         self.register_buffer("beside", torch.from_numpy(bundle.beside(np.ones((1, len(bundle.task.columns))))))
         self.places = {f"leaf_{place}": name for place, name in enumerate((*params, *buffers))}
         self.trained = set(params)

@@ -24,7 +24,7 @@ from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
 from wardround.uncertainty.decision import Answers, answers, predicted_labels
 from wardround.uncertainty.decomposition import doubt_of
-from wardround.uncertainty.intervals import IntervalCut, fit_interval_cut, prediction_intervals
+from wardround.uncertainty.intervals import IntervalCut, fit_interval_cut, interval_widths
 from wardround.uncertainty.row_uncertainty import SUBSETS, of_passes
 
 PARTS = ("total", "aleatoric", "epistemic")
@@ -178,8 +178,7 @@ class NumberRows(TrialRows):
         for site, cut in self.cuts.items():
             here = rows.site == site
             if not cut.why:
-                low, high = prediction_intervals(self.task, cut, rows.score[here])
-                widths[here] = high - low
+                widths[here] = interval_widths(self.task, cut, rows.score[here])
         return widths
 
     def answers_at(self, alpha: float) -> Answers | None:
