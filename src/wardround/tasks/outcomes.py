@@ -104,6 +104,14 @@ class Outcomes(Task):
         ):
             yield y[..., span.start].long() if task.reads == "classes" else y[..., span]
 
+    def y_of(self, y: Tensor, name: str) -> Tensor:
+        """One outcome's part of what training takes."""
+        return list(self._y(y))[self.names.index(name)]
+
+    def head_of(self, name: str) -> slice:
+        """The outputs of a model that are one outcome's."""
+        return self._spans([task.outputs for task in self.tasks])[self.names.index(name)]
+
     def _scores(self, scores: Tensor) -> Iterator[Tensor]:
         """Each outcome's scores, with its own leaves behind them."""
         heads = self._spans([task.outputs for task in self.tasks])

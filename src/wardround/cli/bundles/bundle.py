@@ -101,6 +101,10 @@ def bundle(
         str | None,
         typer.Option("--region", metavar="REGION", help="The region's own model, in place of the model of all."),
     ] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option("--outcome", metavar="NAME", help="Which outcome, where the study has several."),
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
     site_file: Annotated[
         Path | None,
@@ -129,7 +133,7 @@ def bundle(
         if site_file is not None:
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
-        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region, outcome=outcome)
     loaded = load_bundle(folder)
     show_either(json, {"bundle": folder, **loaded.about}, show_bundle, loaded)
 
