@@ -25,6 +25,7 @@ from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
+from wardround.runs.continual.saved import describe_models
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import JsonLines, Predictions, RunFolder
 from wardround.runs.plan import Plan, device_for, load_plan
@@ -301,8 +302,9 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         "leakage": leakage(plan),
         "synthetic": plan.synthetic,
     }
-    ledger = write_ledger(folder, plan.study, records, plan.fingerprint, guarantee=False)
+    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
+    describe_models(plan, folder, spent, plan.rows_fingerprint)
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )

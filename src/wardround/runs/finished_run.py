@@ -31,6 +31,7 @@ def open_run(path: str | Path, elsewhere: tuple[str, str], **members: Unpack[Mem
     check_ledger(folder)
     study, families = load_study(folder.path / "study.toml", **members)
     plan = load_plan(study, families)
+    plan.finished = True
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
         problem = "was trained on other data than are here now"
         raise RunError(str(path), problem, "Bring the data back, or run the study again with --again.")

@@ -11,18 +11,22 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
-from wardround.core.errors import DataError, MachineError, StudyError, refuse_strangers, suggest
+from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import CHECKS, Notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
+from wardround.data.prepare import Layout
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
+from wardround.models.starting_weights import StartingModel
 from wardround.privacy.validation import refuse_unsound
+from wardround.runs.continual.fit import start_at
+from wardround.runs.continual.source import Source, read_source
 from wardround.study.parser import Families
-from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study, Topology
+from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -39,11 +43,14 @@ class Plan:
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
+    finished: bool = False  # its models are saved, so that the model that they started from may be gone
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
         self.model_of = lru_cache(maxsize=None)(self._model_of)
+        self._sources: dict[StartFrom, Source] = {}
+        self._starting: dict[tuple[str, int], StartingModel | None] = {}
         self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
         self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
         self.first_with_rows: dict[str, str] = {}
@@ -67,10 +74,22 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        prints = [cohort.fingerprint for cohort in self.cohorts.values()]
+        """Of all that a run depends on besides its study: rows, and files of weights. The hash of a study that starts
+        from a trained model has that model's digest."""
         # weights to start from are named by a path, which the study's hash leaves out
         digests = [weights_digest(arm.model.options) for arm in self.study.arms]
-        prints += dict.fromkeys(digest for digest in digests if digest is not None)
+        return self._together([*self._prints, *dict.fromkeys(digest for digest in digests if digest is not None)])
+
+    @property
+    def rows_fingerprint(self) -> str:
+        return self._together(self._prints)
+
+    @property
+    def _prints(self) -> list[str]:
+        return [cohort.fingerprint for cohort in self.cohorts.values()]
+
+    @staticmethod
+    def _together(prints: Sequence[str]) -> str:
         return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
 
     @property
@@ -150,6 +169,33 @@ class Plan:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
 
+    def source_of(self, arm: Arm) -> Source | None:
+        """The trained model that the arm starts from; read once. None: the seed draws its first weights."""
+        start = arm.start.start_from
+        if start is None:
+            return None
+        if start not in self._sources:
+            self._sources[start] = read_source(start, list(self.study.evaluation.seeds))
+        return self._sources[start]
+
+    def layout_of(self, arm: Arm, seed: int) -> Layout | None:
+        """What the arm's sites agreed on; None for images, and where each site has columns of its own."""
+        recipe = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))[0].recipe
+        return None if recipe is None or arm.preparation.schema == "own" else recipe.layout
+
+    def starting(self, arm: Arm, seed: int, model: Model, sites: Sequence[Site]) -> StartingModel | None:
+        """The weights that an arm begins with, checked; None where the seed draws them."""
+        if (arm.name, seed) not in self._starting:
+            try:
+                source = self.source_of(arm)
+            except (StudyError, RunError):
+                if not self.finished:
+                    raise
+                source = None
+            started = None if source is None else start_at(source, arm, seed, model, self.layout_of(arm, seed), sites)
+            self._starting[arm.name, seed] = started
+        return self._starting[arm.name, seed]
+
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
         algorithm = arm.algorithm.build(self.families.algorithms)
@@ -174,6 +220,7 @@ class Plan:
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             topology=arm.topology,
+            starting=self.starting(arm, seed, model, prepared),
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
