@@ -20,7 +20,6 @@ from wardround.data.sources import SOURCES
 from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
 from wardround.study.schema import (
-    METRICS,
     AdaptiveClip,
     Deployment,
     EmbeddingNoise,
@@ -34,6 +33,7 @@ from wardround.study.schema import (
     Training,
     Uncertainty,
 )
+from wardround.tasks import METRIC_FACTS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "wardround"
@@ -228,5 +228,5 @@ def test_every_command_exit_code_check_and_metric_is_in_the_reference() -> None:
         assert f"`wardround {verb}" in DOCS["commands.md"]
     for kind in WardroundError.__subclasses__():
         assert f"| {kind.exit_code} |" in DOCS["commands.md"], kind
-    for metric in METRICS:
+    for metric in METRIC_FACTS:
         assert f"`{metric}`" in DOCS["results.md"]

@@ -8,7 +8,8 @@ import pandas as pd
 from scipy.special import expit
 
 import wardround
-from wardround.study.schema import METRICS, Study
+from wardround.study.schema import Study
+from wardround.tasks.class_metrics import METRICS
 
 NAMES = ("mass", "fluid", "air")
 SITES = ("north", "south")

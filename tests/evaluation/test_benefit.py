@@ -11,9 +11,11 @@ from scipy import stats
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
 from tests.small_federations import after, assert_same_tree
-from wardround.evaluation.comparisons.benefit import BENEFIT, benefit, best_single, by_number_of_sites, spread
+from wardround.evaluation.comparisons.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import METRICS, Study
+from wardround.evaluation.summaries.merged_summaries import Summaries
+from wardround.study.schema import Study
+from wardround.tasks.classes import AT_SITES
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 EXTRA = 0.25  # 20 % test rows, 80 % training rows
@@ -56,7 +58,7 @@ def test_a_hospital_gains_loses_or_neither_can_be_said() -> None:
         ("fedavg", "unsure"): [20, 30, 20, 30],
         ("local", "unsure"): [28, 21, 27, 22],
     }
-    entries = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"], BENEFIT)
+    entries = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"], AT_SITES)
     by_place = {(entry["site"], entry["metric"]): entry for entry in entries}
     assert {entry["arm"] for entry in entries} == {"fedavg"}
     assert {entry["against"] for entry in entries} == {"local"}
@@ -74,10 +76,10 @@ def test_a_hospital_gains_loses_or_neither_can_be_said() -> None:
 
 def test_an_equal_hospital_neither_gains_nor_loses_and_a_single_seed_tells_nothing() -> None:
     same = {(arm, "north"): [25, 26, 25, 26] for arm in ("fedavg", "local")}
-    for entry in benefit(study(FEDAVG, LOCAL), scores(same), ["fedavg", "local"], BENEFIT):
+    for entry in benefit(study(FEDAVG, LOCAL), scores(same), ["fedavg", "local"], AT_SITES):
         assert (entry["difference"], entry["p_value"], entry["verdict"]) == (0.0, 1.0, "no evidence")
     once = {("fedavg", "north"): [35], ("local", "north"): [25]}
-    for entry in benefit(study(FEDAVG, LOCAL), scores(once), ["fedavg", "local"], BENEFIT):
+    for entry in benefit(study(FEDAVG, LOCAL), scores(once), ["fedavg", "local"], AT_SITES):
         assert (entry["interval"], entry["p_value"], entry["verdict"]) == (None, None, "cannot be told")
 
 
@@ -85,31 +87,32 @@ def test_a_seed_in_which_one_of_them_diverged_does_not_count() -> None:
     table = scores({("fedavg", "north"): [30, 31, 30, 31], ("local", "north"): [20, 20, 21, 20]})
     lost = (table.arm == table.arms.index("local")) & (table.seed == 0)
     broken = Scores(**{**vars(table), "score": np.where(lost, np.nan, table.score)})
-    entry = benefit(study(FEDAVG, LOCAL), broken, ["fedavg", "local"], BENEFIT)[0]
+    entry = benefit(study(FEDAVG, LOCAL), broken, ["fedavg", "local"], AT_SITES)[0]
     assert entry["seeds"] == 3
     assert entry["difference"] == pytest.approx((31 + 30 + 31 - 20 - 21 - 20) / 3 / ROWS)
     everything = Scores(**{**vars(table), "score": np.full_like(table.score, np.nan)})
-    entry = benefit(study(FEDAVG, LOCAL), everything, ["fedavg", "local"], BENEFIT)[0]
+    entry = benefit(study(FEDAVG, LOCAL), everything, ["fedavg", "local"], AT_SITES)[0]
     assert (entry["difference"], entry["verdict"], entry["seeds"]) == (None, "cannot be told", 0)
 
 
 def test_without_hospitals_that_train_alone_there_is_nothing_to_compare_with() -> None:
     table = scores({("fedavg", "north"): [30, 31, 30, 31]})
-    assert benefit(study(FEDAVG), table, ["fedavg"], BENEFIT) == []
+    assert benefit(study(FEDAVG), table, ["fedavg"], AT_SITES) == []
     both = scores({("fedavg", "north"): [30], ("local", "north"): [30]})
-    assert benefit(study(FEDAVG, LOCAL), both, ["fedavg"], BENEFIT) == []  # local is of another variant
+    assert benefit(study(FEDAVG, LOCAL), both, ["fedavg"], AT_SITES) == []  # local is of another variant
 
 
 def test_the_spread_over_sites_is_that_of_their_mean_accuracies() -> None:
     table = scores({("a", "north"): [30, 32], ("a", "south"): [20, 22], ("a", "east"): [28, 28]})
-    figures = spread(table.by_site["a"])
+    figures = spread(table, "a", "accuracy")
     assert figures["sd"] == pytest.approx(np.std([31 / 40, 21 / 40, 28 / 40], ddof=1))
     assert figures["lowest"] == {"site": "south", "accuracy": pytest.approx(21 / 40)}
     assert figures["highest"] == {"site": "north", "accuracy": pytest.approx(31 / 40)}
-    single_site = spread({"north": table.by_site["a"]["north"]})
+    single_site = spread(scores({("a", "north"): [30, 32]}), "a", "accuracy")
     assert single_site["sd"] is None
     assert single_site["lowest"] == single_site["highest"]
-    assert spread({"north": np.full((2, len(METRICS)), np.nan)}) == {"sd": None, "lowest": None, "highest": None}
+    withheld = Summaries(("a",), (1, 2), {})
+    assert spread(withheld, "a", "accuracy") == {"sd": None, "lowest": None, "highest": None}
 
 
 def test_the_best_single_model_is_picked_for_each_site_among_all_hospitals_and_its_own() -> None:
@@ -165,7 +168,7 @@ def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
     }
     # another algorithm, and another way of training: no part of this
     table |= {(name, site): [1, 1] for name in ("fedprox", "slow") for site in sites}
-    single_site, two, three = by_number_of_sites(parsed_study, scores(table), names)
+    single_site, two, three = by_number_of_sites(parsed_study, scores(table), names, "accuracy")
     # rows right at Cleveland, VA and in Hungary: fedavg 8, 9, 10; from Cleveland 16, 17, 18; from VA 24, 25, 26;
     # from both 32, 33, 34
     assert [(entry["sites"], entry["combinations"]) for entry in (single_site, two, three)] == [(1, 2), (2, 1), (3, 1)]
@@ -181,7 +184,7 @@ def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
 def test_an_arm_on_other_data_is_not_set_against_hospitals_that_train_alone() -> None:
     parsed_study = study(FEDAVG, LOCAL, {"name": "other", "algorithm": "fedavg", "data.hospitals": ["cleveland"]})
     table = {(arm, "cleveland"): [20, 21] for arm in ("fedavg", "local", "other")}
-    assert {entry["arm"] for entry in benefit(parsed_study, scores(table), ["fedavg", "local", "other"], BENEFIT)} == {
+    assert {entry["arm"] for entry in benefit(parsed_study, scores(table), ["fedavg", "local", "other"], AT_SITES)} == {
         "fedavg"
     }
 

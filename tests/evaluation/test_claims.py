@@ -16,7 +16,8 @@ from wardround.evaluation.claims.claim_metrics import MEASURES
 from wardround.evaluation.claims.verdicts import FORMULAS, OUTCOMES, by_group, count_outcomes, judge, possible
 from wardround.evaluation.scores import Scores
 from wardround.study.claims import QUANTITIES, TAKES, Formula
-from wardround.study.schema import FINAL, METRICS, Study
+from wardround.study.schema import Study
+from wardround.tasks import METRIC_FACTS, TASKS
 
 ROWS = 20
 HITS = {"fedavg": [15, 16, 17], "fedprox": [16, 18, 17], "local": [12, 13, 14]}  # right of 20 rows, with seeds 1 to 3
@@ -47,6 +48,8 @@ FINALS: dict[str, dict[str, float | None]] = {
     "fedprox": {"training_accuracy": 0.5, "training_loss": 0.75, "validation_loss": 0.5},
 }
 COSTS = {"fedavg": 5600.0, "fedprox": 5760.0, "local": 0.0}
+
+FINAL = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.after_training()))
 
 
 def study(claims: list[dict[str, Any]], **changes: Any) -> Study:
@@ -507,7 +510,7 @@ def test_p_value_and_limits_are_those_of_two_independent_samples() -> None:
 
 
 def test_every_quantity_has_its_measure_and_stands_in_the_reference() -> None:
-    assert set(MEASURES) == {*METRICS, *FINAL, *QUANTITIES}
+    assert set(MEASURES) == {*METRIC_FACTS, *FINAL, *QUANTITIES}
     assert set(FORMULAS) == set(get_args(Formula)) >= set(TAKES)
     page = (Path(__file__).parents[2] / "docs" / "reference" / "study-file.md").read_text(encoding="utf-8")
     section = page[page.index("## `[[claims]]`") : page.index("## `[quick]`")]

@@ -12,12 +12,13 @@ from scipy import stats
 from tests.evaluation.synthetic_predictions import by_skill, with_accuracy
 from tests.representatives import represented
 from wardround.evaluation.comparisons import compare
-from wardround.evaluation.comparisons.compare import COMPARED, RESAMPLES, sentence
+from wardround.evaluation.comparisons.compare import RESAMPLES, sentence
 from wardround.evaluation.comparisons.differences import correct, verdict_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import METRICS
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import METRICS
+from wardround.tasks.classes import COMPARED
 
 SEEDS = 10
 EXTRA = 0.25  # 20 % test rows and 80 % training rows
@@ -29,7 +30,7 @@ def compare_arms(
     scores: Scores, arms: Sequence[str], resampling: Resampling, within: bool = False, reference: str = "reference"
 ) -> list[Any]:
     """As a study has them that has no other comparisons: the pairs are one family in each metric."""
-    comparisons = compare.compare_arms(scores, arms, reference, resampling, within)
+    comparisons = compare.compare_arms(scores, arms, reference, resampling, within, "accuracy")
     for metric in COMPARED:
         correct([test for test in comparisons if test["metric"] == metric])
     return [test | {"sentence": sentence(test)} for test in comparisons]

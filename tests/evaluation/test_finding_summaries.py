@@ -24,9 +24,8 @@ from wardround.evaluation.summaries.merged_summaries import gather_summaries, ow
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.evaluation.thresholds import best_threshold
 from wardround.privacy.disclosure.small_cells import suppress_small_findings
-from wardround.study.schema import METRICS
 from wardround.tasks import findings_task
-from wardround.tasks.class_metrics import auc, finding_metrics, mean_auc
+from wardround.tasks.class_metrics import METRICS, auc, finding_metrics, mean_auc
 
 SMALLEST = 5
 RANKED = ("auc", "pr_auc")

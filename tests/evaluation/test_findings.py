@@ -26,8 +26,7 @@ from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import best_threshold, choose_thresholds, untested
-from wardround.study.schema import METRICS
-from wardround.tasks.class_metrics import grouped_finding_metrics, mean_auc
+from wardround.tasks.class_metrics import METRICS, grouped_finding_metrics, mean_auc
 
 FIXED = Resampling(0.0)
 

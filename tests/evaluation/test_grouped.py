@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.evaluation.synthetic_predictions import by_skill
 from tests.figures_by_shape import grouped_metrics, metrics
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import METRICS
-from wardround.tasks.class_metrics import PAIRS
+from wardround.tasks.class_metrics import METRICS, PAIRS
 
 GROUPS = 5
 NAN = float("nan")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.figures_by_shape import metrics
-from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import METRICS
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -16,8 +16,8 @@ from wardround.evaluation.comparisons import patients
 from wardround.evaluation.comparisons.patients import METHOD, Resamples
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import METRICS, Study
-from wardround.tasks.class_metrics import finding_metrics
+from wardround.study.schema import Study
+from wardround.tasks.class_metrics import METRICS, finding_metrics
 
 CHECKED = 40  # resamples that are repeated row by row
 

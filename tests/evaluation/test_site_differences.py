@@ -7,10 +7,11 @@ import pytest
 
 import wardround
 from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
-from wardround.evaluation.comparisons.benefit import BENEFIT, site_differences
+from wardround.evaluation.comparisons.benefit import site_differences
 from wardround.report import Evidence
 from wardround.report.sections.hospitals import site_difference_sentences
 from wardround.report.sections.privacy.releases import compares_labels
+from wardround.tasks.classes import AT_SITES
 
 # of 40 rows, with seeds 1 to 4; "large" would not weigh more here if it had more rows
 HITS = {
@@ -31,7 +32,7 @@ def entries(*arms: dict[str, Any], reference: str | None = None) -> list[dict[st
     parsed_study = study(*arms, evaluation=evaluation)
     names = [arm.name for arm in parsed_study.arms]
     hits = {key: line for key, line in HITS.items() if key[0] in names}
-    return site_differences(parsed_study, scores(hits), names, BENEFIT)
+    return site_differences(parsed_study, scores(hits), names, AT_SITES)
 
 
 def one(candidates: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
 from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
-from wardround.study.schema import METRICS
-from wardround.tasks.class_metrics import THRESHOLDS
+from wardround.tasks.class_metrics import METRICS, THRESHOLDS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
 SMALLEST = 5

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 import wardround
-from wardround.evaluation.training_notices import constant_loss, training_notices
+from wardround.evaluation.scores import labels_and_scores, task_of
+from wardround.evaluation.training_notices import training_notices
 
 HEART: dict[str, Any] = {
     "name": "rates",
@@ -65,9 +66,13 @@ def test_one_notice_for_an_arm_the_first_rule_that_applies() -> None:
     assert training_notices(records(*falling, test_loss=9.0), predictions(np.nan, 0.1, 0.9, 0.1)) == []  # diverged
 
 
+def constant_loss(table: pd.DataFrame) -> float:
+    return task_of(table).against_constant(*labels_and_scores(table), 0.0)[1]
+
+
 def test_the_loss_of_the_constant_answer() -> None:
     assert constant_loss(predictions(0.1, 0.2, 0.3, 0.4)) == pytest.approx(np.log(2))
-    three = pd.DataFrame({"label": [0, 1, 2, 2], "score_a": 0.0})
+    three = pd.DataFrame({"label": [0, 1, 2, 2], "score_a": 0.0, "score_b": 0.0, "score_c": 1.0})
     assert constant_loss(three) == pytest.approx(1.5 * np.log(2))
     findings = pd.DataFrame({"label_x": [0, 1, -1], "label_y": [0, 0, 0], "score_x": 0.5, "score_y": 0.5})
     assert constant_loss(findings) == pytest.approx(np.log(2) / 2)

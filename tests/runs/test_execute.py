@@ -17,7 +17,7 @@ import wardround
 from wardround.core.errors import CheckError, MachineError, RunError
 from wardround.runs.execute import Progress, StudyRun, execute
 from wardround.runs.folder import RunFolder
-from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import METRICS
 
 STUDY: dict[str, Any] = {
     "name": "small",

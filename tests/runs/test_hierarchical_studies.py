@@ -24,7 +24,7 @@ from wardround.report.sections.topology import (
 )
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
-from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import METRICS
 
 REGIONS = {"europe": ["hungarian", "switz*"], "america": ["cleveland", "va"]}
 HEART: dict[str, Any] = {

@@ -21,7 +21,7 @@ from wardround.runs import checkpoint
 from wardround.runs.execute import StudyRun, execute
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
-from wardround.study.schema import METRICS
+from wardround.tasks.class_metrics import METRICS
 
 STUDY: dict[str, Any] = {
     "name": "phantoms",

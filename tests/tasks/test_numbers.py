@@ -59,7 +59,7 @@ def test_figures_of_groups_and_of_resamples_are_those_of_their_rows(
     group = RNG.integers(0, 3, ROWS)
     grouped = task.grouped_figures(group, 4, label, score)
     weights = np.stack([np.bincount(RNG.integers(0, ROWS, ROWS), minlength=ROWS) for _ in range(3)])
-    resampled = task.weighted_figures(label, score)(weights)
+    resampled = task.weighted_figures(label, score)[0](weights)
     for number in range(3):
         own = task.figures(label[group == number], score[group == number])
         assert grouped[number] == pytest.approx(list(own.values()), rel=1e-10)

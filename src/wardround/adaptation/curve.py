@@ -18,8 +18,8 @@ from wardround.evaluation.comparisons.compare import figure_words, in_words, int
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.scores import labels_and_scores, task_of
-from wardround.study.schema import METRICS
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.class_metrics import METRICS
 
 COMPARED = ("accuracy", "auc", "brier")
 
@@ -32,7 +32,7 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
         {
             "fraction": share,
             "rows": rows_of([len(rows) for rows in by_seed.values()]),
-            **{way: summarise_metrics(values[way, share], resampling) for way in WAYS},
+            **{way: summarise_metrics(METRICS, values[way, share], resampling) for way in WAYS},
             "difference": {
                 metric: difference_of(
                     (values["adapted", share] - values["alone", share])[:, METRICS.index(metric)], metric, resampling

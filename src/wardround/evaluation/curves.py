@@ -1,4 +1,5 @@
-"""Loss and accuracy after each round (for findings also the AUC), for people to look at and never to choose by.
+"""Figures after each round (loss and accuracy; for findings also the AUC; for numbers the mean error), for people to
+look at and never to choose by.
 
 A stack's curves are computed for all its trials at once; they equal `quick_figures` of each trial's predictions.
 """
@@ -13,7 +14,6 @@ from wardround.core.tree import Tree
 from wardround.engines.stacked.lanes import RowPool
 from wardround.engines.stacked.stacked import StackState, models_of_stack
 from wardround.evaluation.prediction import Subset, predict, quick_figures
-from wardround.tasks import Multilabel
 from wardround.training.trial import Run, Trial
 
 PREFIX: dict[Subset, str] = {"train": "training", "validation": "validation", "test": "test"}
@@ -38,44 +38,44 @@ class StackCurves:
         self.real = torch.from_numpy(np.stack([np.arange(width) < len(group) for group in groups]))
 
     def figures(self, state: StackState) -> list[dict[str, float]]:
-        trial, dtype = self.trials[0], self.trials[0].dtype
+        trial, task, dtype = self.trials[0], self.trials[0].model.task, self.trials[0].dtype
         leaves = self._models(state)
         per_row = max(1, self.pool.x[0].numel()) * len(self.rows)
         losses, hits = (torch.zeros(len(self.rows), dtype=torch.float64) for _ in range(2))
-        predicted: list[tuple[torch.Tensor, torch.Tensor]] = []  # labels and scores, where rows have findings
+        predicted: list[tuple[torch.Tensor, torch.Tensor]] = []  # labels and scores, for `round_metrics`
         with torch.no_grad():
             for part in torch.split(torch.arange(self.rows.shape[1]), max(1, CELLS // per_row)):
                 x, y = self._rows_of(part, dtype)
                 scores = trial.model.stacked_logits(leaves, x)
                 real = self.real[:, part]
                 flat, truth = scores.flatten(0, 1), y.flatten(0, 1)
-                loss = trial.model.task.row_losses(flat, truth).reshape(real.shape)
-                right = trial.model.task.row_figures(flat, truth).reshape(real.shape)
+                loss = task.row_losses(flat, truth).reshape(real.shape)
+                right = task.row_figures(flat, truth).reshape(real.shape)
                 losses += (loss * real).sum(1, dtype=torch.float64)
                 hits += (right * real).sum(1, dtype=torch.float64)
-                if isinstance(trial.model.task, Multilabel):
-                    predicted.append((y, trial.model.task.predictions(scores)))
+                if task.round_metrics:
+                    predicted.append((y, task.predictions(scores, y)))
         counts = self.real.sum(1)
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
-        loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
-        accuracy[loss.isnan()] = float("nan")  # diverged
-        columns = {"loss": loss.tolist(), "accuracy": accuracy.tolist()}
+        loss, figure = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
+        figure[loss.isnan()] = float("nan")  # diverged
+        columns = {"loss": loss.tolist(), task.curve: figure.tolist()}
         if predicted:
-            columns["auc"] = self._aucs(*(torch.cat(parts, dim=1) for parts in zip(*predicted, strict=True)))
+            columns |= self._round_figures(*(torch.cat(parts, dim=1) for parts in zip(*predicted, strict=True)))
         named = {f"{PREFIX[self.subset]}_{name}": values for name, values in columns.items()}
         return [dict(zip(named, point, strict=True)) for point in zip(*named.values(), strict=True)]
 
-    def _aucs(self, label: torch.Tensor, score: torch.Tensor) -> list[float]:
-        """Each trial's mean over findings, of all its groups' rows together; NaN where it has diverged."""
-        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
-
-        lanes = len(self.rows) // len(self.trials)
-        aucs = []
+    def _round_figures(self, label: torch.Tensor, score: torch.Tensor) -> dict[str, list[float]]:
+        """Each trial's, of all its groups' rows together; NaN where it has diverged."""
+        lanes, task = len(self.rows) // len(self.trials), self.trials[0].model.task
+        figures: dict[str, list[float]] = {name: [] for name in task.round_metrics}
         for labels, scores, real in zip(*(torch.split(p, lanes) for p in (label, score, self.real)), strict=True):
             own = scores[real].numpy()
-            aucs.append(float("nan") if np.isnan(own).any() else mean_auc(labels[real].numpy(), own))
-        return aucs
+            known = {} if np.isnan(own).any() else task.round_figures(labels[real].numpy(), own)
+            for name, values in figures.items():
+                values.append(known.get(name, float("nan")))
+        return figures
 
     def _rows_of(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of a batch; fetched once for all rounds if all rows fit into one batch."""

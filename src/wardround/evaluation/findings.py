@@ -9,7 +9,6 @@ import numpy as np
 
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import METRICS
 from wardround.tasks.class_metrics import THRESHOLD, grouped_finding_metrics
 
 POINTS = 60  # of a curve in a report
@@ -24,7 +23,7 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
     seed, site = scores.seed[places], scores.site[places]
     overall = grouped_finding_metrics(seed, seeds, label, score, cut)
     by_site = grouped_finding_metrics(site * seeds + seed, len(scores.sites) * seeds, label, score, cut)
-    by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(METRICS))
+    by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(scores.metric_names))
     there = np.unique(site)
     # with a seed whose model has diverged nothing is called, and it counts in no curve
     converged = ~np.isin(seed, seed[np.isnan(score).any(axis=1)])
@@ -46,11 +45,11 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
                 "fn": int((counted & positive & ~predicted).sum()) / converged_seeds,
                 "tn": int((counted & ~positive & ~predicted).sum()) / converged_seeds,
             },
-            "metrics": summarise_metrics(overall[f], resampling),
+            "metrics": summarise_metrics(scores.metric_names, overall[f], resampling),
             "sites": {
                 scores.sites[s]: {
                     "positives": int(positive[site == s].sum()) / seeds,
-                    "metrics": summarise_metrics(by_site[f, s], resampling, SHOWN_AT_SITES),
+                    "metrics": summarise_metrics(scores.metric_names, by_site[f, s], resampling, SHOWN_AT_SITES),
                 }
                 for s in there.tolist()
             },

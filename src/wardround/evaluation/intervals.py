@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.study.schema import METRICS, Evaluation
+from wardround.study.schema import Evaluation
 from wardround.tasks import METRIC_FACTS
 
 NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
@@ -87,10 +87,12 @@ def summarise(values: Numbers, resampling: Resampling) -> dict[str, Any]:
 
 
 def summarise_metrics(
-    figures: np.ndarray, resampling: Resampling, names: Collection[str] = METRICS
+    names: Sequence[str], figures: np.ndarray, resampling: Resampling, shown: Collection[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """`figures` is (seeds, metrics). An interval ends where the metric does."""
-    summaries = {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
+    """`figures` is (seeds, metrics), `names` are the metrics'; all of them, or those that are `shown`. An interval ends
+    where the metric does."""
+    columns = zip(names, figures.T, strict=True)
+    summaries = {name: summarise(column, resampling) for name, column in columns if shown is None or name in shown}
     for name, figure in summaries.items():
         if figure["interval"] is not None:
             low, high = figure["interval"]

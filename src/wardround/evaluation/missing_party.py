@@ -14,6 +14,7 @@ from wardround.evaluation.prediction import SitePrediction, predict
 from wardround.evaluation.scores import Scores
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.study.schema import Arm, EmbeddingNoise, Study
+from wardround.tasks import Task
 from wardround.training.trial import Run, Trial
 
 DELTA = 1e-5  # of the epsilon of embeddings
@@ -115,6 +116,7 @@ def score_missing_party(
     incomplete: pd.DataFrame,
     groups: pd.DataFrame | None,
     thresholds: pd.DataFrame | None,
+    task: Task | None = None,
 ) -> dict[str, Any]:
     """`content` with the figures while each party is missing, and their paired difference from those of all parties.
 
@@ -128,8 +130,9 @@ def score_missing_party(
         predictions[predictions["arm"] == arm].assign(site=party)
         for arm, party in incomplete[["arm", "party"]].drop_duplicates().itertuples(index=False)
     ]
-    lone = Scores.of(incomplete.assign(site=incomplete["party"]).drop(columns="party"), groups, thresholds)
-    full = Scores.of(pd.concat(complete, ignore_index=True), groups, thresholds)
+    of_party = incomplete.assign(site=incomplete["party"]).drop(columns="party")
+    lone = Scores.of(of_party, groups, thresholds, task=task)
+    full = Scores.of(pd.concat(complete, ignore_index=True), groups, thresholds, task=task)
     parties = {name: list(lone.by_site.get(name, {})) for name in topologies}
     for name, party, comparison in compare_predictions(study, parties, lone, full):
         entry = {"metrics": comparison.first, "difference": comparison.difference}

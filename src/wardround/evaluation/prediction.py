@@ -9,7 +9,7 @@ import torch
 
 from wardround.core.tree import Tree
 from wardround.data.site import Rows, join
-from wardround.tasks import Multilabel, Task
+from wardround.tasks import Task
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
@@ -22,9 +22,9 @@ class SitePrediction:
     site: str
     rows: np.ndarray
     label: np.ndarray
-    score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
+    score: np.ndarray  # (rows,) for two classes and numbers, (rows, classes) or (rows, findings) otherwise
     loss: np.ndarray  # of each row, from the logits
-    right: np.ndarray  # whether each row is predicted correctly, or which share of its findings is
+    right: np.ndarray  # what the task's `curve` is the mean of: whether each row is predicted correctly, or its error
     task: Task = field(kw_only=True)
     patients: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
 
@@ -64,20 +64,20 @@ def scores_of(trial: Trial, weights: tuple[Tree, Tree], rows: Rows) -> tuple[np.
         for part in torch.split(torch.arange(len(rows)), size):
             x, y = rows.take(part, trial.dtype)
             logits, _ = model.logits(params, buffers, x, None)
-            batches.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
+            losses, figures = task.row_losses(logits, y), task.row_figures(logits, y)
+            batches.append((task.label(y), task.predictions(logits, y), losses, figures))
     return tuple(torch.cat(arrays).cpu().numpy() for arrays in zip(*batches, strict=True))
 
 
 def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
-    """Loss and accuracy over all rows: what a curve over rounds shows. For findings also the mean AUC."""
+    """Loss and accuracy over all rows: what a curve over rounds shows; for findings also the mean AUC, and in place of
+    the accuracy whatever the task's `curve` is."""
     label, score, loss, right = (
         np.concatenate([getattr(p, name) for p in predictions]) for name in ("label", "score", "loss", "right")
     )
-    figures = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
-    if isinstance(predictions[0].task, Multilabel):
-        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
-
-        figures["auc"] = mean_auc(label, score)
+    task = predictions[0].task
+    figures = {"loss": float(loss.mean(dtype=np.float64)), task.curve: float(right.mean(dtype=np.float64))}
+    figures |= task.round_figures(label, score)
     if np.isnan(score).any():  # diverged
         return dict.fromkeys(figures, float("nan"))
     return figures

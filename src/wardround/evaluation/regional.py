@@ -19,6 +19,7 @@ from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
 from wardround.evaluation.summaries.merged_summaries import Summaries, Summary
 from wardround.study.schema import Arm, Study
+from wardround.tasks import Task
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
@@ -99,6 +100,7 @@ def score_regions(
     regional: pd.DataFrame,
     groups: pd.DataFrame | None,
     thresholds: pd.DataFrame | None,
+    task: Task | None = None,
 ) -> dict[str, Any]:
     """`content` with the figures of both models in each region, and their paired difference.
 
@@ -106,7 +108,7 @@ def score_regions(
     models use the same threshold.
     """
     topologies = topologies_of(content, "hierarchical")
-    own, of_all = (_by_region(table, topologies, groups, thresholds) for table in (regional, predictions))
+    own, of_all = (_by_region(table, topologies, groups, thresholds, task) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
     regions = {
@@ -153,7 +155,7 @@ def score_region_summaries(
             if bounds is not None:
                 pairs[region], auc_bounds[region] = (own.overall[name], of_all.overall[name]), bounds
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-        comparisons = compare_pairs(pairs, resampling, study.evaluation.metric, auc_bounds=auc_bounds)
+        comparisons = compare_pairs(of_all.task, pairs, resampling, study.evaluation.metric, auc_bounds=auc_bounds)
         for region, comparison in comparisons.items():
             topology["regions"][region] |= _scored(comparison)
     return content
@@ -185,6 +187,7 @@ def _by_region(
     topologies: Mapping[str, Mapping[str, Any]],
     groups: pd.DataFrame | None,
     thresholds: pd.DataFrame | None,
+    task: Task | None,
 ) -> Scores | None:
     """Rows of regions' sites, with the region in the place of the site."""
     parts = []
@@ -193,4 +196,4 @@ def _by_region(
         mine = table[(table["arm"] == name) & table["site"].isin(list(region_of))]
         parts.append(mine.assign(site=mine["site"].map(region_of)))
     whole = pd.concat(parts, ignore_index=True) if parts else table.iloc[:0]
-    return Scores.of(whole, groups, thresholds) if len(whole) else None
+    return Scores.of(whole, groups, thresholds, task=task) if len(whole) else None

@@ -31,7 +31,7 @@ from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
-from wardround.evaluation.scores import Scores, within_sites
+from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import (
     FindingSummaries,
     Scored,
@@ -41,18 +41,13 @@ from wardround.evaluation.summaries.merged_summaries import (
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
-from wardround.study.schema import FINAL, Arm, Study, anonymous
-from wardround.tasks import METRIC_FACTS
+from wardround.study.schema import Arm, Study, anonymous
+from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
 SCHEMA_VERSION = 1
-WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # their means over sites are reported, with the primary metric's
-CURVES = (
-    *(f"{rows}_{figure}" for rows in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
-    "loss",
-    "change",
-    "divergence",
-)
+OF_TRAINING = ("loss", "change", "divergence")  # round by round
+SCORED_ROWS = ("test", "validation", "training")
 
 
 def results(
@@ -61,6 +56,7 @@ def results(
     groups: pd.DataFrame,
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]] = (),
+    task: Task | None = None,
     *,
     selection: pd.DataFrame | None = None,
     validation: pd.DataFrame | None = None,
@@ -69,15 +65,18 @@ def results(
     uncertainty: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
-    set of sites. The other tables are those of the run folder with the same names.
+    set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
+    are those of the run folder with the same names.
     """
-    notices = [*diverged(predictions), *training_notices(records, predictions)]
-    choices = choose(study, selection) if selection is not None else []
+    task = task_of(predictions) if task is None else task
+    notices = [*diverged(predictions), *training_notices(records, predictions, task)]
+    choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
     if validation is not None:
         validation = untested(compose(validation, choices), predictions, groups)
     thresholds = thresholds_of(study.evaluation.threshold, validation, predictions)
-    scores = Scores.of(predictions, groups, thresholds, fixed=not isinstance(study.evaluation.threshold, str))
+    fixed = not isinstance(study.evaluation.threshold, str)
+    scores = Scores.of(predictions, groups, thresholds, fixed, task)
     content = assemble(study, scores, choices, records, sites)
     content["notices"] = with_texts(notices)
     over_patients = {
@@ -87,9 +86,11 @@ def results(
     }
     content = by_patients(content, scores, over_patients)
     if regional is not None:
-        content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
+        content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds, task)
     if missing_party is not None:
-        content = score_missing_party(content, study, predictions, compose(missing_party, choices), groups, thresholds)
+        content = score_missing_party(
+            content, study, predictions, compose(missing_party, choices), groups, thresholds, task
+        )
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups)
     return conclude(content)
@@ -143,6 +144,7 @@ def assemble(
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
+        "task": scores.task.to_json(),
         "findings": list(scores.findings),
         "classes": list(next(iter(sites[0]["sites"].values()))["classes"]) if sites else [],
         "primary_metric": primary,
@@ -154,7 +156,7 @@ def assemble(
         "arms": arms,
         **_comparisons(study, scores, origin, by_variant.values()),
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
-        "curves": _curves(of_arm, list(arms)),
+        "curves": _curves(scores, of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
@@ -188,20 +190,25 @@ def _arm(
         "partition": {"name": arm.sites.name, **arm.sites.options},
         "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
-        "metrics": summarise_metrics(scores.overall[name], resampling),
+        "metrics": summarise_metrics(scores.metric_names, scores.overall[name], resampling),
         "auc_error_bound": scores.auc_error_bound(name),
-        "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
+        "sites": {site: summarise_metrics(scores.metric_names, own, resampling) for site, own in by_site.items()},
         "own_models": has_own_models(arm),
-        "within_sites": summarise_metrics(within_sites(by_site), resampling, {*WITHIN, study.evaluation.metric}),
-        "spread": spread(by_site, study.evaluation.metric),
+        "within_sites": summarise_metrics(
+            scores.metric_names,
+            within_sites(by_site, len(scores.metric_names)),
+            resampling,
+            {*scores.task.over_sites, study.evaluation.metric},
+        ),
+        "spread": spread(scores, name, study.evaluation.metric),
         "predicted_classes": describe_predicted_classes(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
         "findings": described,
         "left_out": left_out(described),
-        "convergence": _convergence(records),
-        "final": _final(records),
+        "convergence": _convergence(scores.task, records),
+        "final": _final(scores.task, records),
         "cost": _cost(records),
     }
 
@@ -213,7 +220,7 @@ def describe_predicted_classes(scores: Scored, arm: str) -> dict[str, Any] | Non
     positive class of two, on average over seeds, and whether validation rows chose it in all of them. None for
     findings, which have thresholds and counts of their own, and where no site sends counts by class.
     """
-    if scores.findings:
+    if scores.task.answers != "class":
         return None
     return _predicted_from_rows(scores, arm) if isinstance(scores, Scores) else _predicted_from_summaries(scores, arm)
 
@@ -224,8 +231,7 @@ def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
     places = places[~np.isin(scores.seed[places], diverged)]
     if not len(places):
         return None
-    binary = scores.score.ndim == 1
-    classes = 2 if binary else scores.score.shape[1]
+    binary, classes = scores.task.outputs == 1, len(scores.task.names)
     rows, predicted = (np.bincount(of[places], minlength=classes).tolist() for of in (scores.label, scores.predicted))
     threshold = {"mean": float(scores.thresholds[places].mean()), "chosen": bool(scores.chosen[places].all())}
     return _predicted_classes(rows, predicted, threshold if binary else None)
@@ -269,7 +275,7 @@ def _comparisons(
     study: Study, scores: Scored, origin: Mapping[str, Arm], variants: Iterable[Sequence[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     primary = study.evaluation.metric
-    metrics = compared_metrics(primary)
+    metrics = compared_metrics(scores.task, primary)
     entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
     for names in variants:
         entries["tests"] += _tests(study, scores, names, origin)
@@ -312,7 +318,7 @@ def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str
                 if large.any():
                     described[arm][kind][value] = {
                         "rows": float(rows[a, large, v].mean()),
-                        "metrics": summarise_metrics(figures[a, large, v], resampling[arm]),
+                        "metrics": summarise_metrics(scores.metric_names, figures[a, large, v], resampling[arm]),
                     }
                 elif rows[a, :, v].any():
                     described[arm][kind][value] = {"suppressed": True}
@@ -341,15 +347,20 @@ def _rows_of(arm: Arm) -> tuple[Any, ...]:
     return arm.data, arm.preparation.missing == "drop", arm.train_at
 
 
-def _convergence(records: pd.DataFrame) -> dict[str, Any]:
-    """Rounds until 95 % of the last round's accuracy (for findings: AUC), on validation rows where there are any.
+def _convergence(task: Task, records: pd.DataFrame) -> dict[str, Any]:
+    """Rounds until 95 % of the last round's accuracy (for findings: AUC; of an error, 5 % above the last), on
+    validation rows where there are any.
 
     Whatever the primary metric is: after each round only these are computed.
     """
-    figure = "auc" if "test_auc" in records else "accuracy"
+    figure = next((name for name in task.round_metrics if f"test_{name}" in records), task.curve)
     validated = f"validation_{figure}" in records and records[f"validation_{figure}"].notna().any()
     subset = "validation" if validated else "test" if f"test_{figure}" in records else None
-    needed = np.array([]) if subset is None else _rounds_needed(records, f"{subset}_{figure}")
+    needed = (
+        np.array([])
+        if subset is None
+        else _rounds_needed(records, f"{subset}_{figure}", METRIC_FACTS[figure].lower_is_better)
+    )
     final = records[records["round"] == records["round"].max()]
     change = records.groupby("round")["change"].mean()
     return {
@@ -366,25 +377,33 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _final(records: pd.DataFrame) -> dict[str, float | None]:
-    """Loss and accuracy after the last round on other rows than test rows, where the study asks for them."""
+def _final(task: Task, records: pd.DataFrame) -> dict[str, float | None]:
+    """Loss and accuracy, or the task's own `curve`, after the last round on other rows than test rows, where the study
+    asks for them."""
     last = records[records["round"] == records["round"].max()]
-    return {name: mean_or_none(last[name]) for name in FINAL if name in last}
+    return {name: mean_or_none(last[name]) for name in task.after_training() if name in last}
 
 
-def _rounds_needed(records: pd.DataFrame, name: str) -> np.ndarray:
+def _curve_names(task: Task) -> list[str]:
+    return [*(f"{rows}_{figure}" for rows in SCORED_ROWS for figure in task.curves()), *OF_TRAINING]
+
+
+def _rounds_needed(records: pd.DataFrame, name: str, lower_is_better: bool) -> np.ndarray:
     """Of each seed that did not diverge."""
     curve = records.pivot(index="seed", columns="round", values=name)  # columns in order of rounds
     # rounds that were not evaluated are NaN: not reached
-    reached = curve.ge(0.95 * curve.iloc[:, -1], axis=0).to_numpy()
+    last = curve.iloc[:, -1]
+    reached = (curve.le(last / 0.95, axis=0) if lower_is_better else curve.ge(0.95 * last, axis=0)).to_numpy()
     return np.asarray(curve.columns.to_numpy()[reached.argmax(axis=1)][reached.any(axis=1)])
 
 
-def _curves(of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
+def _curves(
+    scores: Scored, of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]
+) -> dict[str, dict[str, list[float | None]]]:
     """Means over seeds, round by round; null where a round was not evaluated."""
     curves = {}
     for arm in arms:
-        shown = [name for name in CURVES if name in of_arm[arm]]
+        shown = [name for name in _curve_names(scores.task) if name in of_arm[arm]]
         means = of_arm[arm].groupby("round")[shown].mean()
         lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
         curves[arm] = {"round": means.index.tolist(), **lines}

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.calibration_curves import calibration, decision_curve
-from wardround.study.schema import METRICS
-from wardround.tasks import Multiclass, Multilabel, Task, class_task, findings_task
+from wardround.tasks import Task, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLD, average
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
@@ -23,14 +22,14 @@ class Subgroups(NamedTuple):
     rows: np.ndarray  # (arms, seeds, values)
 
 
-def within_sites(by_site: Mapping[str, Figures]) -> Figures:
+def within_sites(by_site: Mapping[str, Figures], metrics: int) -> Figures:
     """Each metric's mean over the sites where it is defined; every site counts the same.
 
     Where sites predict with models of their own, scores of two sites cannot be ranked against each other: an AUC over
     all rows would also reward a model for knowing which site, with which prevalence, a patient is at.
     """
     if not by_site:  # all sites withhold their figures
-        return np.full((1, len(METRICS)), np.nan)
+        return np.full((1, metrics), np.nan)
     return average(np.stack(list(by_site.values())))
 
 
@@ -111,14 +110,18 @@ class Scores:
             score,
             task,
             groups,
-            None if thresholds is None else _for_rows(thresholds, predictions, isinstance(task, Multilabel)),
+            None if thresholds is None else _for_rows(thresholds, predictions, task.answers == "findings"),
             fixed,
         )
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        return self.task.metric_names
+
+    @property
     def findings(self) -> tuple[str, ...]:
         """Their names, where a row may have several."""
-        return self.task.names if isinstance(self.task, Multilabel) else ()
+        return self.task.names if self.task.answers == "findings" else ()
 
     @cached_property
     def chosen(self) -> np.ndarray:
@@ -135,20 +138,9 @@ class Scores:
         return np.where(np.isnan(self.own_thresholds), THRESHOLD, self.own_thresholds)
 
     @cached_property
-    def right(self) -> np.ndarray:
-        """Whether each row is predicted correctly; where rows have findings, the share of the known ones that are."""
-        if not self.findings:
-            return np.asarray(self.predicted == self.label)
-        known = self.label >= 0
-        hits = ((self.score >= self.thresholds) == (self.label == 1)) & known
-        return np.asarray(hits.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
-
-    @cached_property
     def predicted(self) -> np.ndarray:
-        """The predicted class of each row; for findings, whether each is predicted."""
-        if not isinstance(self.task, Multiclass):
-            return np.asarray(self.score >= self.thresholds).astype(np.int64)
-        return np.asarray(self.score.argmax(axis=1))
+        """The predicted class of each row; for findings, whether each is predicted; the predicted number."""
+        return self.task.predicted(self.score, self.thresholds)
 
     @cached_property
     def patient(self) -> np.ndarray:
@@ -209,20 +201,22 @@ class Scores:
 
     def auc_error_bound(self, arm: str) -> float | None:
         """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
-        return None if np.isnan(self.overall[arm][:, METRICS.index("auc")]).all() else 0.0
+        ranked = [place for place, metric in enumerate(self.task.metrics) if metric.ranked][:1]
+        return None if np.isnan(self.overall[arm][:, ranked]).all() else 0.0
 
-    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
-        """For each arm, each patient's rows predicted correctly and rows tested; None where they are not known."""
+    def by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+        """For each arm, what the task's `curve` is the mean of, summed over each patient's rows, and the rows; None
+        where a model has diverged, and where it is no mean over rows."""
         patients, number = np.unique(self.patient, return_inverse=True)
-        hits_of_arm: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
-        for arm in arms:
+        of_arms: dict[str, tuple[np.ndarray, np.ndarray] | None] = dict.fromkeys(arms)
+        for arm in of_arms:
             places = self.of_arm(arm)
-            hits = np.bincount(number[places], weights=self.right[places], minlength=len(patients))
-            tested = np.bincount(number[places], minlength=len(patients)).astype(float)
-            # accuracy is a mean over findings, which is no mean over rows where findings are unknown in some
-            uneven = bool(self.findings) and bool((self.label[places] < 0).any())
-            hits_of_arm[arm] = None if uneven or np.isnan(self.score[places]).any() else (hits, tested)
-        return hits_of_arm
+            label, score = self.label[places], self.score[places]
+            values = None if np.isnan(score).any() else self.task.row_values(label, score, self.thresholds[places])
+            if values is not None:
+                sums = np.bincount(number[places], weights=values, minlength=len(patients))
+                of_arms[arm] = sums, np.bincount(number[places], minlength=len(patients)).astype(float)
+        return of_arms
 
     def _within(self, group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(self.arms), len(self.seeds), count)

@@ -2,10 +2,11 @@
 
 The rules, by arm and seed; the first that applies is noticed, with the number of seeds:
 
-* constant-scores      scores of all test rows are within 0.001 of each other
+* constant-scores      scores of all test rows are within 0.001 of each other; predicted numbers, of their target's SD
 * saturated-scores     the test loss after the last round is more than 5 % above that of the constant answer, which
                        gives every row the shares of the classes among the test rows, and 1 % of the scores or more are
-                       nearly 0 or 1: the model is confident, and wrong
+                       nearly 0 or 1: the model is confident, and wrong. For numbers:
+                       squared errors or a deviance
 * unfinished-training  the same loss, without such scores: common with a rare outcome and few rounds
 * rising-loss          the mean training loss of the last tenth of the rounds is more than 5 % above that of the first
 * flat-loss            the same has fallen by less than 0.1 %
@@ -20,7 +21,8 @@ import pandas as pd
 
 from wardround.core.notices import Notice, some_of
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.evaluation.scores import label_columns, score_columns
+from wardround.evaluation.scores import labels_and_scores, score_columns, task_of
+from wardround.tasks import Task
 
 SAME = 1e-3
 WORSE = 1.05
@@ -30,11 +32,15 @@ AT_THE_ENDS = 1e-3  # a score so near to 0 or 1 is at its end
 CONFIDENT = 0.01  # of the scores at their ends
 
 
-def training_notices(records: pd.DataFrame, predictions: pd.DataFrame | None = None) -> list[Notice]:
-    """One for each arm and rule. Across hospitals there are no predictions: only rules about losses apply."""
+def training_notices(
+    records: pd.DataFrame, predictions: pd.DataFrame | None = None, task: Task | None = None
+) -> list[Notice]:
+    """One for each arm and rule. Across hospitals there are no predictions: only rules about losses apply. Without a
+    `task` the columns of predictions tell which classes or findings there are."""
+    task = task_of(predictions) if task is None and predictions is not None else task
     tested = {} if predictions is None else dict(iter(predictions.groupby(["arm", "seed"], sort=False)))
     first_rules = (
-        (str(rounds["arm"].iloc[0]), next(_rules(rounds.sort_values("round"), tested.get(key)), None))
+        (str(rounds["arm"].iloc[0]), next(_rules(rounds.sort_values("round"), tested.get(key), task), None))
         for key, rounds in records.groupby(["arm", "seed"], sort=False)
     )
     shares = grouped(((arm, rule[0]), rule[1]) for arm, rule in first_rules if rule is not None)
@@ -60,18 +66,14 @@ def diverged(predictions: pd.DataFrame) -> list[Notice]:
     ]
 
 
-def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None) -> Iterator[tuple[str, float]]:
+def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None, task: Task | None) -> Iterator[tuple[str, float]]:
     """Rules that apply to one arm with one seed, and the share of scores at their ends."""
-    if tested is not None and len(tested) > 1:
-        scores = tested[score_columns(tested)].to_numpy(dtype=float)
-        if np.isnan(scores).any():
+    if tested is not None and task is not None and len(tested) > 1:
+        label, score = labels_and_scores(tested)
+        if np.isnan(score).any():
             return
-        if (scores.max(axis=0) - scores.min(axis=0) < SAME).all():
-            yield "constant-scores", 0.0
         last = rounds["test_loss"].iloc[-1] if "test_loss" in rounds else np.nan
-        if pd.notna(last) and last > WORSE * constant_loss(tested):
-            ends = float((np.minimum(scores, 1 - scores) < AT_THE_ENDS).mean())
-            yield ("saturated-scores", ends) if ends >= CONFIDENT else ("unfinished-training", 0.0)
+        yield from _rules_of_scores(task, label, score, float(last))
     losses = rounds["loss"].to_numpy(dtype=float)
     if len(losses) < FEWEST_ROUNDS or np.isnan(losses).any() or not losses[0] > 0:
         return
@@ -82,15 +84,11 @@ def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None) -> Iterator[tuple[
         yield "flat-loss", 0.0
 
 
-def constant_loss(tested: pd.DataFrame) -> float:
-    """Mean cross-entropy of predicting the shares of the classes for every row; of findings, the mean over them."""
-    if "label" in tested:
-        return _entropy(tested["label"].value_counts(normalize=True).to_numpy())
-    labels = tested[label_columns(tested)].to_numpy(dtype=float)
-    shares = (labels == 1).sum(axis=0) / np.maximum((labels >= 0).sum(axis=0), 1)
-    return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
-
-
-def _entropy(shares: np.ndarray) -> float:
-    there = shares[shares > 0]
-    return float(-(there * np.log(there)).sum())
+def _rules_of_scores(task: Task, label: np.ndarray, score: np.ndarray, loss: float) -> Iterator[tuple[str, float]]:
+    scores = score.astype(float).reshape(len(label), -1)
+    if (scores.max(axis=0) - scores.min(axis=0) < SAME * task.score_unit(label)).all():
+        yield "constant-scores", 0.0
+    ours, constant = task.against_constant(label, score, loss)
+    if not np.isnan(loss) and ours > WORSE * constant:
+        ends = float((np.minimum(scores, 1 - scores) < AT_THE_ENDS).mean()) if task.answers != "number" else 0.0
+        yield ("saturated-scores", ends) if ends >= CONFIDENT else ("unfinished-training", 0.0)

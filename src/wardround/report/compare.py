@@ -17,7 +17,6 @@ from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
 from wardround.report.render.table import Format, Table, decimals, make_table, percent, points
 from wardround.runs.folder import MISFITS, RunFolder
-from wardround.study.schema import METRICS
 from wardround.study.sweeps import flatten
 from wardround.tasks import METRIC_FACTS
 
@@ -134,8 +133,11 @@ def _difference(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str
     if not len(a) or not a[[*keys, *labels]].equals(b[[*keys, *labels]]):
         return None
     scores = [Scores.of(table) for table in (a, b)]
-    metrics = [within_sites(each.by_site[arm]) if within else each.overall[arm] for each in scores]
-    before, after = (values[:, METRICS.index(metric)] for values in metrics)
+    metrics = [
+        within_sites(each.by_site[arm], len(each.metric_names)) if within else each.overall[arm] for each in scores
+    ]
+    names = scores[0].metric_names
+    before, after = (values[:, names.index(metric)] for values in metrics)
     known = (after - before)[~np.isnan(after - before)]  # a model that has diverged has none
     if not len(known):
         return None

@@ -22,6 +22,7 @@ from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Privacy, Study, Topology, Training
 from wardround.study.starting import with_digests
+from wardround.tasks import TASKS
 
 SUFFIX = ".toml"
 
@@ -33,6 +34,7 @@ def families(**members: Unpack[Members]) -> Families:
         partitioners=Registry("partitions", PARTITIONERS, members.get("partitions")),
         models=Registry("models", MODELS, members.get("models")),
         algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
+        tasks={kind: task.facts() for kind, task in TASKS.items()},
     )
 
 

@@ -292,7 +292,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.join_predictions(kind)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
-    content = results(plan.study, predictions, groups, records, sites, **others)
+    content = results(plan.study, predictions, groups, records, sites, plan.task, **others)
     with_models(content["arms"], plan)
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching

@@ -8,7 +8,7 @@ before its data are known; its facts stand above its factory:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -60,7 +60,19 @@ class ModelFacts:
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts:
     elsewhere: bool = False  # the rows are at the hospitals, so that nothing can be simulated
+    # the kinds of what is predicted, by outcome; one outcome needs no name. Which classes there are its rows tell
+    tasks: Mapping[str, str] = field(default_factory=lambda: {"": "binary"})
     citation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What the text of a study must know of a kind of outcome."""
+
+    primary: str  # metric
+    metrics: tuple[str, ...]
+    undirected: tuple[str, ...] = ()  # metrics whose best value lies in between, so that nothing is chosen by them
+    after_training: tuple[str, ...] = ()  # figures on other rows than test rows
 
 
 Facts = TypeVar("Facts", AlgorithmFacts, PartitionFacts, ModelFacts, SourceFacts)
@@ -82,6 +94,6 @@ def facts_of(kind: type[Facts], factory: Callable[..., Any], options: Options) -
     """What a member with these settings declares; the defaults where it declares nothing."""
     if kind in (AlgorithmFacts, PartitionFacts):
         member = factory(**options)
-        return kind(**{field.name: getattr(member, field.name) for field in fields(kind)})
+        return kind(**{fact.name: getattr(member, fact.name) for fact in fields(kind)})
     declared: Any = getattr(factory, "facts", None) or kind()
     return declared if isinstance(declared, kind) else kind(**vars(declared(options)))

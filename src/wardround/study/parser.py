@@ -14,7 +14,7 @@ from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
-from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
+from wardround.study.facts import AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
 from wardround.study.schema import (
     ARM_BLOCKS,
     SECTIONS,
@@ -45,6 +45,11 @@ class Families:
     partitioners: Mapping[str, Factory]
     models: Mapping[str, Factory]
     algorithms: Mapping[str, Factory]
+    tasks: Mapping[str, TaskFacts]  # by kind of outcome
+
+    def task_of(self, source: SourceFacts) -> TaskFacts:
+        """That of the study's first outcome."""
+        return self.tasks[next(iter(source.tasks.values()))]
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
@@ -66,7 +71,7 @@ def parse_study(
         raise StudyError(where, f"is no study: found {shown(raw)}", suggest("", TOP, "A study has"))
     refuse_unknown(raw, TOP, where)
     study = _Reader(families, base).study(raw, where, quick, changes or {})
-    check_whole(study, where)
+    check_whole(study, where, families.task_of(study.data.facts))
     return study
 
 
@@ -90,12 +95,16 @@ class _Reader:
             variant, changed = self.variant(entry, tables, f"{where}: variants")
             variants.append(variant)
             arms += self.arms(entries, changed, variant, f"{where}: variants: {variant.name}")
-        evaluation: Evaluation = blocks["evaluation"]
+        task = self.families.task_of(members["data"].facts)
+        evaluation: Evaluation = replace(blocks["evaluation"], metric=blocks["evaluation"].metric or task.primary)
+        refuse_strange_metric(evaluation.metric, task, f"{where}: evaluation: metric")
+        resolved["evaluation"] |= {"metric": evaluation.metric}
         if evaluation.reference is None:
             evaluation = replace(evaluation, reference=training_alone(arms))
             resolved["evaluation"] |= {} if evaluation.reference is None else {"reference": evaluation.reference}
         return Study(
-            **blocks | {"evaluation": evaluation, "selection": with_metric(blocks["selection"], evaluation)},
+            **blocks
+            | {"evaluation": evaluation, "selection": with_metric(blocks["selection"], evaluation, task, where)},
             name=_name(raw.get("name"), f"{where}: name"),
             question=_text(raw.get("question", ""), f"{where}: question"),
             data=members["data"],
@@ -376,9 +385,24 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
     return {**evaluation, "seeds": {**seeds, "count": 1 if spends else model.seeds}}
 
 
-def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:
+def with_metric(selection: Selection | None, evaluation: Evaluation, task: TaskFacts, where: str) -> Selection | None:
     """A value is selected by the primary metric."""
-    return selection and replace(selection, metric=selection.metric or evaluation.metric)
+    if selection is None:
+        return None
+    metric = selection.metric or evaluation.metric
+    refuse_strange_metric(metric, task, f"{where}: selection: metric")
+    return replace(selection, metric=metric)
+
+
+def refuse_strange_metric(metric: str, task: TaskFacts, where: str) -> None:
+    directed = [name for name in task.metrics if name not in task.undirected]
+    if metric not in task.metrics:
+        raise StudyError(
+            where, f"{shown(metric)} is not a possible value", suggest(metric, directed, "Possible values")
+        )
+    if metric not in directed:
+        problem = f"{metric} has its best value in between, so that no arm can be better by it"
+        raise StudyError(where, problem, suggest("", directed, "Possible values"))
 
 
 def training_alone(arms: Sequence[Arm]) -> str | None:

@@ -34,11 +34,8 @@ from wardround.core.settings import (
 from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 
-FINAL = tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in ("accuracy", "loss"))
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
-Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
-METRICS: tuple[str, ...] = get_args(Metric)
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
 Varied = Literal["partition", "split", "batches", "init"]
@@ -141,7 +138,7 @@ class Evaluation:
     validation_share: Fraction = 0.0
     seeds: Seeds = field(default_factory=Seeds)
     vary: tuple[Varied, ...] = ("partition", "split", "batches", "init")
-    metric: Metric = "auc"  # the primary one: the answer, verdicts and figures are about it
+    metric: str = ""  # the primary one: the answer, verdicts and figures are about it; by default the task's own
     # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
     threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
     reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
@@ -362,7 +359,7 @@ class Selection:
     arms: tuple[str, ...]  # swept families
     on: Literal["validation", "site"] = "validation"
     site: str | None = None
-    metric: Metric | None = None  # None: the study's primary one
+    metric: str | None = None  # None: the study's primary one
 
 
 @dataclass(frozen=True)

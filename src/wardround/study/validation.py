@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
-from wardround.study.schema import FINAL, METRICS, SELECTED, Arm, Study, in_variant
+from wardround.study.facts import TaskFacts
+from wardround.study.schema import SELECTED, Arm, Study, in_variant
 from wardround.study.sweeps import NAME
 
 SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
@@ -67,7 +68,7 @@ def _check_start(arm: Arm, where: str) -> None:
         raise StudyError(where, "names neither a run nor a bundle", remedy)
 
 
-def check_whole(study: Study, where: str) -> None:
+def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     names = [arm.name for arm in study.arms]
     _refuse_repeated([variant.name for variant in study.variants], f"{where}: variants", "variants")
     _refuse_repeated(names, f"{where}: arms", "arms")
@@ -89,7 +90,7 @@ def check_whole(study: Study, where: str) -> None:
     check_uncertainty(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
-    known = dict.fromkeys(METRICS, METRIC) | QUANTITIES | dict.fromkeys(FINAL, AFTER_TRAINING)
+    known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
     for number, claim in enumerate(study.claims):
         check_claim(claim, [*names, *selected_names(study)], known, f"{where}: claims[{number}]")
 

@@ -1,5 +1,6 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,16 @@ class Binary(ClassTask):
         from wardround.tasks.class_metrics import grouped_binary_metrics
 
         return grouped_binary_metrics(group, count, label, score, threshold)
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score >= threshold).astype(np.int64)
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedFinding
+
+        return [WeightedFinding(label, score, threshold, is_class=True)]
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return y.to(dtype)

@@ -170,6 +170,11 @@ def array_rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) 
     }
 
 
+def entropy(shares: np.ndarray) -> float:
+    there = shares[shares > 0]
+    return float(-(there * np.log(there)).sum())
+
+
 def defined_mean(values: ArrayLike) -> float:
     """Mean of the values that are defined; NaN where none is."""
     x = np.asarray(values, dtype=float)

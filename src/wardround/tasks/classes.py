@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
-from wardround.tasks.task import HEAVIEST, Task
+from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 CLASS_METRICS = (
     Metric("accuracy", "accuracy", "higher", "share", over_rows=True),
@@ -23,10 +23,30 @@ CLASS_METRICS = (
 )
 
 
+COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
+AT_SITES = ("accuracy", "auc", "brier")
+OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
+
+
 class ClassTask(Task):
+    answers = "class"
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
+    compared = COMPARED
+    at_sites = AT_SITES
+    over_sites = OVER_SITES
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        return np.asarray(self.predicted(score, threshold) == label)
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Cross-entropy, beside that of the shares of the classes."""
+        from wardround.tasks.class_metrics import entropy
+
+        return loss, entropy(np.bincount(label) / max(len(label), 1))
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A class that the site has no row of counts once; there is nothing to balance."""

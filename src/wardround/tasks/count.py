@@ -30,6 +30,9 @@ class Count(SummedTask):
         Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True),
         Metric("calibration_ratio", "observed / expected", None, "plain", 0.0, inf),
     )
+    compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
+    at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
+    over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
     dispersion: float = 0.0  # 0: Poisson; above: negative binomial
@@ -74,6 +77,14 @@ class Count(SummedTask):
             return np.asarray(2 * (logs - (y - mean)))
         shrunk = np.log((1 + self.dispersion * y) / (1 + self.dispersion * mean))
         return np.asarray(2 * (logs - (y + 1 / self.dispersion) * shrunk))
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Deviance, beside that of the mean count."""
+        y = label.astype(np.float64)
+        if not y.any():
+            return 0.0, 0.0  # without an event every answer of next to nothing is right
+        constant = np.full(len(y), y.mean())
+        return float(self._deviance(y, score.astype(np.float64)).mean()), float(self._deviance(y, constant).mean())
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         rows, deviance, absolute, squared, observed, expected = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)

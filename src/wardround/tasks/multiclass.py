@@ -1,5 +1,6 @@
 """Several classes, of which a row is of exactly one. A model gives a score for each; the highest decides."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,3 +52,13 @@ class Multiclass(ClassTask):
         from wardround.tasks.class_metrics import grouped_multiclass_metrics
 
         return grouped_multiclass_metrics(group, count, label, score)
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score.argmax(axis=1))
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedClasses
+
+        return [WeightedClasses(label, score)]

@@ -1,6 +1,7 @@
 """Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
 in training nor in figures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wardround.tasks.classes import CLASS_METRICS
+from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
 from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 NO_FINDING = "no finding"
@@ -18,9 +19,14 @@ UNKNOWN = -1  # a finding of which nobody knows whether it is there
 @dataclass(frozen=True)
 class Multilabel(Task):
     kind = "multilabel"
+    answers = "findings"
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
+    round_metrics = ("auc",)
+    compared = COMPARED
+    at_sites = AT_SITES
+    over_sites = OVER_SITES
 
     @property
     def outputs(self) -> int:
@@ -66,6 +72,37 @@ class Multilabel(Task):
 
         cut = np.broadcast_to(threshold, score.shape)
         return average(grouped_finding_metrics(group, count, label, score, cut))
+
+    def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+        from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
+
+        return {"auc": mean_auc(label, score)}
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return np.asarray(score >= threshold).astype(np.int64)
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        """The share of the findings that are predicted correctly. Accuracy is a mean over findings, which is no mean
+        over rows where findings are unknown in some."""
+        if (label < 0).any():
+            return None
+        return np.asarray(((score >= threshold) == (label == 1)).sum(axis=1) / label.shape[1])
+
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        from wardround.tasks.weighted_classes import WeightedFinding
+
+        return [WeightedFinding(label[:, f], score[:, f], threshold[:, f]) for f in range(len(self.names))]
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Mean cross-entropy over the findings, beside that of their shares."""
+        from wardround.tasks.class_metrics import entropy
+
+        shares = (label == 1).sum(axis=0) / np.maximum((label >= 0).sum(axis=0), 1)
+        return loss, float(np.mean([entropy(np.array([share, 1 - share])) for share in shares]))
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A finding that the site has no row of, or no row without, counts once."""

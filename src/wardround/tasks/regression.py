@@ -37,6 +37,9 @@ class Regression(SummedTask):
         Metric("calibration_slope", "calibration slope", None, "plain", -inf, inf),
         Metric("calibration_intercept", "calibration intercept", None, "units", -inf, inf),
     )
+    compared: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
+    at_sites: ClassVar[tuple[str, ...]] = ("mae", "rmse")
+    over_sites: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
     terms: ClassVar[tuple[str, ...]] = ("rows", "absolute", "squared", "y", "yy", "p", "pp", "yp")
 
     loss: Literal["squared", "huber"] = "squared"
@@ -64,6 +67,10 @@ class Regression(SummedTask):
         y, p = label.astype(np.float64) - self.origin, score.astype(np.float64) - self.origin
         error = p - y
         return np.stack([np.ones(len(y)), np.abs(error), error**2, y, y * y, p, p * p, y * p], axis=1)
+
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """Mean squared error, beside that of the mean."""
+        return float(np.mean((score - label) ** 2)), float(label.var())
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         rows, absolute, squared, y, yy, p, pp, yp = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)

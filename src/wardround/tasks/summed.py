@@ -7,7 +7,7 @@ and so is a prediction.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 
 
 class SummedTask(Task):
+    answers: ClassVar[Literal["class", "findings", "number"]] = "number"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     @property
@@ -54,14 +55,29 @@ class SummedTask(Task):
         sums = np.stack([np.bincount(group, weights=column, minlength=count) for column in terms], axis=1)
         return self._stacked(sums)
 
-    def weighted_figures(self, label: np.ndarray, score: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """(resamples, metrics), for weights (resamples, rows)."""
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
         terms = self.row_terms(label, score)
-        return lambda weights: self._stacked(weights.astype(np.float64) @ terms)
+        return [lambda weights: self._stacked(weights.astype(np.float64) @ terms)]
+
+    def label(self, y: Tensor) -> Tensor:
+        return y[..., VALUE]
+
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        return score
+
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        return np.asarray(np.abs(score.astype(np.float64) - label))
 
     def _stacked(self, sums: np.ndarray) -> np.ndarray:
         figures = self.of_sums(sums)
         return np.stack([figures[metric.name] for metric in self.metrics], axis=-1)
+
+    def score_unit(self, label: np.ndarray) -> float:
+        return float(label.std())
 
     def label_counts(self, target: np.ndarray) -> dict[str, int]:
         return {}

@@ -5,13 +5,15 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.study.facts import TaskFacts
 from wardround.tasks.metric import Metric
 
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
@@ -19,10 +21,17 @@ MIDDLE = 0.5  # the threshold of a positive class or finding, where none was cho
 
 @dataclass(frozen=True)
 class Task(ABC):
+    """Fields besides `names` are settings that a study may give: `[data] task = { kind = "regression", ... }`."""
+
     kind: ClassVar[str]
+    answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
+    round_metrics: ClassVar[tuple[str, ...]] = ()  # figures after each round that are no mean over rows
+    compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
+    at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
+    over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
 
@@ -48,6 +57,26 @@ class Task(ABC):
     @abstractmethod
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         """What `curve` is the mean of."""
+
+    def label(self, y: Tensor) -> Tensor:
+        """What predictions are compared with: of a number the value alone, without the columns beside it."""
+        return y
+
+    def target_sums(self, target: np.ndarray) -> np.ndarray:
+        """Sums over a site's training rows from which `scale` follows; empty where nothing needs to be known."""
+        return np.zeros(0)
+
+    def scale(self, sums: np.ndarray) -> tuple[float, ...]:
+        """What training needs to know of the target of all sites, from their `target_sums` added up."""
+        return ()
+
+    def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """A source's target in the form that training and prediction take as `y`."""
+        return target
+
+    def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+        """Those of `round_metrics`."""
+        return {}
 
     def for_loss(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Labels in the form that the loss is quickest with."""
@@ -78,6 +107,44 @@ class Task(ABC):
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
 
+    @abstractmethod
+    def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
+        """The class of each row, whether each finding is present, or the number itself."""
+
+    @abstractmethod
+    def row_values(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE
+    ) -> np.ndarray | None:
+        """What `curve` is the mean of, from saved predictions; None where it is no mean over these rows."""
+
+    @classmethod
+    def curves(cls) -> tuple[str, ...]:
+        """The figures after each round."""
+        return (cls.curve, "loss", *cls.round_metrics)
+
+    @classmethod
+    def after_training(cls) -> tuple[str, ...]:
+        """Figures after the last round on other rows than test rows."""
+        return tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in (cls.curve, "loss"))
+
+    def score_unit(self, label: np.ndarray) -> float:
+        """In what scores are measured: probabilities in themselves, numbers in the spread of their target."""
+        return 1.0
+
+    @classmethod
+    def facts(cls) -> TaskFacts:
+        return TaskFacts(
+            primary=cls.primary,
+            metrics=tuple(metric.name for metric in cls.metrics),
+            undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
+            after_training=cls.after_training(),
+        )
+
+    @abstractmethod
+    def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
+        """A loss of the model and that of the best answer that is the same for every row. `loss` is the mean loss of
+        training on these rows."""
+
     @property
     def metric_names(self) -> tuple[str, ...]:
         return tuple(metric.name for metric in self.metrics)
@@ -98,6 +165,12 @@ class Task(ABC):
     ) -> np.ndarray:
         """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
         `threshold` is that of each row, in the shape of the scores, or one for all."""
+
+    @abstractmethod
+    def weighted_figures(
+        self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        """Functions from weights (resamples, rows) to figures (resamples, metrics): one, or one for each finding."""
 
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""

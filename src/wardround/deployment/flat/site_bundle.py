@@ -212,7 +212,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         simulated=False,
         synthetic=session.records.synthetic,
         overall=None,
-        at_site=summarise_metrics(scores.overall[arm.name], resampling, FIGURES),
+        at_site=summarise_metrics(scores.metric_names, scores.overall[arm.name], resampling, FIGURES),
         interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
         if len(seeds) > 1
         else None,

@@ -12,7 +12,9 @@ from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_deployed_noise
 from wardround.evaluation.summaries.merged_summaries import own_metrics
 from wardround.runs.folder import RunFolder, write_atomically
-from wardround.study.schema import METRICS, Study
+from wardround.study.schema import Study
+from wardround.tasks import class_task
+from wardround.tasks.class_metrics import METRICS
 from wardround.training.trial import Trial
 
 
@@ -50,7 +52,7 @@ def _missing_party(
     study: Study, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
-    metrics = compared_metrics(study.evaluation.metric)
+    metrics = compared_metrics(class_task(2), study.evaluation.metric)
     by_party: dict[str, Any] = {}
     for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
         lone = _figures(study, arm, [line for line in without if line["party"] == party])
@@ -58,7 +60,7 @@ def _missing_party(
         if lone is None or full is None:
             continue
         by_party[party] = {
-            "metrics": summarise_metrics(lone, resampling),
+            "metrics": summarise_metrics(METRICS, lone, resampling),
             "difference": {
                 metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in metrics
             },

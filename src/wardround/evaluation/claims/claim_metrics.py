@@ -14,7 +14,8 @@ from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import FINAL, METRICS, Study
+from wardround.study.schema import Study
+from wardround.tasks import METRIC_FACTS, TASKS
 from wardround.tasks.class_metrics import defined_mean
 
 STEADY = 1.05  # a seed's time over the fastest one's, in the middle of them: times that vary more tell of the machine
@@ -64,7 +65,7 @@ def statistic_of(measured: Measured, statistic: str) -> float | None:
 
 def _scored(material: Material, arms: Sequence[str], site: str, metric: str) -> Measured:
     """On test rows. The mean over seeds at each site are its parts."""
-    place, (arm,) = METRICS.index(metric), arms
+    place, (arm,) = material.scores.metric_names.index(metric), arms
     by_site = {name: figures[:, place] for name, figures in material.scores.by_site[arm].items()}
     if site and site not in by_site:
         return Measured(unknown=_no_site(site))
@@ -94,7 +95,10 @@ def _seconds(material: Material, arms: Sequence[str], site: str) -> Measured:
 
 def _two_samples(material: Material, arms: Sequence[str], site: str, figure: str) -> Measured:
     """Student's test of two independent samples, as papers print it."""
-    lines = [material.scores.overall[name][:, METRICS.index("accuracy")] for name in arms]
+    lines = [
+        material.scores.overall[name][:, material.scores.metric_names.index(material.scores.task.curve)]
+        for name in arms
+    ]
     a, b = (line[~np.isnan(line)] for line in lines)
     freedom = len(a) + len(b) - 2
     if min(len(a), len(b)) < 2:
@@ -156,8 +160,11 @@ def _no_site(site: str) -> str:
 
 
 MEASURES: dict[str, Measure] = {
-    **{metric: partial(_scored, metric=metric) for metric in METRICS},
-    **{metric: partial(_of_arm, path=("final", metric)) for metric in FINAL},
+    **{metric: partial(_scored, metric=metric) for metric in METRIC_FACTS},
+    **{
+        figure: partial(_of_arm, path=("final", figure))
+        for figure in dict.fromkeys(name for task in TASKS.values() for name in task.after_training())
+    },
     "bytes": partial(_of_arm, path=("cost", "bytes")),
     "seconds": _seconds,
     "rounds": partial(_of_arm, path=("convergence", "rounds_to_95_percent", "mean")),

@@ -9,15 +9,14 @@ from wardround.evaluation.comparisons.differences import difference_of
 from wardround.evaluation.intervals import Resampling, summarise
 from wardround.evaluation.scores import Figures, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import METRICS, Arm, Study
-from wardround.tasks import METRIC_FACTS
+from wardround.study.schema import Arm, Study
+from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import mean_or_none
 
-BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
 
-
-def compared_metrics(primary: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((primary, *BENEFIT)))
+def compared_metrics(task: Task, primary: str) -> tuple[str, ...]:
+    """In which hospitals are compared one by one."""
+    return tuple(dict.fromkeys((primary, *task.at_sites)))
 
 
 def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -33,7 +32,7 @@ def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequenc
         resampling = Resampling.of(study.evaluation_of(alone))
         for site, difference in _site_by_site(scores, name, alone.name).items():
             about = {"arm": name, "against": alone.name, "site": site}
-            entries += [about | _difference(difference, metric, resampling) for metric in metrics]
+            entries += [about | _difference(scores, difference, metric, resampling) for metric in metrics]
     return entries
 
 
@@ -43,9 +42,9 @@ def _site_by_site(scores: Scored, name: str, rival: str) -> dict[str, Figures]:
     return {site: ours[site] - theirs[site] for site in ours if site in theirs}
 
 
-def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str, Any]:
+def spread(scores: Scored, arm: str, metric: str) -> dict[str, Any]:
     """How much the sites' mean figures differ: SD over sites, lowest and highest."""
-    means = {site: mean_or_none(_column(figures, metric)) for site, figures in by_site.items()}
+    means = {site: mean_or_none(_column(scores, figures, metric)) for site, figures in scores.by_site[arm].items()}
     known = {site: mean for site, mean in means.items() if mean is not None}
     if not known:
         return {"sd": None, "lowest": None, "highest": None}
@@ -78,8 +77,8 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str)
                 rivals[alone.name] = f"{site} ({alone.name})"
             best = _best_at(scores, rivals, site, metric)
             if best is not None:
-                entry = _difference(figures - scores.by_site[best][site], metric, resampling)
-                mean = mean_or_none(_column(scores.by_site[best][site], metric))
+                entry = _difference(scores, figures - scores.by_site[best][site], metric, resampling)
+                mean = mean_or_none(_column(scores, scores.by_site[best][site], metric))
                 about = {"arm": name, "site": site, "best": rivals[best], f"best_{metric}": mean}
                 entries.append({**about, **entry, "as_good": _is_as_good(entry)})
     return entries
@@ -88,7 +87,7 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str)
 def _best_at(scores: Scored, arms: Iterable[str], site: str, metric: str) -> str | None:
     """The arm with the best mean figure at a site; None where none has any."""
     lines = {arm: scores.by_site[arm].get(site) for arm in arms}
-    means = {arm: mean_or_none(_column(line, metric)) for arm, line in lines.items() if line is not None}
+    means = {arm: mean_or_none(_column(scores, line, metric)) for arm, line in lines.items() if line is not None}
     known = {arm: mean for arm, mean in means.items() if mean is not None}
     sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
     return max(known, key=lambda arm: sign * known[arm], default=None)
@@ -99,9 +98,7 @@ def _is_as_good(entry: Mapping[str, Any]) -> bool:
     return entry["difference"] is not None and sign * entry["difference"] >= -1e-12
 
 
-def by_number_of_sites(
-    study: Study, scores: Scored, names: Sequence[str], metric: str = "accuracy"
-) -> list[dict[str, Any]]:
+def by_number_of_sites(study: Study, scores: Scored, names: Sequence[str], metric: str) -> list[dict[str, Any]]:
     """A metric against the number of sites that train: at those sites, and at the sites that stay outside.
 
     Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.
@@ -134,7 +131,7 @@ def alone_arm(study: Study, name: str, names: Sequence[str]) -> Arm | None:
 def _mean_at(study: Study, scores: Scored, arms: Sequence[Arm], metric: str, inside: bool) -> dict[str, Any] | None:
     """The metric's mean over arms at the sites that train (`inside`) or do not; None where there are no such sites."""
     lines = [
-        _column(figures, metric)
+        _column(scores, figures, metric)
         for arm in arms
         for site, figures in scores.by_site[arm.name].items()
         if (not arm.train_at or site in arm.train_at) == inside
@@ -201,17 +198,17 @@ def _against(
 
     def entries(site: str | None, difference: Figures) -> list[dict[str, Any]]:
         about = {"arm": name, "against": rival, "kind": kind, "site": site}
-        return [about | _difference(difference, metric, resampling) for metric in metrics]
+        return [about | _difference(scores, difference, metric, resampling) for metric in metrics]
 
-    mean = entries(None, within_sites(differences)) if len(differences) > 1 else []
+    mean = entries(None, within_sites(differences, len(scores.metric_names))) if len(differences) > 1 else []
     if kind != "reference":
         return mean
     return mean + [entry for site, difference in differences.items() for entry in entries(site, difference)]
 
 
-def _difference(difference: Figures, metric: str, resampling: Resampling) -> dict[str, Any]:
-    return difference_of(_column(difference, metric), metric, resampling)
+def _difference(scores: Scored, difference: Figures, metric: str, resampling: Resampling) -> dict[str, Any]:
+    return difference_of(_column(scores, difference, metric), metric, resampling)
 
 
-def _column(figures: Figures, metric: str) -> np.ndarray:
-    return np.asarray(figures[:, METRICS.index(metric)])
+def _column(scores: Scored, figures: Figures, metric: str) -> np.ndarray:
+    return np.asarray(figures[:, scores.metric_names.index(metric)])

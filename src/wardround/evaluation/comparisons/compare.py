@@ -17,10 +17,8 @@ from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of,
 from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
 from wardround.evaluation.scores import within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import METRICS
 from wardround.tasks import METRIC_FACTS
 
-COMPARED = ("accuracy", "auc", "f1", "brier", "loss")  # beside the primary metric
 MOST_DIGITS = 6  # of a limit
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers in one batch of a bootstrap
@@ -31,8 +29,8 @@ def compare_arms(
     arms: Sequence[str],
     reference: str,
     resampling: Resampling,
-    within: bool = False,
-    primary: str = "accuracy",
+    within: bool,
+    primary: str,
 ) -> list[dict[str, Any]]:
     """Every arm against the reference in every compared metric, as yet uncorrected for their number.
 
@@ -40,11 +38,11 @@ def compare_arms(
     over all sites is not exact.
     """
     tests: list[dict[str, Any]] = []
-    for metric in dict.fromkeys((primary, *COMPARED)):
-        place, inside = METRICS.index(metric), within and METRIC_FACTS[metric].ranked
+    for metric in dict.fromkeys((primary, *scores.task.compared)):
+        place, inside = scores.metric_names.index(metric), within and METRIC_FACTS[metric].ranked
         base, *lines = (_figures(scores, name, inside)[:, place] for name in (reference, *arms))
         bootstraps = _over_seeds([line - base for line in lines])
-        if metric == "accuracy":
+        if metric == scores.task.curve:  # a mean over rows
             over_patients = _over_patients(scores, arms, reference)
             bootstraps = [a or b for a, b in zip(over_patients, bootstraps, strict=True)]
         tests += [
@@ -61,7 +59,7 @@ def compare_arms(
 
 
 def _figures(scores: Scored, name: str, inside: bool) -> np.ndarray:
-    return within_sites(scores.by_site[name]) if inside else scores.overall[name]
+    return within_sites(scores.by_site[name], len(scores.metric_names)) if inside else scores.overall[name]
 
 
 def _test(metric: str, arm: np.ndarray, reference: np.ndarray, resampling: Resampling) -> dict[str, Any]:
@@ -97,14 +95,14 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
 
 
 def _over_patients(scores: Scored, arms: Sequence[str], reference: str) -> list[dict[str, Any] | None]:
-    """BCa interval of the difference in accuracy if other patients like these had been tested by the same models.
+    """BCa interval of the difference in a mean over rows, if other patients like these were tested by the same models.
 
     None for an arm that was not tested on the reference's rows, where one of both has diverged, and without rows.
     """
-    hits = scores.hits_by_patient((reference, *arms))
+    by_patient = scores.by_patient((reference, *arms))
     lines: list[tuple[np.ndarray, ...] | None] = []
     for arm in arms:
-        a, b = hits[arm], hits[reference]
+        a, b = by_patient[arm], by_patient[reference]
         if a is None or b is None or (a[1] != b[1]).any():
             lines.append(None)
         else:
@@ -112,10 +110,10 @@ def _over_patients(scores: Scored, arms: Sequence[str], reference: str) -> list[
     tested = np.any([line[1] for line in lines if line is not None], axis=0)  # in any arm
     lines = [None if line is None else tuple(column[tested] for column in line) for line in lines]
 
-    def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
+    def mean(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
         return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
 
-    return _bca(lines, accuracy, "patients")
+    return _bca(lines, mean, "patients")
 
 
 def _over_seeds(differences: Sequence[np.ndarray]) -> list[dict[str, Any] | None]:

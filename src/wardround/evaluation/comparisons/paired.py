@@ -9,7 +9,8 @@ from wardround.evaluation.comparisons.differences import correct, difference_of
 from wardround.evaluation.comparisons.patients import Drawn, Resamples, compare_drawn, fill_drawn, is_over_patients
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Figures, Scores
-from wardround.study.schema import METRICS, Study
+from wardround.study.schema import Study
+from wardround.tasks import Task
 
 
 def topologies_of(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -42,12 +43,13 @@ def compare_predictions(
         if is_over_patients(evaluation, first.seeds):
             resamples = resamples or (Resamples(first), Resamples(second))
             drawn = {place: (resamples[0].drawn(arm, place), resamples[1].drawn(arm, place)) for place in places}
-        comparisons = compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, drawn)
+        comparisons = compare_pairs(first.task, pairs, Resampling.of(evaluation), evaluation.metric, drawn)
         for place, comparison in comparisons.items():
             yield arm, place, comparison
 
 
 def compare_pairs(
+    task: Task,
     pairs: Mapping[str, tuple[Figures, Figures]],
     resampling: Resampling,
     primary: str,
@@ -60,13 +62,13 @@ def compare_pairs(
     then gives one over patients, where rows are at hand. `auc_bounds` says by how much both AUCs together may be wrong:
     the interval of their difference is wider by that on either side.
     """
-    metrics = compared_metrics(primary)
+    metrics, names = compared_metrics(task, primary), task.metric_names
     comparisons = {
         place: Comparison(
-            summarise_metrics(first, resampling),
-            summarise_metrics(second, resampling),
+            summarise_metrics(names, first, resampling),
+            summarise_metrics(names, second, resampling),
             {
-                metric: {"site": place, **difference_of((first - second)[:, METRICS.index(metric)], metric, resampling)}
+                metric: {"site": place, **difference_of((first - second)[:, names.index(metric)], metric, resampling)}
                 for metric in metrics
             },
         )
@@ -74,10 +76,10 @@ def compare_pairs(
     }
     for place, both in (drawn or {}).items():
         comparison = comparisons[place]
-        fill_drawn(comparison.first, both[0].figures)
-        fill_drawn(comparison.second, both[1].figures)
+        fill_drawn(comparison.first, both[0].figures, names)
+        fill_drawn(comparison.second, both[1].figures, names)
         for entry in comparison.difference.values():
-            compare_drawn(entry, *both)
+            compare_drawn(entry, names, *both)
     for place, bound in (auc_bounds or {}).items():
         comparisons[place].difference["auc"]["off_by"] = bound
     for metric in metrics:

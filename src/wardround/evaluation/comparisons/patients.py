@@ -15,9 +15,8 @@ from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
 from wardround.evaluation.scores import Scores, within_sites
-from wardround.study.schema import METRICS, Evaluation
-from wardround.tasks import METRIC_FACTS
-from wardround.tasks.class_metrics import CLIP, NEED_POSITIVES, array_rates, average, predicted_classes
+from wardround.study.schema import Evaluation
+from wardround.tasks.class_metrics import average
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
@@ -50,7 +49,7 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dic
         _fill_arm(content["arms"][name], name, drawn)
     for test in (test for test in content["tests"] if test["arm"] in names):
         of = drawn.within_sites if test["within_sites"] else drawn.drawn
-        compare_drawn(test, of(test["arm"]), of(test["reference"]))
+        compare_drawn(test, scores.metric_names, of(test["arm"]), of(test["reference"]))
     for entry in (*content["benefit"], *content["site_differences"]):
         if entry["arm"] in names:
             _compare_sites(entry, content["arms"], drawn)
@@ -64,25 +63,26 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dic
 
 
 def _fill_arm(arm: Mapping[str, Any], name: str, drawn: "Resamples") -> None:
-    fill_drawn(arm["metrics"], drawn.of(name))
+    names = drawn.scores.metric_names
+    fill_drawn(arm["metrics"], drawn.of(name), names)
     for site, figures in arm["sites"].items():
-        fill_drawn(figures, drawn.of(name, site))
-    fill_drawn(arm["within_sites"], drawn.within_sites(name).figures)
+        fill_drawn(figures, drawn.of(name, site), names)
+    fill_drawn(arm["within_sites"], drawn.within_sites(name).figures, names)
     for kind, groups in arm["subgroups"].items():
         for value, group in groups.items():
             if "metrics" in group:
-                fill_drawn(group["metrics"], drawn.of(name, group=(kind, value)))
+                fill_drawn(group["metrics"], drawn.of(name, group=(kind, value)), names)
     for finding, described in arm["findings"].items():
-        fill_drawn(described["metrics"], drawn.of_finding(name, finding))
+        fill_drawn(described["metrics"], drawn.of_finding(name, finding), names)
 
 
 def _compare_sites(entry: dict[str, Any], arms: Mapping[str, Any], drawn: "Resamples") -> None:
     pair = (entry["arm"], entry["against"])
     if entry["site"] is None:
         sites = [site for site in arms[pair[0]]["sites"] if site in arms[pair[1]]["sites"]]
-        compare_drawn(entry, *(drawn.within_sites(name, sites) for name in pair))
+        compare_drawn(entry, drawn.scores.metric_names, *(drawn.within_sites(name, sites) for name in pair))
     else:
-        compare_drawn(entry, *(drawn.drawn(name, entry["site"]) for name in pair))
+        compare_drawn(entry, drawn.scores.metric_names, *(drawn.drawn(name, entry["site"]) for name in pair))
 
 
 class Resamples:
@@ -114,7 +114,8 @@ class Resamples:
         names = [self.scores.sites[s] for s in there] if sites is None else sites
         each = {site: self.drawn(arm, site) for site in names}
         freedom = np.sum([of_site.freedom for of_site in each.values()], axis=0)
-        return Drawn(within_sites({site: of_site.figures for site, of_site in each.items()}), np.asarray(freedom))
+        figures = {site: of_site.figures for site, of_site in each.items()}
+        return Drawn(within_sites(figures, len(self.scores.metric_names)), np.asarray(freedom))
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
@@ -123,10 +124,11 @@ class Resamples:
         """Patients less one; for metrics that set a class against the rest, patients of the rarest class less one."""
         all_patients = len(np.unique(self.number[places])) - 1
         rarest = all_patients
-        if not self.scores.findings and len(places):
+        if self.scores.task.answers == "class" and len(places):
             label = self.scores.label[places]
             rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
-        return np.array([max(1, all_patients if METRIC_FACTS[name].over_rows else rarest) for name in METRICS])
+        facts = self.scores.task.metrics
+        return np.array([max(1, all_patients if metric.over_rows else rarest) for metric in facts])
 
     def _places(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
         places = self.scores.of_arm(arm)
@@ -150,123 +152,16 @@ class Resamples:
 
     def _figures(self, places: np.ndarray) -> np.ndarray:
         label, score, number = self.scores.label[places], self.scores.score[places], self.number[places]
-        columns = score.shape[1] if self.scores.findings else 1
-        drawn = np.full((columns, self.count, len(METRICS)), np.nan)
+        columns = max(1, len(self.scores.findings))
+        drawn = np.full((columns, self.count, len(self.scores.metric_names)), np.nan)
         if not len(places) or np.isnan(score).any():
             return drawn
-        cut = self.scores.thresholds[places]
-        if self.scores.findings:
-            parts: list[_Finding | _Classes] = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)]
-        else:
-            parts = [_Finding(label, score, cut, is_class=True) if score.ndim == 1 else _Classes(label, score)]
+        parts = self.scores.task.weighted_figures(label, score, self.scores.thresholds[places])
         for begin in range(0, self.count, AT_A_TIME):
             weights = self.times[begin : begin + AT_A_TIME, number]
             for f, part in enumerate(parts):
-                figures = part.figures(weights)
-                drawn[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
+                drawn[f, begin : begin + AT_A_TIME] = part(weights)
         return drawn
-
-
-class _Ranking:
-    """Areas under curves of one class against the rest: rows in order of their score, ties together."""
-
-    def __init__(self, positive: np.ndarray, score: np.ndarray) -> None:
-        self.order = np.argsort(-score, kind="stable")
-        s = score[self.order]
-        self.begins = np.flatnonzero(np.append(True, s[1:] != s[:-1]))
-        self.positive = positive[self.order].astype(np.float32)
-
-    def areas(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not len(self.order):
-            return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
-        sorted_weights = weights[:, self.order]
-        hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
-        predicted = np.add.reduceat(sorted_weights, self.begins, axis=1)
-        all_hits, all_predicted = (np.cumsum(counts, axis=1, dtype=np.float64) for counts in (hits, predicted))
-        total_hits, total = all_hits[:, -1], all_predicted[:, -1]
-        misses = predicted - hits
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # a miss is below every hit with a higher score, and half below those with the same
-            roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
-            precision = np.where(all_predicted > 0, all_hits / all_predicted, 0)
-            return roc, (hits * precision).sum(axis=1) / total_hits
-
-
-class _Finding:
-    """One finding, or the positive class (`is_class`), which needs no positive row."""
-
-    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray, is_class: bool = False) -> None:
-        self.known = label >= 0
-        self.needs_positives = () if is_class else NEED_POSITIVES
-        positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
-        predicted = p >= threshold[self.known]
-        inside = np.clip(p, CLIP, 1 - CLIP)
-        self.ranking = _Ranking(positive, p)
-        columns = (
-            positive,
-            predicted,
-            positive & predicted,
-            (p - positive) ** 2,
-            -np.log(np.where(positive, inside, 1 - inside)),
-        )
-        self.sums = np.stack([column.astype(np.float32) for column in columns], axis=1)
-
-    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        w = weights if self.known.all() else weights[:, self.known]
-        rows = w.sum(axis=1, dtype=np.float64)
-        positives, predicted, tp, brier, loss = (w @ self.sums).astype(np.float64).T
-        fp, fn = predicted - tp, positives - tp
-        auc, pr_auc = self.ranking.areas(w)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            figures = {
-                "accuracy": (rows - fp - fn) / rows,
-                "auc": auc,
-                "pr_auc": pr_auc,
-                "brier": brier / rows,
-                "loss": loss / rows,
-                **array_rates(tp, fp, fn, rows - tp - fp - fn),
-            }
-        for name in self.needs_positives:
-            figures[name] = np.where(positives > 0, figures[name], np.nan)
-        return figures
-
-
-class _Classes:
-    """Rows of more than two classes, each against the rest."""
-
-    def __init__(self, label: np.ndarray, score: np.ndarray) -> None:
-        predicted, p = predicted_classes(score), score.astype(np.float64)
-        there = [c for c in range(score.shape[1]) if (label == c).any()]
-        self.rankings = [_Ranking(label == c, p[:, c]) for c in there]
-        truth, predicted_as = (np.stack([which == c for c in there], axis=1) for which in (label, predicted))
-        right = np.clip(p[np.arange(len(label)), label], CLIP, 1)
-        brier = ((p - np.eye(score.shape[1])[label]) ** 2).sum(axis=1)
-        self.counts = [columns.astype(np.float32) for columns in (truth, predicted_as, truth & predicted_as)]
-        self.sums = np.stack([predicted == label, brier, -np.log(right)], axis=1).astype(np.float32)
-
-    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        rows = weights.sum(axis=1, dtype=np.float64)
-        positives, predicted, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
-        fp, fn = predicted - tp, positives - tp
-        areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
-        with np.errstate(divide="ignore", invalid="ignore"):
-            accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
-            rates = array_rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
-            drawn = positives > 0  # a class of which no row was drawn is left out of averages
-            rates = {name: np.where(drawn, figure, np.nan) for name, figure in rates.items()}
-            return {
-                "accuracy": accuracy,
-                "auc": _mean(areas[:, 0], 0),
-                "pr_auc": _mean(areas[:, 1], 0),
-                "brier": brier,
-                "loss": loss,
-                **{name: _mean(figure, 1) for name, figure in rates.items()},
-            }
-
-
-def _mean(figures: np.ndarray, axis: int) -> np.ndarray:
-    known = np.isfinite(figures)
-    return np.asarray(np.where(known, figures, 0).sum(axis=axis) / known.sum(axis=axis))
 
 
 def _spread(drawn: np.ndarray, sd: float | None, seeds: int) -> float | None:
@@ -288,15 +183,16 @@ def _limits(figure: Mapping[str, Any], drawn: np.ndarray) -> list[float] | None:
     return [float(limit) for limit in np.quantile(drawn[np.isfinite(drawn)], [outside, 1 - outside])]
 
 
-def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
-    for place, name in enumerate(METRICS):
+def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray, names: Sequence[str]) -> None:
+    """`drawn` is (resamples, metrics), `names` are the metrics'."""
+    for place, name in enumerate(names):
         if name in figures and figures[name]["mean"] is not None:
             figures[name]["interval"] = _limits(figures[name], drawn[:, place])
 
 
-def compare_drawn(entry: dict[str, Any], first: Drawn, second: Drawn) -> None:
+def compare_drawn(entry: dict[str, Any], names: Sequence[str], first: Drawn, second: Drawn) -> None:
     """The standard error of a difference. Its interval and p-value follow once its family is known."""
-    place = METRICS.index(entry["metric"])
+    place = names.index(entry["metric"])
     differences = first.figures[:, place] - second.figures[:, place]
     error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
     if not error and entry["difference"]:

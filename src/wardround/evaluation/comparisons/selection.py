@@ -7,18 +7,18 @@ import pandas as pd
 
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.study.schema import METRICS, SELECTED, Arm, Selection, Study, in_variant
-from wardround.tasks import METRIC_FACTS
+from wardround.study.schema import SELECTED, Arm, Selection, Study, in_variant
+from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import mean_or_none
 
 
-def choose(study: Study, scored: pd.DataFrame) -> list[dict[str, Any]]:
+def choose(study: Study, scored: pd.DataFrame, task: Task | None = None) -> list[dict[str, Any]]:
     """For each swept arm and variant: each value's mean score and the value chosen with each seed.
 
     `scored` are predictions on validation rows, or on a held-out site's rows by models trained without it. Ties go to
     the value that stands first in the study; a seed in which no value has a score chooses none.
     """
-    return [] if study.selection is None else choose_by(study, study.selection, Scores.of(scored))
+    return [] if study.selection is None else choose_by(study, study.selection, Scores.of(scored, task=task))
 
 
 def choose_by(study: Study, selection: Selection, scores: Scored) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def scored_name(selection: Selection, arm: Arm) -> str:
 
 def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], scores: Scored) -> dict[str, Any]:
     metric = str(selection.metric)  # parsed with the study's primary one where it names none
-    place = METRICS.index(metric)
+    place = scores.metric_names.index(metric)
     table = np.stack([scores.overall[scored_name(selection, arm)][:, place] for arm in arms])
     sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
     known = ~np.isnan(table)

@@ -21,8 +21,8 @@ from wardround.evaluation.calibration_curves import decision_curve, reliability
 from wardround.evaluation.findings import SHOWN_AT_SITES, curves_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
-from wardround.study.schema import METRICS
-from wardround.tasks.class_metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
+from wardround.tasks import Task, class_task, findings_task
+from wardround.tasks.class_metrics import METRICS, NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
 
 Summary = Mapping[str, Any]  # as `summarise` makes it
 NARROW = 1e-6  # rows of a cell are spread this far, even if all have one score
@@ -37,6 +37,14 @@ class Summaries:
     seeds: tuple[int, ...]
     lines: Mapping[tuple[str, int], Mapping[str, Summary]]
     findings: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        return findings_task(self.findings) if self.findings else class_task(2)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return self.task.metric_names
 
     def with_choices(self, choices: Iterable[Mapping[str, Any]]) -> "Summaries":
         """With the selected arms added: with each seed, the summaries of the chosen value."""
@@ -96,7 +104,7 @@ class Summaries:
         known = [uncertain for _, uncertain in self.over_sites[arm] if not math.isnan(uncertain)]
         return max(known) if known else None
 
-    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+    def by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
         return dict.fromkeys(arms)
 
     def calibration(self, arm: str) -> dict[str, Any] | None:
@@ -358,11 +366,11 @@ def _describe_finding(summaries: Summaries, arm: str, figures: Figures, resampli
         "positives": _positives(confusion),
         "threshold": {"mean": None, "chosen": bool(lines) and all(line["chosen"] for line in lines)},
         "confusion": confusion,
-        "metrics": summarise_metrics(figures, resampling),
+        "metrics": summarise_metrics(METRICS, figures, resampling),
         "sites": {
             site: {
                 "positives": _positives(_at_site(summaries, arm, site)),
-                "metrics": summarise_metrics(of_site, resampling, SHOWN_AT_SITES),
+                "metrics": summarise_metrics(METRICS, of_site, resampling, SHOWN_AT_SITES),
             }
             for site, of_site in summaries.by_site[arm].items()
         },

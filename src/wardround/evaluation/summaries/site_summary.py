@@ -29,9 +29,10 @@ from wardround.evaluation.prediction import SitePrediction, quick_figures
 from wardround.evaluation.thresholds import best_threshold, class_threshold
 from wardround.privacy.disclosure import must_stay
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class, patients_in, releasable_groups
-from wardround.study.schema import CHOSEN, METRICS
+from wardround.study.schema import CHOSEN
 from wardround.tasks import METRIC_FACTS, Binary, Multiclass, Multilabel, Task
 from wardround.tasks.class_metrics import (
+    METRICS,
     SMALLEST_GROUP,
     THRESHOLD,
     THRESHOLDS,

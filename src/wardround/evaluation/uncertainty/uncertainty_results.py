@@ -14,7 +14,7 @@ from wardround.evaluation.intervals import Resampling, summarise, summarise_metr
 from wardround.evaluation.scores import Figures, Scores, within_sites
 from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, PARTS, SeedRows, seeds_of
 from wardround.evaluation.uncertainty.uncertainty_scores import describe_calibration, describe_sets, sites_of
-from wardround.study.schema import METRICS, Study, Uncertainty
+from wardround.study.schema import Study, Uncertainty
 from wardround.tasks.class_metrics import auc, defined_mean
 from wardround.uncertainty.decision import (
     DOUBT,
@@ -182,7 +182,7 @@ def _compared(
         again = None
         if drawn is not None:
             again = {RETAINED: (_drawn(drawn, scores, RETAINED, inside), _drawn(drawn, scores, ALL, inside))}
-        comparison = compare_pairs({RETAINED: both}, resampling, metric, again)[RETAINED]
+        comparison = compare_pairs(scores.task, {RETAINED: both}, resampling, metric, again)[RETAINED]
         difference = {key: value for key, value in comparison.difference[metric].items() if key != "site"}
         compared[metric] = {
             ALL: comparison.second[metric],
@@ -194,11 +194,11 @@ def _compared(
 
 def _figures_of(scores: Scores, kind: str, within: bool) -> Figures:
     (by_site,) = scores.by_site.values()
-    none = np.full((len(scores.seeds), len(METRICS)), np.nan)
+    none = np.full((len(scores.seeds), len(scores.metric_names)), np.nan)
     if not within:
         return by_site.get(kind, none)
     own = {site: figures for site, figures in by_site.items() if site.startswith(kind + BETWEEN)}
-    return within_sites(own) if own else none
+    return within_sites(own, len(scores.metric_names)) if own else none
 
 
 def _drawn(drawn: Resamples, scores: Scores, kind: str, within: bool) -> Drawn:
@@ -207,7 +207,8 @@ def _drawn(drawn: Resamples, scores: Scores, kind: str, within: bool) -> Drawn:
         return drawn.within_sites(arm, [site for site in scores.sites if site.startswith(kind + BETWEEN)])
     if kind in scores.sites:
         return drawn.drawn(arm, kind)
-    return Drawn(np.full((drawn.count, len(METRICS)), np.nan), np.ones(len(METRICS)))
+    metrics = len(scores.metric_names)
+    return Drawn(np.full((drawn.count, metrics), np.nan), np.ones(metrics))
 
 
 # Errors
@@ -220,15 +221,15 @@ def describe_errors(seeds: Sequence[SeedRows], resampling: Resampling, findings:
     tables = [_table(rows, rows.wrong, doubt) for rows, doubt in zip(seeds, doubts, strict=True)]
     scores = Scores.of(pd.concat(tables, ignore_index=True), _patients(seeds))
     drawn, arm = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None, scores.arms[0]
-    whole = summarise_metrics(scores.overall[arm], resampling, ("auc",))
+    whole = summarise_metrics(scores.metric_names, scores.overall[arm], resampling, ("auc",))
     if drawn is not None:
-        fill_drawn(whole, drawn.of(arm))
+        fill_drawn(whole, drawn.of(arm), scores.metric_names)
     described = {**_means_of(seeds, doubts), "auc": whole["auc"], "findings": {}}
     for f, name in enumerate(findings):
         each = [_auc(rows.wrong[:, f], doubt[:, f]) for rows, doubt in zip(seeds, doubts, strict=True)]
         own = {"auc": summarise(each, resampling)}
         if drawn is not None:
-            fill_drawn(own, drawn.of_finding(arm, scores.findings[f]))
+            fill_drawn(own, drawn.of_finding(arm, scores.findings[f]), scores.metric_names)
         described["findings"][name] = {**_means_of(seeds, doubts, f), **own}
     return described
 
