@@ -25,6 +25,7 @@ from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
+from wardround.runs.continual.privacy import refuse_uncovered
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import JsonLines, Predictions, RunFolder
@@ -140,6 +141,7 @@ def execute(
     study = plan.study
     plan.check_all()  # refusals come before any file is written
     units = cut(plan, engine)
+    refuse_uncovered(plan)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     environment["quick"] = study.quick
     with folder.locked():
@@ -276,6 +278,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.results import results
+    from wardround.runs.continual.outcome import describe_start
     from wardround.runs.site_descriptions import (
         describe_columns,
         describe_matching,
@@ -305,6 +308,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
     describe_models(plan, folder, spent, plan.rows_fingerprint)
+    content["start_from"] = describe_start(plan, folder, spent)
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )

@@ -327,9 +327,7 @@ class Arm:
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
     sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
-    model: Choice[ModelFacts] = field(
-        metadata={SECTION: Section("models", "kind", "logistic", common_field="start")}
-    )
+    model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes

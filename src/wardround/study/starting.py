@@ -1,7 +1,7 @@
 """Digests of the models that a study starts from: found out once, then a part of the study and of its hash.
 
-A study names a run or a bundle by its path, which is another on every machine. What counts is the content: whoever loads
-the study fills in its digest, the resolved study has it, and a hospital is given the digest alone.
+A study names a run or a bundle by its path, which is another on every machine. What counts is the content: whoever
+loads the study fills in its digest, the resolved study has it, and a hospital is given the digest alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -90,4 +90,6 @@ def _write(entry: dict[str, Any], source: StartFrom | None) -> None:
         del entry[key]
     if isinstance(entry.get("model"), dict):
         entry["model"].pop(KEY, None)
+        if not entry["model"]:
+            del entry["model"]
     entry[PATH] = "off" if source is None else plain(asdict(source))

@@ -50,7 +50,9 @@ class Description:
     inputs: tuple[int, ...]  # shape of a row
     scale: str
     columns: tuple[str, ...] | None = None  # prepared ones, in their order; None: images, or columns of each site's own
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # public ones, where columns are scaled by them
+    ranges: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # public ones, where columns are scaled by them
     parts: tuple[dict[str, Any], ...] = ()  # of parties that hold different columns
     own_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by site, where each has its own
     shared: bool = True  # False: every site, or every cluster of them, has a model for itself

@@ -20,7 +20,9 @@ MOST = 12  # columns that a message names
 SAME = "Prepare the rows as that study did, or train from the beginning."
 
 
-def start_at(source: Source, arm: Arm, seed: int, model: Model, layout: Layout | None, sites: Sequence[Site]) -> StartingModel:
+def start_at(
+    source: Source, arm: Arm, seed: int, model: Model, layout: Layout | None, sites: Sequence[Site]
+) -> StartingModel:
     """The weights with which an arm begins with a seed. `layout` is what its sites agreed on; `sites` train."""
     saved, where = source.models[seed], f"arms: {arm.name}: {WHERE}: {source.path}"
     refuse_other_network(saved.description, arm, where)
@@ -56,15 +58,15 @@ def refuse_other_task(old: Mapping[str, Any], task: Task, where: str) -> None:
         raise StudyError(where, f"its task has other settings: {'; '.join(values)}", "Write them as they were there.")
 
 
-def refuse_other_columns(
-    old: Description, arm: Arm, layout: Layout | None, sites: Sequence[Site], where: str
-) -> None:
+def refuse_other_columns(old: Description, arm: Arm, layout: Layout | None, sites: Sequence[Site], where: str) -> None:
     """Position 7 must mean the same, in the same unit."""
     if old.scale != arm.preparation.scale:
-        problem = f'its rows were prepared with scale = "{old.scale}", and those of this study are with "{arm.preparation.scale}"'
+        problem = f'its rows were scaled as "{old.scale}", and those of this study are as "{arm.preparation.scale}"'
         raise StudyError(where, problem, f'Write scale = "{old.scale}" in [data], or train from the beginning.')
     if (old.columns is None) != (layout is None):
-        theirs = "a table whose sites agree on their columns" if layout is None else "images, or columns of each site's own"
+        theirs = (
+            "a table whose sites agree on their columns" if layout is None else "images, or columns of each site's own"
+        )
         raise StudyError(where, f"it was trained on {theirs}, and this study is not", SAME)
     if list(old.parts) != parts_of(sites[0]):
         raise StudyError(where, "its parties held other columns, or other parties held them", SAME)
@@ -83,13 +85,16 @@ def _refuse_other_names(old: Sequence[str], own: Sequence[str], where: str) -> N
         named = "; ".join(f"{what}: {few(names, MOST)}" for names, what in lists if names)
         problem = f"its prepared columns differ ({len(old)} there, {len(own)} here). {named[0].upper()}{named[1:]}"
         remedy = (
-            "A column with gaps has a second one, NAME missing; a category has one for each level that training rows "
-            "have. Declare `levels` and `public = true` in [data] to fix them, or leave columns out."
+            "A column with gaps has a second one, `NAME missing`, and a category one for each level of the training "
+            "rows. With `public = true` in [data] of both studies they follow from what is declared; `indicator = "
+            "false` leaves the former out."
         )
         raise StudyError(where, problem, remedy)
     if list(old) != list(own):
         place = next(number for number, (a, b) in enumerate(zip(old, own, strict=True)) if a != b)
-        problem = f"its columns are the same in another order: number {place + 1} is {old[place]} there, {own[place]} here"
+        problem = (
+            f"its columns are the same in another order: number {place + 1} is {old[place]} there, {own[place]} here"
+        )
         raise StudyError(where, problem, f"Give the files the order of its columns: {few(list(old), MOST)}.")
 
 

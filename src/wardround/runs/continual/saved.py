@@ -39,9 +39,7 @@ def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Des
     )
 
 
-def _generation(
-    plan: Plan, folder: RunFolder, arm: Arm, seed: int, entries: Sequence[Entry], data: str
-) -> Generation:
+def _generation(plan: Plan, folder: RunFolder, arm: Arm, seed: int, entries: Sequence[Entry], data: str) -> Generation:
     sites = [site.name for site in plan.sites_of(plan.alike[arm.name], plan.data_seed(arm, seed))]
     own = [entry for entry in entries if (entry.arm, entry.seed) == (arm.name, seed)]
     return Generation(
@@ -53,7 +51,7 @@ def _generation(
         sites=tuple(members_of(arm, sites)),
         hospitals=arm.sites.facts.keeps_hospitals,
         data=data,
-        example=arm.privacy.example is not None,
+        example=arm.privacy.example is not None and arm.privacy.example.clip != "none",
         site=arm.privacy.site is not None and arm.algorithm.facts.federated,
         delta=min((entry.delta for entry in own), default=None),
         charges={site: _charges([e for e in own if e.site == site]) for site in dict.fromkeys(e.site for e in own)},

@@ -78,7 +78,7 @@ class Source:
 
 
 def read_source(start: StartFrom, seeds: Sequence[int]) -> Source:
-    """`seeds` are those of the study that starts from it. Refused if its content is not the one that `start` expects."""
+    """`seeds` are those of the study that starts from it. Refused if its content is not what `start` expects."""
     if start.bundle is not None:
         source = _from_bundle(start.bundle, seeds)
     elif start.run is not None and start.arm is not None:
@@ -142,7 +142,9 @@ def _model_of_run(folder: RunFolder, arm: str, seed: int, where: str) -> SavedMo
     description = read_description(file.with_suffix(".json"))
     if not description.shared:
         problem = f"in {arm} every site has a model of its own, and no one model to start from"
-        remedy = f"Name another arm, or make a bundle of one site: wardround bundle {folder.path} --arm {arm} --site SITE"
+        remedy = (
+            f"Name another arm, or make a bundle of one site: wardround bundle {folder.path} --arm {arm} --site SITE"
+        )
         raise StudyError(where, problem, remedy)
     try:
         parts = unflatten(load(file.read_bytes()))

@@ -1,0 +1,175 @@
+"""Privacy of a training and of those that it goes on from, composed by the accountant over the charges of all.
+
+A patient of both pays for both. A patient of one of them pays for that one: the rest is computed from a model that does
+not depend on the patient, or is not touched again.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+from wardround.core.errors import StudyError
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.epsilons import to_json
+from wardround.runs.continual.description import Charges, Generation
+from wardround.runs.continual.earlier import Earlier, open_earlier, sharing
+from wardround.runs.continual.source import WHERE, Source
+from wardround.runs.ledger import Entry, charges_of
+from wardround.runs.plan import Plan
+from wardround.runs.spending import EACH_SITE, POOLED
+from wardround.study.schema import Arm
+
+MOST_WAYS = 64  # in which a patient may have been at earlier sites, that are accounted for one by one
+Open = Callable[[Source], Earlier | str]
+
+
+def opener(plan: Plan) -> Open:
+    """Each earlier run is opened once."""
+    return cache(lambda source: open_earlier(source, plan))
+
+
+def refuse_uncovered(plan: Plan, open_source: Open | None = None) -> None:
+    """Refuse an epsilon that would not hold, because the weights that training starts from know the same patients
+    without any protection."""
+    open_source = open_source or opener(plan)
+    for arm in plan.study.trained_arms:
+        source, private = plan.source_of(arm), arm.privacy.example is not None or arm.privacy.site is not None
+        if source is None or not private:
+            continue
+        where = f"arms: {arm.name}: {WHERE}: {source.path}"
+        for generations in _lineages(source):
+            if not generations:
+                problem = "does not say whose rows it was trained on, so that this arm's epsilon may not hold for them"
+                raise StudyError(where, problem, "Start from a run, or from a bundle that was made of one.")
+            for number, generation in enumerate(generations):
+                covered = generation.example if arm.privacy.example is not None else generation.site
+                if not covered:
+                    shares = sharing(plan, arm, generation, _rows(open_source(source)) if number == 0 else None)
+                    _refuse_shared(arm, generation, shares, where)
+
+
+def _refuse_shared(arm: Arm, generation: Generation, shares: Mapping[str, Sequence[str]], where: str) -> None:
+    sites = [site for site, others in shares.items() if others]
+    if not sites:
+        return
+    unit = "patients" if arm.privacy.example is not None else "hospitals"
+    problem = (
+        f"{', '.join(sites)} may have {unit} on whom {generation.title} was trained without differential privacy: "
+        "the weights already know them, and this arm's epsilon would not hold"
+    )
+    remedy = "Start from a run with [privacy], from one of other hospitals, or train from the beginning."
+    raise StudyError(where, problem, remedy)
+
+
+def _lineages(source: Source) -> list[tuple[Generation, ...]]:
+    """The trainings behind each seed's model, without repeats."""
+    lineages = (model.description.trained for model in source.models.values())
+    return list({repr(lineage): lineage for lineage in lineages}.values())
+
+
+def _rows(earlier: Earlier | str) -> Earlier | None:
+    return None if isinstance(earlier, str) else earlier
+
+
+def composed_spending(plan: Plan, entries: Sequence[Entry], open_source: Open) -> dict[str, Any]:
+    """By arm that starts from a model, where that one's training or its own is private: what each site's patients paid
+    for both, with the seed that cost them most."""
+    composed = {}
+    for arm in plan.study.arms:
+        source = plan.source_of(arm)
+        if source is None:
+            continue
+        lineages = _lineages(source)
+        private = arm.privacy.example is not None or arm.privacy.site is not None
+        if private or any(g.example or g.site for lineage in lineages for g in lineage):
+            own = [entry for entry in entries if entry.arm == arm.name]
+            composed[arm.name] = _of_arm(plan, arm, source, own, _rows(open_source(source)))
+    return composed
+
+
+def _of_arm(plan: Plan, arm: Arm, source: Source, entries: Sequence[Entry], earlier: Earlier | None) -> dict[str, Any]:
+    highest: dict[str, dict[str, Any]] = {}
+    for seed, model in source.models.items():
+        lineage = model.description.trained
+        shares = [sharing(plan, arm, g, earlier if number == 0 else None) for number, g in enumerate(lineage)]
+        for site, row in _with_seed([e for e in entries if e.seed == seed], arm, lineage, shares).items():
+            if site not in highest or _larger(row, highest[site]):
+                highest[site] = {**row, "seed": seed}
+    return {"rule": "accountant", "sites": {site: _plain(row) for site, row in highest.items()}}
+
+
+def _with_seed(
+    entries: Sequence[Entry],
+    arm: Arm,
+    lineage: Sequence[Generation],
+    shares: Sequence[Mapping[str, Sequence[str]]],
+) -> dict[str, dict[str, Any]]:
+    delta = min([entry.delta for entry in entries] + [g.delta for g in lineage if g.delta is not None])
+    paid = {site: tuple(charges_of(e for e in entries if e.site == site)) for site in {e.site for e in entries}}
+    rows: dict[str, dict[str, Any]] = {}
+    if arm.privacy.example is not None or any(generation.example for generation in lineage):
+        for site in shares[0] if shares else ():
+            here = None if arm.privacy.example is None else paid.get(site, paid.get(POOLED, ()))
+            rows[site] = _row(here, lineage, [of_site[site] for of_site in shares], delta)
+        for place, generation in enumerate(lineage):
+            for site in generation.sites:  # whose patients do not train again, as far as their names tell
+                before = [(site,) if site in other.sites and n >= place else () for n, other in enumerate(lineage)]
+                rows[site] = rows[site] if site in rows else _row((), lineage, before, delta)
+    if arm.privacy.site is not None or any(generation.site for generation in lineage):
+        here = None if arm.privacy.site is None else paid.get(EACH_SITE, ())
+        again = [(EACH_SITE,) if any(of_site.values()) else () for of_site in shares]
+        rows[EACH_SITE] = _row(here, lineage, again, delta)
+    return rows
+
+
+def _row(
+    here: Sequence[Charge] | None, lineage: Sequence[Generation], shared: Sequence[Sequence[str]], delta: float
+) -> dict[str, Any]:
+    """`shared` has the sites of each earlier training whose patients are meant."""
+    ways = [_ways(generation, sites) for generation, sites in zip(lineage, shared, strict=True)]
+    named = {g.title: list(sites) for g, sites in zip(lineage, shared, strict=True) if sites}
+    return {**_composed(here, ways, delta), "delta": delta, "earlier_sites": named}
+
+
+def _ways(generation: Generation, sites: Sequence[str]) -> list[tuple[Charge, ...] | None]:
+    """What a patient may have paid in an earlier training, by where the patient may have been. None: nothing hides the
+    patient."""
+    if not sites:
+        return [()]
+    if not (generation.site if EACH_SITE in sites else generation.example):
+        return [None]
+    charges = generation.charges
+    return list(dict.fromkeys(_as_charges(charges.get(site, charges.get(POOLED, ()))) for site in sites))
+
+
+def _as_charges(charges: Charges) -> tuple[Charge, ...]:
+    return tuple(Charge(rate, noise, steps) for rate, noise, steps in charges)
+
+
+def _composed(
+    here: Sequence[Charge] | None, ways: Sequence[Sequence[Sequence[Charge] | None]], delta: float
+) -> dict[str, Any]:
+    """Epsilons before, here and of both together; the most that any way of having been at earlier sites costs."""
+    if math.prod(map(len, ways)) > MOST_WAYS:  # as if the patient had been everywhere, which costs no less
+        ways = [[None if None in way else [c for charges in way for c in charges or ()]] for way in ways]
+    spent: dict[str, float] = dict.fromkeys(("before", "here", "epsilon", "epsilon_replace"), 0.0)
+    spent["here"] = math.inf if here is None else epsilon(here, delta)
+    for chosen in product(*ways):
+        before = None if None in chosen else [charge for charges in chosen for charge in charges or ()]
+        both = None if before is None or here is None else [*before, *here]
+        spent["before"] = max(spent["before"], math.inf if before is None else epsilon(before, delta))
+        spent["epsilon"] = max(spent["epsilon"], math.inf if both is None else epsilon(both, delta))
+        replaced = math.inf if both is None else epsilon(both, delta, "replace")
+        spent["epsilon_replace"] = max(spent["epsilon_replace"], replaced)
+    return dict(spent)
+
+
+def _larger(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(row["epsilon"] > other["epsilon"])
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = ("before", "here", "epsilon", "epsilon_replace")
+    return {key: to_json(value) if key in numbers else value for key, value in row.items()}
