@@ -155,6 +155,7 @@ def show_check(
     notices: Sequence["Notice"],
     sites: Sequence[Mapping[str, Any]],
     kinds: Sequence["Kind"],
+    started: Mapping[str, Any],
 ) -> None:
     from wardround.core.notices import line_of
 
@@ -169,6 +170,10 @@ def show_check(
         known = {key: value for key, value in described["heterogeneity"].items() if value is not None}
         words = [f"{label} {known[key]:.3f}" for key, label in HETEROGENEITY.items() if key in known]
         out.print("Between sites, on average: " + ", ".join(words))
+    if started:
+        from wardround.report.sections.forgetting import start_lines
+
+        show_lines(f"start    {line}" for line in start_lines(started))
     show_lines(f"note     {line_of(notice)}" for notice in of_source)
     show_notices(out, notices)
     show_lines([f"looked   {LOOKED_FOR}"])

@@ -17,7 +17,7 @@ from wardround.core.toml_files import parse_toml
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
-from wardround.runs.continual.source import read_source
+from wardround.runs.continual.predecessor import read_predecessor
 from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Privacy, Study, Topology, Training
@@ -94,7 +94,7 @@ def load_study(
     for arm in parsed.trained_arms:
         refuse_unsound(arm)
     seeds = list(parsed.evaluation.seeds)
-    return with_digests(parsed, lambda start: read_source(start, seeds).digest), known
+    return with_digests(parsed, lambda start: read_predecessor(start, seeds).digest), known
 
 
 def refuse_unsound(arm: Arm) -> None:

@@ -24,7 +24,7 @@ from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_di
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.fit import start_at
-from wardround.runs.continual.source import Source, read_source
+from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
@@ -49,7 +49,7 @@ class Plan:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
         self.model_of = lru_cache(maxsize=None)(self._model_of)
-        self._sources: dict[StartFrom, Source] = {}
+        self._predecessors: dict[StartFrom, Predecessor] = {}
         self._starting: dict[tuple[str, int], StartingModel | None] = {}
         self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
         self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
@@ -169,14 +169,14 @@ class Plan:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
 
-    def source_of(self, arm: Arm) -> Source | None:
+    def predecessor_of(self, arm: Arm) -> Predecessor | None:
         """The trained model that the arm starts from; read once. None: the seed draws its first weights."""
         start = arm.start.start_from
         if start is None:
             return None
-        if start not in self._sources:
-            self._sources[start] = read_source(start, list(self.study.evaluation.seeds))
-        return self._sources[start]
+        if start not in self._predecessors:
+            self._predecessors[start] = read_predecessor(start, list(self.study.evaluation.seeds))
+        return self._predecessors[start]
 
     def layout_of(self, arm: Arm, seed: int) -> Layout | None:
         """What the arm's sites agreed on; None for images, and where each site has columns of its own."""
@@ -187,12 +187,12 @@ class Plan:
         """The weights that an arm begins with, checked; None where the seed draws them."""
         if (arm.name, seed) not in self._starting:
             try:
-                source = self.source_of(arm)
+                old = self.predecessor_of(arm)
             except (StudyError, RunError):
                 if not self.finished:
                     raise
-                source = None
-            started = None if source is None else start_at(source, arm, seed, model, self.layout_of(arm, seed), sites)
+                old = None
+            started = None if old is None else start_at(old, arm, seed, model, self.layout_of(arm, seed), sites)
             self._starting[arm.name, seed] = started
         return self._starting[arm.name, seed]
 
@@ -346,6 +346,9 @@ def rehearse(plan: Plan) -> None:
     """Refusals of every arm before its first round, such as a model that does not fit its data."""
     for arm in plan.study.trained_arms:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+        if trial.starting is not None:  # columns may differ from those of the model with some seeds only
+            for seed in plan.study.evaluation.seeds:
+                plan.trial(arm, seed)
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
         refuse_augmented_tables(trial)

@@ -12,7 +12,6 @@ from wardround.evaluation.scores import Figures, Scores, within_sites
 from wardround.study.schema import Evaluation, Study
 from wardround.tasks import Task
 
-
 MEAN = ""  # the place that stands for the mean over all places
 
 

@@ -31,6 +31,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
         evidence.uncertainty or (evidence.deployed and evidence.study.get("uncertainty"))
     ),
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
+    "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,

@@ -5,7 +5,7 @@ may be its old patients. They do if a row of one is a row of the other. They do 
 names, or if their rows are at hand and none is common. Where nothing of this is known, they do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ import numpy as np
 from wardround.core.errors import WardroundError
 from wardround.data.cohort import Cohort
 from wardround.runs.continual.description import Generation
-from wardround.runs.continual.source import Source
+from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.finished_run import open_run_with
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan, members_of
@@ -36,12 +36,12 @@ class Earlier:
         return {arm.name: arm for arm in self.plan.study.arms}
 
 
-def open_earlier(source: Source, plan: Plan) -> Earlier | str:
+def open_earlier(predecessor: Predecessor, plan: Plan) -> Earlier | str:
     """The run with its rows, or why they are not at hand."""
-    if source.kind == "bundle":
+    if predecessor.kind == "bundle":
         return OF_A_BUNDLE
     try:
-        return Earlier(*open_run_with(source.path, ELSEWHERE, plan.families))
+        return Earlier(*open_run_with(predecessor.path, ELSEWHERE, plan.families))
     except WardroundError as error:
         return error.problem
 
@@ -68,17 +68,20 @@ def sharing(plan: Plan, arm: Arm, generation: Generation, earlier: Earlier | Non
     """By site that trains in the arm: the sites of an earlier training whose patients it may have. `earlier` is that
     training's run, where its rows are at hand."""
     sites = training_sites(plan, arm)
-    own, old = _rows_of_both(plan, arm, generation, earlier)
-    hospitals = arm.sites.facts.keeps_hospitals and generation.hospitals
+    if earlier is None or not plan.cohorts or generation.arm not in earlier.arms:
+        return sharing_by_name(arm, sites, generation)
+    own, old = keys_of_sites(plan, arm), keys_of_sites(earlier.plan, earlier.arms[generation.arm])
 
     def may_share(site: str, other: str) -> bool:
-        if site == other:
-            return True
-        if own is not None and old is not None:
-            return not own.get(site, set()).isdisjoint(old.get(other, set()))
-        return not hospitals
+        return site == other or not own.get(site, set()).isdisjoint(old.get(other, set()))
 
     return {site: tuple(other for other in generation.sites if may_share(site, other)) for site in sites}
+
+
+def sharing_by_name(arm: Arm, sites: Sequence[str], generation: Generation) -> dict[str, tuple[str, ...]]:
+    """Where no rows are at hand."""
+    hospitals = arm.sites.facts.keeps_hospitals and generation.hospitals
+    return {site: tuple(other for other in generation.sites if not hospitals or site == other) for site in sites}
 
 
 def training_sites(plan: Plan, arm: Arm) -> Sequence[str]:
@@ -87,11 +90,3 @@ def training_sites(plan: Plan, arm: Arm) -> Sequence[str]:
         site.name for seed in plan.data_seeds(arm) for site in plan.sites_of(plan.alike[arm.name], seed)
     )
     return members_of(arm, list(names))
-
-
-def _rows_of_both(
-    plan: Plan, arm: Arm, generation: Generation, earlier: Earlier | None
-) -> tuple[Mapping[str, set[str]] | None, Mapping[str, set[str]] | None]:
-    if earlier is None or not plan.cohorts or generation.arm not in earlier.arms:
-        return None, None
-    return keys_of_sites(plan, arm), keys_of_sites(earlier.plan, earlier.arms[generation.arm])

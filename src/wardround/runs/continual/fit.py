@@ -12,7 +12,7 @@ from wardround.data.site import Site
 from wardround.models import Model
 from wardround.models.starting_weights import StartingModel, starting_model
 from wardround.runs.continual.description import Description, network_options, public_ranges
-from wardround.runs.continual.source import POOLED, WHERE, SavedModel, Source
+from wardround.runs.continual.predecessor import POOLED, WHERE, Predecessor, SavedModel
 from wardround.study.schema import Arm
 from wardround.tasks import Task
 
@@ -21,10 +21,10 @@ SAME = "Prepare the rows as that study did, or train from the beginning."
 
 
 def start_at(
-    source: Source, arm: Arm, seed: int, model: Model, layout: Layout | None, sites: Sequence[Site]
+    predecessor: Predecessor, arm: Arm, seed: int, model: Model, layout: Layout | None, sites: Sequence[Site]
 ) -> StartingModel:
     """The weights with which an arm begins with a seed. `layout` is what its sites agreed on; `sites` train."""
-    saved, where = source.models[seed], f"arms: {arm.name}: {WHERE}: {source.path}"
+    saved, where = predecessor.models[seed], f"arms: {arm.name}: {WHERE}: {predecessor.path}"
     refuse_other_network(saved.description, arm, where)
     refuse_other_task(saved.description.task, model.task, where)
     refuse_other_columns(saved.description, arm, layout, sites, where)

@@ -25,23 +25,31 @@ from wardround.study.schema import Arm
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-def predict_earlier(plan: Plan, folder: RunFolder, arm: Arm, earlier: Earlier) -> pd.DataFrame | None:
+
+def predict_earlier(
+    plan: Plan, folder: RunFolder, arm: Arm, earlier: Earlier
+) -> tuple[pd.DataFrame | None, dict[str, float]]:
     """Both models' predictions for the earlier run's test rows, with every seed of the arm; None where no row is left.
+    And how many rows were left out, by site, on average over seeds.
 
     `site` and `row` are those of the earlier run.
     """
-    source = plan.source_of(arm)
-    if source is None:
-        return None
+    predecessor = plan.predecessor_of(arm)
+    if predecessor is None:
+        raise ValueError("the arm starts from no trained model")
     results, parts = earlier.folder.read_json("results.json"), []
-    for seed, model in source.models.items():
-        old_arm = arm_of(earlier.plan.study, results, source.arm, model.seed)
+    left_out: dict[str, float] = {}
+    for seed, model in predecessor.models.items():
+        old_arm = arm_of(earlier.plan.study, results, predecessor.arm, model.seed)
         old_trial = earlier.plan.trial(old_arm, model.seed)
         old = saved_run(old_trial, earlier.folder.load_model(old_arm.name, model.seed))
         trial = plan.trial(arm, seed)
         new = saved_run(trial, folder.load_model(arm.name, seed))
         known = trained_keys(plan, arm, seed)
         sites = [_untrained(site, earlier, old_arm, known) for site in old_trial.scored]
+        for before, after in zip(old_trial.scored, sites, strict=True):
+            share = (len(before.test) - len(after.test)) / len(predecessor.models)
+            left_out[after.name] = left_out.get(after.name, 0.0) + share
         for name, predicted in (
             (OLD, _by_old(old_trial, old, sites)),
             (NEW, _by_new(trial, new, old_trial, old, sites, earlier.plan.cohort_of(old_arm))),
@@ -49,7 +57,7 @@ def predict_earlier(plan: Plan, folder: RunFolder, arm: Arm, earlier: Earlier) -
             if predicted:
                 table = prediction_table([(arm.name, seed)], [predicted], plan.classes)
                 parts.append(table.assign(model=name))
-    return pd.concat(parts, ignore_index=True) if parts else None
+    return pd.concat(parts, ignore_index=True) if parts else None, {s: rows for s, rows in left_out.items() if rows}
 
 
 def trained_keys(plan: Plan, arm: Arm, seed: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""`start_from` of results.json: by arm that started from a trained model, which one, what was forgotten, what both cost.
+"""`start_from` of results.json: by arm, which trained model it started from, what was forgotten, what both cost.
 
 Described in docs/reference/results.md.
 """
@@ -13,8 +13,8 @@ from wardround.evaluation.forgetting import score_forgetting
 from wardround.runs.continual.earlier import Earlier, training_sites
 from wardround.runs.continual.fit import changed_sites
 from wardround.runs.continual.forgetting import predict_earlier
+from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.continual.privacy import composed_spending, opener
-from wardround.runs.continual.source import Source
 from wardround.runs.finished_run import arm_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.ledger import Entry
@@ -22,45 +22,69 @@ from wardround.runs.plan import Plan
 from wardround.study.schema import Arm, Evaluation
 
 FILE = "forgetting.parquet"
+AT_HOSPITALS = "the rows of the old hospitals are not at the coordinator"
 NO_ROWS = "the new model was trained on all patients of the old test rows"
 
 
 def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> dict[str, Any]:
     """For a simulation; empty where every arm starts from the beginning. Saves the predictions that it speaks of."""
-    open_source = opener(plan)
-    started = {arm.name: (arm, source) for arm in plan.study.arms if (source := plan.source_of(arm)) is not None}
-    spent = composed_spending(plan, entries, open_source)
+    open_predecessor = opener(plan)
+    started = {
+        arm.name: (arm, predecessor) for arm in plan.study.arms if (predecessor := plan.predecessor_of(arm)) is not None
+    }
+    spent = composed_spending(plan, entries, open_predecessor)
     content: dict[str, Any] = {}
-    for name, (arm, source) in started.items():
-        earlier = open_source(source)
+    for name, (arm, predecessor) in started.items():
+        earlier = open_predecessor(predecessor)
         content[name] = {
-            **described(plan, arm, source),
+            **described(plan, arm, predecessor),
             "forgetting": None,
             "not_measured": earlier if isinstance(earlier, str) else None,
             "privacy": spent.get(name),
         }
     opened = {
         name: (arm, earlier)
-        for name, (arm, source) in started.items()
-        if isinstance(earlier := open_source(source), Earlier)
+        for name, (arm, predecessor) in started.items()
+        if isinstance(earlier := open_predecessor(predecessor), Earlier)
     }
     for name, forgotten in measure(plan, folder, opened).items():
         content[name] |= forgotten
     return content
 
 
-def described(plan: Plan, arm: Arm, source: Source) -> dict[str, Any]:
+def describe_deployed_start(plan: Plan, entries: Sequence[Entry]) -> dict[str, Any]:
+    """The same for a run across hospitals: nobody has the rows on which forgetting would show."""
+    spent = composed_spending(plan, entries, lambda predecessor: AT_HOSPITALS)
+    return {
+        arm.name: {
+            **described(plan, arm, predecessor),
+            "forgetting": None,
+            "not_measured": AT_HOSPITALS,
+            "privacy": spent.get(arm.name),
+        }
+        for arm in plan.study.arms
+        if (predecessor := plan.predecessor_of(arm)) is not None
+    }
+
+
+def describe_starts(plan: Plan) -> dict[str, Any]:
+    """By arm that starts from a trained model, what is known before anything trains."""
+    known = {arm.name: (arm, plan.predecessor_of(arm)) for arm in plan.study.arms}
+    return {name: described(plan, arm, old) for name, (arm, old) in known.items() if old is not None}
+
+
+def described(plan: Plan, arm: Arm, predecessor: Predecessor) -> dict[str, Any]:
     """Where the arm started."""
-    sites, first = list(training_sites(plan, arm)), source.first
+    sites, first = list(training_sites(plan, arm)), predecessor.first
     trained = dict.fromkeys(site for generation in first.description.trained for site in generation.sites)
     prepared = plan.sites_of(plan.alike[arm.name], plan.data_seeds(arm)[0])
     return {
-        "kind": source.kind,
-        "name": source.name,
-        "arm": source.arm,
-        "digest": source.digest,
-        "deployed": source.deployed,
-        "seeds": {str(seed): model.seed for seed, model in source.models.items()},
+        "kind": predecessor.kind,
+        "name": predecessor.name,
+        "arm": predecessor.arm,
+        "digest": predecessor.digest,
+        "deployed": predecessor.deployed,
+        "seeds": {str(seed): model.seed for seed, model in predecessor.models.items()},
         "scale": first.description.scale,
         "trained": [
             {
@@ -78,9 +102,7 @@ def described(plan: Plan, arm: Arm, source: Source) -> dict[str, Any]:
     }
 
 
-def measure(
-    plan: Plan, folder: RunFolder, opened: dict[str, tuple[Arm, Earlier]]
-) -> dict[str, dict[str, Any]]:
+def measure(plan: Plan, folder: RunFolder, opened: dict[str, tuple[Arm, Earlier]]) -> dict[str, dict[str, Any]]:
     """By arm whose earlier run is at hand with its rows."""
     forgotten: dict[str, dict[str, Any]] = {}
     tables: list[pd.DataFrame] = []
@@ -89,13 +111,15 @@ def measure(
         arms = {name: pair for name, pair in opened.items() if pair[1].folder.path == path}
         earlier = next(iter(arms.values()))[1]
         parts = {name: predict_earlier(plan, folder, arm, earlier) for name, (arm, _) in arms.items()}
-        known = {name: table for name, table in parts.items() if table is not None}
+        known = {name: table for name, (table, _) in parts.items() if table is not None}
         forgotten |= {name: {"not_measured": NO_ROWS} for name in parts if name not in known}
         if known:
             table = pd.concat(known.values(), ignore_index=True)
             drawn = {name: _as_drawn(plan, arms[name][0], earlier) for name in known}
             scored = score_forgetting(plan.study, table, earlier.folder.groups(), drawn, plan.task)
-            forgotten |= {name: {"forgetting": scored[name]} for name in known if name in scored}
+            forgotten |= {
+                name: {"forgetting": {**scored[name], "left_out": parts[name][1]}} for name in known if name in scored
+            }
             forgotten |= {name: {"not_measured": NO_ROWS} for name in known if name not in scored}
             tables.append(table.assign(run=path.name))
     if tables:
@@ -105,12 +129,12 @@ def measure(
 
 def _as_drawn(plan: Plan, arm: Arm, earlier: Earlier) -> Evaluation:
     """How the earlier run drew the test rows that the arm's seeds are compared on."""
-    source = plan.source_of(arm)
-    if source is None:
+    predecessor = plan.predecessor_of(arm)
+    if predecessor is None:
         raise ValueError("the arm starts from no model")
-    seeds = [model.seed for model in source.models.values()]
+    seeds = [model.seed for model in predecessor.models.values()]
     old = earlier.plan.study
-    evaluation = old.evaluation_of(arm_of(old, earlier.folder.read_json("results.json"), source.arm, seeds[0]))
+    evaluation = old.evaluation_of(arm_of(old, earlier.folder.read_json("results.json"), predecessor.arm, seeds[0]))
     if len(set(seeds)) < len(seeds):  # seeds of this study that share test rows are no new splits
         return replace(evaluation, vary=("batches", "init"))
     return evaluation

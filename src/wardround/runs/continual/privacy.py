@@ -14,43 +14,68 @@ from wardround.core.errors import StudyError
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.epsilons import to_json
 from wardround.runs.continual.description import Charges, Generation
-from wardround.runs.continual.earlier import Earlier, open_earlier, sharing
-from wardround.runs.continual.source import WHERE, Source
+from wardround.runs.continual.earlier import Earlier, open_earlier, sharing, sharing_by_name
+from wardround.runs.continual.predecessor import WHERE, Predecessor, read_predecessor
 from wardround.runs.ledger import Entry, charges_of
-from wardround.runs.plan import Plan
+from wardround.runs.plan import Plan, members_of
 from wardround.runs.spending import EACH_SITE, POOLED
-from wardround.study.schema import Arm
+from wardround.study.schema import Arm, Study
 
 MOST_WAYS = 64  # in which a patient may have been at earlier sites, that are accounted for one by one
-Open = Callable[[Source], Earlier | str]
+Open = Callable[[Predecessor], Earlier | str]
+Shares = Mapping[str, Sequence[str]]  # by site: sites of an earlier training whose patients it may have
 
 
 def opener(plan: Plan) -> Open:
     """Each earlier run is opened once."""
-    return cache(lambda source: open_earlier(source, plan))
+    return cache(lambda predecessor: open_earlier(predecessor, plan))
 
 
-def refuse_uncovered(plan: Plan, open_source: Open | None = None) -> None:
+def refuse_uncovered(plan: Plan) -> None:
     """Refuse an epsilon that would not hold, because the weights that training starts from know the same patients
     without any protection."""
-    open_source = open_source or opener(plan)
+    open_predecessor = opener(plan)
     for arm in plan.study.trained_arms:
-        source, private = plan.source_of(arm), arm.privacy.example is not None or arm.privacy.site is not None
-        if source is None or not private:
-            continue
-        where = f"arms: {arm.name}: {WHERE}: {source.path}"
-        for generations in _lineages(source):
-            if not generations:
-                problem = "does not say whose rows it was trained on, so that this arm's epsilon may not hold for them"
-                raise StudyError(where, problem, "Start from a run, or from a bundle that was made of one.")
-            for number, generation in enumerate(generations):
-                covered = generation.example if arm.privacy.example is not None else generation.site
-                if not covered:
-                    shares = sharing(plan, arm, generation, _rows(open_source(source)) if number == 0 else None)
-                    _refuse_shared(arm, generation, shares, where)
+        if (predecessor := plan.predecessor_of(arm)) is not None and is_private(arm):
+
+            def shares(
+                generation: Generation, last: bool, arm: Arm = arm, predecessor: Predecessor = predecessor
+            ) -> Shares:
+                return sharing(plan, arm, generation, _rows(open_predecessor(predecessor)) if last else None)
+
+            _refuse_uncovered(arm, predecessor, shares)
 
 
-def _refuse_shared(arm: Arm, generation: Generation, shares: Mapping[str, Sequence[str]], where: str) -> None:
+def refuse_uncovered_hospitals(study: Study, sites: Sequence[str]) -> None:
+    """The same before a study is deployed, where names are all that is known of the hospitals."""
+    for arm in study.trained_arms:
+        start = arm.start.start_from
+        if start is not None and start.is_named and is_private(arm):
+            members = members_of(arm, sites)
+
+            def shares(generation: Generation, last: bool, arm: Arm = arm, members: Sequence[str] = members) -> Shares:
+                return sharing_by_name(arm, members, generation)
+
+            _refuse_uncovered(arm, read_predecessor(start, list(study.evaluation.seeds)), shares)
+
+
+def is_private(arm: Arm) -> bool:
+    return arm.privacy.example is not None or arm.privacy.site is not None
+
+
+def _refuse_uncovered(arm: Arm, predecessor: Predecessor, shares: Callable[[Generation, bool], Shares]) -> None:
+    where = f"arms: {arm.name}: {WHERE}: {predecessor.path}"
+    for generations in _lineages(predecessor):
+        if not generations:
+            problem = "does not say whose rows it was trained on, so that this arm's epsilon may not hold for them"
+            raise StudyError(where, problem, "Start from a run, or from a bundle that was made of one.")
+        for number, generation in enumerate(generations):
+            covered = generation.example if arm.privacy.example is not None else generation.site
+            if not covered:
+                _refuse_shared(arm, generation, shares(generation, number == 0), where)
+
+
+def _refuse_shared(arm: Arm, generation: Generation, shares: Shares, where: str) -> None:
     sites = [site for site, others in shares.items() if others]
     if not sites:
         return
@@ -63,9 +88,9 @@ def _refuse_shared(arm: Arm, generation: Generation, shares: Mapping[str, Sequen
     raise StudyError(where, problem, remedy)
 
 
-def _lineages(source: Source) -> list[tuple[Generation, ...]]:
+def _lineages(predecessor: Predecessor) -> list[tuple[Generation, ...]]:
     """The trainings behind each seed's model, without repeats."""
-    lineages = (model.description.trained for model in source.models.values())
+    lineages = (model.description.trained for model in predecessor.models.values())
     return list({repr(lineage): lineage for lineage in lineages}.values())
 
 
@@ -73,25 +98,26 @@ def _rows(earlier: Earlier | str) -> Earlier | None:
     return None if isinstance(earlier, str) else earlier
 
 
-def composed_spending(plan: Plan, entries: Sequence[Entry], open_source: Open) -> dict[str, Any]:
+def composed_spending(plan: Plan, entries: Sequence[Entry], open_predecessor: Open) -> dict[str, Any]:
     """By arm that starts from a model, where that one's training or its own is private: what each site's patients paid
     for both, with the seed that cost them most."""
     composed = {}
     for arm in plan.study.arms:
-        source = plan.source_of(arm)
-        if source is None:
+        predecessor = plan.predecessor_of(arm)
+        if predecessor is None:
             continue
-        lineages = _lineages(source)
-        private = arm.privacy.example is not None or arm.privacy.site is not None
-        if private or any(g.example or g.site for lineage in lineages for g in lineage):
+        lineages = _lineages(predecessor)
+        if is_private(arm) or any(g.example or g.site for lineage in lineages for g in lineage):
             own = [entry for entry in entries if entry.arm == arm.name]
-            composed[arm.name] = _of_arm(plan, arm, source, own, _rows(open_source(source)))
+            composed[arm.name] = _of_arm(plan, arm, predecessor, own, _rows(open_predecessor(predecessor)))
     return composed
 
 
-def _of_arm(plan: Plan, arm: Arm, source: Source, entries: Sequence[Entry], earlier: Earlier | None) -> dict[str, Any]:
+def _of_arm(
+    plan: Plan, arm: Arm, predecessor: Predecessor, entries: Sequence[Entry], earlier: Earlier | None
+) -> dict[str, Any]:
     highest: dict[str, dict[str, Any]] = {}
-    for seed, model in source.models.items():
+    for seed, model in predecessor.models.items():
         lineage = model.description.trained
         shares = [sharing(plan, arm, g, earlier if number == 0 else None) for number, g in enumerate(lineage)]
         for site, row in _with_seed([e for e in entries if e.seed == seed], arm, lineage, shares).items():
@@ -104,7 +130,7 @@ def _with_seed(
     entries: Sequence[Entry],
     arm: Arm,
     lineage: Sequence[Generation],
-    shares: Sequence[Mapping[str, Sequence[str]]],
+    shares: Sequence[Shares],
 ) -> dict[str, dict[str, Any]]:
     delta = min([entry.delta for entry in entries] + [g.delta for g in lineage if g.delta is not None])
     paid = {site: tuple(charges_of(e for e in entries if e.site == site)) for site in {e.site for e in entries}}

@@ -24,7 +24,7 @@ def describe_models(plan: Plan, folder: RunFolder, entries: Sequence[Entry], dat
 
 
 def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Description:
-    source = plan.source_of(arm)
+    predecessor = plan.predecessor_of(arm)
     sites = plan.sites_of(plan.alike[arm.name], plan.data_seed(arm, seed))
     own = arm.preparation.schema == "own"
     return describe(
@@ -35,7 +35,7 @@ def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Des
         parts_of(sites[0]),
         {site.name: site.recipe.names for site in sites if own and site.recipe is not None},
         (),
-        (generation, *(() if source is None else source.models[seed].description.trained)),
+        (generation, *(() if predecessor is None else predecessor.models[seed].description.trained)),
     )
 
 

@@ -52,7 +52,7 @@ class SavedModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Predecessor:
     kind: Literal["run", "bundle"]
     path: Path
     arm: str  # as the study names it; of a bundle the arm that it was made of
@@ -77,25 +77,25 @@ class Source:
         return sha256("".join(model.digest for model in self.models.values()).encode()).hexdigest()
 
 
-def read_source(start: StartFrom, seeds: Sequence[int]) -> Source:
+def read_predecessor(start: StartFrom, seeds: Sequence[int]) -> Predecessor:
     """`seeds` are those of the study that starts from it. Refused if its content is not what `start` expects."""
     if start.bundle is not None:
-        source = _from_bundle(start.bundle, seeds)
+        predecessor = _from_bundle(start.bundle, seeds)
     elif start.run is not None and start.arm is not None:
-        source = _from_run(start.run, start.arm, start.seed, seeds)
+        predecessor = _from_run(start.run, start.arm, start.seed, seeds)
     else:
         problem = "names no run or bundle: the weights are where the study was made"
         raise StudyError(WHERE, problem, "Use the study file from which the kits were made.")
-    if start.digest is not None and source.digest != start.digest:
+    if start.digest is not None and predecessor.digest != start.digest:
         problem = (
-            f"the {source.kind} holds other weights than this study started from: their digest is "
-            f"{source.digest[:12]}, not {start.digest[:12]}"
+            f"the {predecessor.kind} holds other weights than this study started from: their digest is "
+            f"{predecessor.digest[:12]}, not {start.digest[:12]}"
         )
-        raise StudyError(f"{WHERE}: {source.path}", problem, "Bring the old ones back, or leave `digest` out.")
-    return source
+        raise StudyError(f"{WHERE}: {predecessor.path}", problem, "Bring the old ones back, or leave `digest` out.")
+    return predecessor
 
 
-def _from_run(path: Path, arm: str, seed: int | None, seeds: Sequence[int]) -> Source:
+def _from_run(path: Path, arm: str, seed: int | None, seeds: Sequence[int]) -> Predecessor:
     folder, where = RunFolder(path), f"{WHERE}: run: {path}"
     if not (path / "study.toml").is_file():
         remedy = "Name a folder that `wardround run` has made; a path begins at the study file's folder."
@@ -108,7 +108,7 @@ def _from_run(path: Path, arm: str, seed: int | None, seeds: Sequence[int]) -> S
         chosen = {number: _seed_of(known, seed, number, where) for number in seeds}
         names = {old: _trained_arm(results, arm, old, where) for old in dict.fromkeys(chosen.values())}
     models = {old: _model_of_run(folder, name, old, where) for old, name in names.items()}
-    return Source("run", path, arm, folder.deployed, {number: models[old] for number, old in chosen.items()})
+    return Predecessor("run", path, arm, folder.deployed, {number: models[old] for number, old in chosen.items()})
 
 
 def _seed_of(known: Sequence[int], requested: int | None, own: int, where: str) -> int:
@@ -161,7 +161,7 @@ def _model_of_run(folder: RunFolder, arm: str, seed: int, where: str) -> SavedMo
     )
 
 
-def _from_bundle(path: Path, seeds: Sequence[int]) -> Source:
+def _from_bundle(path: Path, seeds: Sequence[int]) -> Predecessor:
     """Checked by its seal, as `predict` does it."""
     try:
         about, files = read_sealed(path)
@@ -172,7 +172,7 @@ def _from_bundle(path: Path, seeds: Sequence[int]) -> Source:
     except MISFITS as error:
         problem = f"does not hold what a bundle holds ({type(error).__name__})"
         raise StudyError(f"{WHERE}: bundle: {path}", problem, "Make it again with `wardround bundle`.") from None
-    return Source("bundle", path, arm, False, dict.fromkeys(seeds, model))
+    return Predecessor("bundle", path, arm, False, dict.fromkeys(seeds, model))
 
 
 def _model_of_bundle(path: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> SavedModel:
