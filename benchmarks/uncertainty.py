@@ -170,41 +170,42 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
     from wardround.evaluation.thresholds import best_threshold
     from wardround.tasks.class_metrics import auc, multilabel_metrics
-    from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
+    from wardround.uncertainty.decomposition import about_threshold, entropy_parts, score_spread
     from wardround.uncertainty.referral import refer, referral_curves, referral_cut
 
+    task = model.task
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
     scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
     p = {side: model.task.predictions(item).double().numpy() for side, item in scores.items()}
     mean = {side: item.mean(axis=0) for side, item in p.items()}
     cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
     cut = np.where(np.isnan(cut), 0.5, cut)
-    doubt = {side: entropy_parts(about_threshold(item, cut)).total for side, item in p.items()}
+    doubt = {side: entropy_parts(task, about_threshold(item, cut)).total for side, item in p.items()}
 
     def figures(rows: np.ndarray) -> dict[str, float]:
         return multilabel_metrics(label["test"][rows], mean["test"][rows], cut)
 
-    curves = referral_curves(of_rows(doubt["test"]), figures, ("accuracy", "auc"))
+    curves = referral_curves(task.of_rows(doubt["test"]), figures, ("accuracy", "auc"))
     place = curves["accuracy"].shares.index(REFERRED)
     wrong = (mean["test"] >= cut) != (label["test"] == 1)
-    rows = of_rows(doubt["test"])
-    referred = refer(rows, referral_cut(of_rows(doubt["validation"]), REFERRED))
+    rows = task.of_rows(doubt["test"])
+    referred = refer(rows, referral_cut(task.of_rows(doubt["validation"]), REFERRED))
     both = ("validation", "test")
     everybody = np.concatenate([people for side in both for _, _, people in sides[side]])
     all_labels, all_p = (
         np.concatenate([item[side] for side in both], axis=axis) for item, axis in ((label, 0), (p, 1))
     )
-    mixed = referred_of_halves(all_labels, all_p, everybody)
-    spread = of_rows(score_spread(scores["test"].numpy()))
-    parts = entropy_parts(p["test"])
+    mixed = referred_of_halves(task, all_labels, all_p, everybody)
+    spread = task.of_rows(score_spread(task, scores["test"].numpy()))
+    parts = entropy_parts(task, p["test"])
     strange: dict[str, dict[str, float]] = {}
     for kind, x in strange_images(torch.cat([x for x, _, _ in sides["test"]])).items():
         theirs = way(x)
-        their_parts = entropy_parts(model.task.predictions(theirs).double().numpy())
+        their_parts = entropy_parts(task, task.predictions(theirs).double().numpy())
         pairs = {
-            "spread": (of_rows(score_spread(theirs.numpy())), spread),
-            "epistemic": (of_rows(their_parts.epistemic), of_rows(parts.epistemic)),
-            "total": (of_rows(their_parts.total), of_rows(parts.total)),
+            "spread": (task.of_rows(score_spread(task, theirs.numpy())), spread),
+            "epistemic": (task.of_rows(their_parts.epistemic), task.of_rows(parts.epistemic)),
+            "total": (task.of_rows(their_parts.total), task.of_rows(parts.total)),
         }
         strange[kind] = {
             name: auc(np.arange(len(a) + len(b)) < len(a), np.concatenate([a, b])) for name, (a, b) in pairs.items()
@@ -221,10 +222,10 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
     }
 
 
-def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, draws: int = 40) -> np.ndarray:
+def referred_of_halves(task: Any, label: np.ndarray, p: np.ndarray, patient: np.ndarray, draws: int = 40) -> np.ndarray:
     """The share referred of one half of the patients, with thresholds and cut from the other, drawn at random."""
     from wardround.evaluation.thresholds import best_threshold
-    from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows
+    from wardround.uncertainty.decomposition import about_threshold, entropy_parts
     from wardround.uncertainty.referral import refer, referral_cut
 
     rng, people = np.random.default_rng(0), np.unique(patient)
@@ -233,7 +234,7 @@ def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, dr
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
         score = p[:, ours].mean(axis=0)
         cut = np.array([best_threshold(y, s) for y, s in zip(label[ours].T, score.T, strict=True)])
-        doubt = of_rows(entropy_parts(about_threshold(p, np.where(np.isnan(cut), 0.5, cut))).total)
+        doubt = task.of_rows(entropy_parts(task, about_threshold(p, np.where(np.isnan(cut), 0.5, cut))).total)
         shares.append(refer(doubt[~ours], referral_cut(doubt[ours], REFERRED)).mean())
     return np.array(shares)
 
@@ -247,25 +248,29 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
         [model.task.predictions(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
         [y.numpy() for _, y, _ in (validation, test)],
     )
-    fitted = fit_temperature(label, known, validation[2])
-    plain, by_label = (prediction_sets(fit_cuts(label, known, each_label=each), new) for each in (False, True))
+    fitted = fit_temperature(model.task, label, known, validation[2])
+    plain, by_label = (
+        prediction_sets(model.task, fit_cuts(model.task, label, known, each_label=each), new) for each in (False, True)
+    )
     ill = np.where(truth == 1, 1, -1)
     everybody = [np.concatenate(pair) for pair in ((label, truth), (known, new), (validation[2], test[2]))]
-    mixed = coverage_of_halves(everybody[0], everybody[1], everybody[2])
+    mixed = coverage_of_halves(model.task, everybody[0], everybody[1], everybody[2])
     return {
         "rows": len(truth),
-        "ece": (ece(truth, new), ece(truth, fitted.of(new))),
+        "ece": (ece(model.task, truth, new), ece(model.task, truth, fitted.of(new))),
         "by chance": float(np.mean([error_by_chance(finding_scores) for finding_scores in new.T])),
         "coverage": float(coverage(plain, truth).mean()),
         "patients mixed": (float(mixed.mean()), float(mixed.std())),
-        "ece, patients mixed": errors_of_halves(everybody[0], everybody[1], everybody[2]),
+        "ece, patients mixed": errors_of_halves(model.task, everybody[0], everybody[1], everybody[2]),
         "coverage by label": float(coverage(by_label, truth).mean()),
         "coverage of the ill": tuple(float(np.nanmean(coverage(sets, ill))) for sets in (plain, by_label)),
         "answers": tuple(float((set_sizes(sets) == 1).mean()) for sets in (plain, by_label)),
     }
 
 
-def coverage_of_halves(label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 200) -> np.ndarray:
+def coverage_of_halves(
+    task: Any, label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 200
+) -> np.ndarray:
     """Mean over findings, with cuts from one half of the patients, drawn at random, for the other half."""
     from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets
 
@@ -273,13 +278,13 @@ def coverage_of_halves(label: np.ndarray, score: np.ndarray, patient: np.ndarray
     coverages = []
     for _ in range(draws):
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
-        sets = prediction_sets(fit_cuts(label[ours], score[ours]), score[~ours])
+        sets = prediction_sets(task, fit_cuts(task, label[ours], score[ours], each_label=False), score[~ours])
         coverages.append(coverage(sets, label[~ours]).mean())
     return np.array(coverages)
 
 
 def errors_of_halves(
-    label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 40
+    task: Any, label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 40
 ) -> tuple[float, float, float]:
     """ECE of one half of the patients, what the other half's temperatures change in it, and how often they raise it."""
     from wardround.uncertainty.calibration import ece, fit_temperature
@@ -288,9 +293,9 @@ def errors_of_halves(
     errors = []
     for _ in range(draws):
         ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
-        fitted, others = fit_temperature(label[ours], score[ours], patient[ours]), score[~ours]
-        before = ece(label[~ours], others)
-        errors.append((before, ece(label[~ours], fitted.of(others)) - before))
+        fitted, others = fit_temperature(task, label[ours], score[ours], patient[ours]), score[~ours]
+        before = ece(task, label[~ours], others)
+        errors.append((before, ece(task, label[~ours], fitted.of(others)) - before))
     before, change = np.array(errors).T
     return float(before.mean()), float(change.mean()), float((change > 0).mean())
 

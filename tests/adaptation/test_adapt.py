@@ -271,7 +271,7 @@ def test_three_classes_and_patients_of_several_rows(tmp_path: Path) -> None:
     table = pd.read_parquet(result.folder / "predictions.parquet")
     assert [name for name in table.columns if name.startswith("score")] == [f"score_kind {n}" for n in range(3)]
     bundle = load_bundle(result.bundle)
-    assert (bundle.threshold, bundle.about["precision"]) == (None, "float64")
+    assert (bundle.events, bundle.about["precision"]) == ((), "float64")
     for entry in result.results["fractions"]:
         assert entry["rows"]["mean"] % 2 == 0  # whole patients
 

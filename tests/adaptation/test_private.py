@@ -8,6 +8,7 @@ from tests.adaptation.conftest import OTHERS, SHARED, hearts
 from wardround import load_bundle
 from wardround.adaptation.adapt import adapt
 from wardround.bundles import load_shared, make_shared
+from wardround.bundles.bundle import Event
 from wardround.runs.execute import run_study
 
 
@@ -42,7 +43,7 @@ def test_the_newcomers_bundle_says_that_its_adapter_has_no_noise(
     result = adapt(protected, hospital, out=tmp_path / "va", repeats=2, epochs=2)
     bundle = load_bundle(result.bundle)
     assert bundle.about["private"]
-    assert (bundle.threshold, bundle.calibration, bundle.out_of_distribution.kind) == (0.5, None, "ranges")
+    assert (bundle.events, bundle.out_of_distribution.kind) == ((Event(0.5, None),), "ranges")
     card = (result.bundle / "card.md").read_text(encoding="utf-8")
     assert "protects each patient of the hospitals that it was trained at (epsilon 4 at delta 0.0001" in card
     assert "trained without noise, so this bundle must not leave va" in card

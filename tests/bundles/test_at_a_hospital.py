@@ -16,6 +16,7 @@ from tests.deployment.in_process_federation import OpenGate, own_records
 from tests.deployment.parity import KNOWN, Both, deploy
 from tests.representatives import represented
 from wardround.bundles import load_bundle, make_bundle
+from wardround.bundles.bundle import Event
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
 from wardround.deployment import make_site_bundle
@@ -237,7 +238,7 @@ def test_a_private_arm_shows_what_the_hospitals_own_ledger_charged(tmp_path: Pat
     load = lambda: own_records(protected.sources()["cedar"](), "cedar")  # noqa: E731
     session = Session.restore("cedar", folder, OpenGate(study), families, load)
     bundle = load_bundle(bundle_of(session, arm="fedprox", seed=4, out=tmp_path / "bundle"))
-    assert (bundle.threshold, bundle.calibration, bundle.out_of_distribution.kind) == (0.5, None, "ranges")
+    assert (bundle.events, bundle.out_of_distribution.kind) == ((Event(0.5, None),), "ranges")
     entries = [entry for entry in protected.ledger(tmp_path, "cedar") if entry.seed == 4]
     spent = bundle.about["card"]["privacy"]["spent"]
     assert spent == {"epsilon": epsilon(charges_of(entries), 1e-5), "delta": 1e-5, "rounds": len(entries)}

@@ -46,7 +46,7 @@ def test_figures_are_those_of_results_json(run: Path, card: dict[str, Any], text
 def test_figures_at_the_threshold_are_counted_on_test_rows(run: Path, bundle: Bundle, card: dict[str, Any]) -> None:
     table = RunFolder(run).predictions()
     rows = table[(table["arm"] == "fedavg") & (table["seed"] == 1) & (table["site"] == "cleveland")]
-    called, positive = rows["score"] >= bundle.threshold, rows["label"] == 1
+    called, positive = rows["score"] >= bundle.events[0].threshold, rows["label"] == 1
     assert card["at_threshold"]["rows"] == len(rows)
     assert card["at_threshold"]["sensitivity"]["value"] == pytest.approx((called & positive).sum() / positive.sum())
     assert card["at_threshold"]["specificity"]["value"] == pytest.approx(

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from wardround.bundles.build.validation_choices import RIDGE, choose_operating_point, recalibrate
+from wardround.bundles.build.validation_choices import RIDGE, choose_events, recalibrate
 from wardround.bundles.bundle import Calibration
 from wardround.bundles.out_of_distribution import RIDGE as FAR_RIDGE
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_distance, by_ranges
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, youden
+from wardround.tasks import class_task
 
 
 def test_youden_by_hand() -> None:
@@ -81,7 +82,7 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
         label = np.zeros(rows, dtype=int)
         label[:positive] = 1
         score = np.where(label == 1, 0.7, 0.4) + np.linspace(0, 0.1, rows)
-        point = choose_operating_point(label, score, private)
+        point = choose_events(class_task(["no", "yes"]), label, score, private)
         assert point.threshold is not None
         assert (point.threshold["value"] == 0.5) is not point.threshold["chosen"]
         assert bool(point.uncalibrated) is (point.calibration is None)
@@ -97,7 +98,7 @@ def test_a_choice_is_made_from_thirty_rows_with_five_of_each_class_on() -> None:
 
 def test_scores_that_rank_the_wrong_way_round_are_left_alone() -> None:
     label = np.repeat([0, 1], 30)
-    point = choose_operating_point(label, np.linspace(0.9, 0.1, 60), private=False)
+    point = choose_events(class_task(["no", "yes"]), label, np.linspace(0.9, 0.1, 60), private=False)
     assert point.threshold is not None
     assert (point.threshold["value"], point.threshold["chosen"], point.calibration) == (0.5, False, None)
     assert "does not mean a higher risk" in point.uncalibrated

@@ -34,7 +34,7 @@ from wardround.bundles import (
     predict_images,
     predict_table,
 )
-from wardround.bundles.bundle import Finding
+from wardround.bundles.bundle import Event
 from wardround.bundles.predict.images import block_of_arrays
 from wardround.bundles.predict.scoring import predict_block
 from wardround.bundles.uncertainty import SHARES, Referral
@@ -158,7 +158,8 @@ def reasons_in(why: str) -> list[str]:
 def contradictions(bundle: Bundle, predictions: pd.DataFrame) -> list[str]:
     """Rows that break the rule, in words."""
     problems = []
-    questions = [(f"_{name}", ("absent", "present")) for name in bundle.classes] if bundle.findings else [("", None)]
+    findings = bundle.answer.form == "findings"
+    questions = [(f"_{name}", ("absent", "present")) for name in bundle.classes] if findings else [("", None)]
     for row in predictions.to_dict("records"):
         codes = reasons_in(row["why"])
         place = f"row {row['row']}"
@@ -181,7 +182,7 @@ def contradictions(bundle: Bundle, predictions: pd.DataFrame) -> list[str]:
             word = call if names is None else names[int(call)]
             if word not in answers:
                 problems.append(f"{place}: called {word}, set {held}")
-            if not bundle.findings and len(answers) == 1 and {PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
+            if not findings and len(answers) == 1 and {PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
                 problems.append(f"{place}: one answer, which was added")
     return problems
 
@@ -189,12 +190,7 @@ def contradictions(bundle: Bundle, predictions: pd.DataFrame) -> list[str]:
 def with_choices(bundle: Bundle, rng: np.random.Generator) -> Bundle:
     """The bundle with thresholds, conformal cuts and limits of doubt at any place."""
     changes: dict[str, Any] = {}
-    if bundle.threshold is not None:
-        changes["threshold"] = float(rng.uniform(0.01, 0.99))
-    if bundle.findings:
-        changes["findings"] = tuple(
-            Finding(float(rng.uniform(0.01, 0.99)), finding.calibration) for finding in bundle.findings
-        )
+    changes["events"] = tuple(Event(float(rng.uniform(0.01, 0.99)), event.calibration) for event in bundle.events)
     uncertainty = bundle.uncertainty
     if uncertainty is not None and uncertainty.cuts is not None and uncertainty.referral is not None:
         values = rng.uniform(0, 1, uncertainty.cuts.values.shape)
@@ -267,8 +263,10 @@ def test_an_image_that_cannot_be_read_is_referred_for_that(cases: dict[str, Case
     predictions = predict_block(case.bundle, block)
     assert predictions.refer is not None
     assert predictions.refer[1]
-    assert predictions.why.to_pylist()[1] == TEXTS["unreadable-image"]
-    assert (predictions.predicted[1], np.isnan(predictions.score[1]).all()) == (-1, True)
+    assert predictions.columns["why"].to_pylist()[1] == TEXTS["unreadable-image"]
+    assert predictions.decided is not None
+    assert predictions.scored is not None
+    assert (predictions.decided.predicted[1], np.isnan(predictions.scored.score[1]).all()) == (-1, True)
 
 
 @pytest.fixture(scope="module")
@@ -288,9 +286,9 @@ def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.Data
     uncertainty, predictions = bundle.uncertainty, predict_table(*cleveland)
     assert uncertainty is not None
     assert uncertainty.cuts is not None
-    assert bundle.threshold is not None
-    assert uncertainty.cuts.values[0] < bundle.threshold  # between the two, conformal cuts rule out what is called
-    between = predictions["score"].between(uncertainty.cuts.values[0], bundle.threshold, inclusive="neither")
+    threshold = bundle.events[0].threshold
+    assert uncertainty.cuts.values[0] < threshold  # between the two, conformal cuts rule out what is called
+    between = predictions["score"].between(uncertainty.cuts.values[0], threshold, inclusive="neither")
     assert between.sum() >= 5
     assert (predictions["predicted"][between] == bundle.classes[0]).all()
     assert (predictions["prediction_set"][between] == " or ".join(bundle.classes)).all()
@@ -316,7 +314,7 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
                 entry for entry in run.plan.trial(run.plan.study.arms[0], seed).scored if entry.name == site
             )
             path = bundle_from(run, arm="fedavg", site=site, seed=seed, out=tmp_path / f"{site} {seed}")
-            bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
+            bundle = replace(load_bundle(path), events=(Event(float(np.asarray(measured(run).cut)), None),))
             predictions = predict_table(bundle, recorded(run).iloc[scored_site.test_rows].reset_index(drop=True))
             codes = [set(reasons_in(why)) for why in predictions["why"]]
             unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & entry) for entry in codes]

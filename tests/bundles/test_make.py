@@ -21,6 +21,7 @@ from wardround.bundles import Bundle, FinishedRun, bundle_from, load_bundle, mak
 from wardround.bundles.build import assemble as origin
 from wardround.bundles.build import onnx as exporting
 from wardround.bundles.build.assemble import plain_name
+from wardround.bundles.bundle import Event
 from wardround.core.errors import BundleError, RunError, StudyError
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.execute import run_study
@@ -171,7 +172,7 @@ def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     plain = load_bundle(bundle_from(finished, arm="plain", site="cleveland", out=tmp_path / "plain"))
     assert plain.about["threshold"]["chosen"]
     assert plain.out_of_distribution.kind == "distance"
-    assert (private.threshold, private.calibration, private.out_of_distribution.kind) == (0.5, None, "ranges")
+    assert (private.events, private.out_of_distribution.kind) == ((Event(0.5, None),), "ranges")
     from safetensors.torch import load
 
     names = set(load((private.path / "weights.safetensors").read_bytes()))

@@ -109,7 +109,7 @@ def test_three_classes_with_gaps_categories_and_dates_from_files(csv_run: Path, 
     assert np.abs(scores - expected[columns].to_numpy()).max() <= 1e-6
     assert scores.shape == (len(expected), 3)
     assert np.array_equal(bundle.predicted(scores), scores.argmax(axis=1))
-    assert (bundle.threshold, bundle.calibration, bundle.probabilities(scores)) == (None, None, None)
+    assert (bundle.events, bundle.probabilities(scores)) == ((), None)
     kinds = {column.name: (column.kind, column.dates) for column in bundle.recipe.columns}
     assert kinds["seen"] == ("numeric", True)
     assert kinds["ward"] == ("categorical", False)

@@ -153,7 +153,7 @@ def test_three_classes_in_images(tmp_path: Path) -> None:
         bundle.classes[place] for place in predictions[scores].to_numpy().argmax(axis=1)
     ]
     assert bundle.uncertainty is not None
-    assert (bundle.threshold, bundle.findings, bundle.uncertainty.method) == (None, (), "dropout")
+    assert (bundle.events, bundle.uncertainty.method) == ((), "dropout")
     for name in bundle.classes:
         assert (predictions[f"low_{name}"] <= predictions[f"score_{name}"]).all()
         assert (predictions[f"high_{name}"] >= predictions[f"score_{name}"]).all()

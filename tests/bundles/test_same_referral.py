@@ -59,8 +59,7 @@ def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     table = run.plan.cohort_of(run.plan.study.arms[0]).records.features
     assert isinstance(table, pd.DataFrame)
     predictions = predict_table(bundle, table.iloc[site.test_rows].reset_index(drop=True))
-    assert bundle.threshold is not None
-    seed = replace(measured(run), cut=bundle.threshold)  # calls lie on the sides of the bundle's own
+    seed = replace(measured(run), cut=bundle.events[0].threshold)  # calls lie on the sides of the bundle's own
     expected, near = referred_by_the_report(seed, site, 0.3), ~predictions["out_of_distribution"].to_numpy()
     assert 0 < expected[near].sum() < near.sum()
     assert (predictions["refer"].to_numpy() == expected)[near].all()

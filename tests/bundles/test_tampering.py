@@ -215,6 +215,11 @@ def prepared_otherwise(
         lambda about, files: about.update(site=None),
         lambda about, files: about.update(seed="1"),
         lambda about, files: about.update(classes=["x", "x"]),
+        lambda about, files: about.update(task={"kind": "multiclass", "names": about["classes"]}),
+        lambda about, files: about.update(task={"kind": "binary", "names": ["x", "y"]}),
+        lambda about, files: about.update(task={"kind": "ordinal", "names": about["classes"]}),
+        lambda about, files: about.update(task={"kind": "binary", "names": about["classes"], "delta": 2}),
+        lambda about, files: about.update(task=["binary"]),
         lambda about, files: about.update(precision="float16"),
         lambda about, files: about["threshold"].update(value=10**400),
         lambda about, files: about["threshold"].update(value="0.3"),
@@ -293,7 +298,17 @@ def test_the_id_is_that_of_the_content_and_not_of_the_moment(copy: Path, heart_b
     sealed_anew(copy, lambda about, files: about["threshold"].update(value=0.25))
     changed = load_bundle(copy)
     assert changed.id != before.id
-    assert changed.threshold == 0.25
+    assert changed.events[0].threshold == 0.25
+
+
+def test_a_bundle_that_was_made_before_tasks_were_is_read_by_its_classes(copy: Path, heart_bundle: Path) -> None:
+    now = load_bundle(heart_bundle)
+    sealed_anew(copy, lambda about, files: about.pop("task"))
+    before = load_bundle(copy)
+    assert before.task == now.task
+    x = np.random.default_rng(0).normal(size=(20, len(now.recipe.names)))
+    assert (before.scores(x) == now.scores(x)).all()
+    assert before.predicted(before.scores(x)).tolist() == now.predicted(now.scores(x)).tolist()
 
 
 def test_hashes_are_those_that_any_tool_computes(heart_bundle: Path) -> None:

@@ -308,7 +308,7 @@ def test_it_comes_back_as_it_was_written_with_what_is_infinite(laplace: Bundle) 
     cuts[0], cuts[-1] = np.inf, -np.inf
     how = Uncertainty("none", 30, 7, "why", unchosen="not", referral=Referral(0.2, cuts))
     how = Uncertainty(**{**vars(how), "cuts": Cuts(0.1, "plain", np.array([np.inf, 0.3]), np.array([3, 40]))})
-    back = read_uncertainty(json.loads(as_text(write_uncertainty(how))), {}, laplace.model, laplace.params, 1)
+    back = read_uncertainty(json.loads(as_text(write_uncertainty(how))), {}, laplace.model, laplace.params)
     assert back.referral is not None
     assert back.cuts is not None
     np.testing.assert_array_equal(back.referral.cuts, cuts)

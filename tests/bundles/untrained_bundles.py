@@ -15,6 +15,7 @@ from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
 from wardround.data.serialization import write_recipe
 from wardround.study.schema import Preparation
+from wardround.tasks import class_task
 
 
 def numeric_recipe(columns: tuple[str, ...]) -> Recipe:
@@ -44,7 +45,7 @@ def write_bundle(
         "options": dict(options or {}),
         "shape": {"inputs": [width], "classes": len(classes)},
     }
-    params, buffers = build_model(model, "by hand", None).init(weights)
+    params, buffers = build_model(model, class_task(classes), "by hand", None).init(weights)
     rng = np.random.default_rng(weights)
     dtype = torch.float64 if precision == "float64" else torch.float32
     leaves = {f"params/{name}": torch.tensor(rng.normal(size=leaf.shape), dtype=dtype) for name, leaf in params.items()}

@@ -262,7 +262,7 @@ def test_a_hospital_makes_a_bundle_of_its_own(both: Both, tmp_path: Path) -> Non
     records = radiology.own("alder")
     bundle = load_bundle(bundle_of(session_of(both, "alder", records), arm="fedavg", out=tmp_path / "b", clahe=True))
     assert bundle.classes == FINDINGS
-    assert len(bundle.findings) == len(FINDINGS)
+    assert len(bundle.events) == len(FINDINGS)
     assert bundle.inputs.images is not None
     assert bundle.inputs.images.clahe
     table = load_predictions(both.site_folder("alder"))

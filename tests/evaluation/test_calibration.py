@@ -8,7 +8,15 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from wardround.evaluation.calibration_curves import BINS, calibration, decision_curve, reliability
+from wardround.evaluation.calibration_curves import (
+    BINS,
+    calibration,
+    calibration_of,
+    decision_curve,
+    decision_curve_of,
+    reliability,
+)
+from wardround.tasks import class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLDS
 
 MANY = 20_000
@@ -120,13 +128,22 @@ SCORE = expit(TRUE)
         (np.ones(60, dtype=np.int64), SCORE),
         (LABEL, np.full(60, 0.4)),
         (LABEL, np.where(np.arange(60) == 7, np.nan, SCORE)),
-        (LABEL, np.column_stack([1 - SCORE, SCORE])),
         (np.array([], dtype=np.int64), np.array([])),
     ],
-    ids=["one class", "scores all alike", "diverged", "several classes", "no rows"],
+    ids=["one class", "scores all alike", "diverged", "no rows"],
 )
 def test_where_it_cannot_be_computed_it_is_none(label: np.ndarray, score: np.ndarray) -> None:
     assert calibration(label, score, np.arange(len(label))) is None
+
+
+def test_only_one_probability_has_a_line_on_the_logit_scale_and_a_decision_curve() -> None:
+    rows, classes = np.arange(60), np.column_stack([1 - SCORE, SCORE])
+    both = np.column_stack([LABEL, LABEL])
+    assert calibration_of(class_task(2), LABEL, SCORE, rows) == calibration(LABEL, SCORE, rows)
+    assert decision_curve_of(class_task(2), LABEL, SCORE) == decision_curve(LABEL, SCORE)
+    for task, label in ((class_task(3), LABEL), (findings_task(2), both)):
+        assert calibration_of(task, label, classes, rows) is None
+        assert decision_curve_of(task, label, classes) is None
 
 
 def test_scores_that_separate_the_classes_have_no_slope() -> None:
@@ -227,8 +244,7 @@ def test_a_perfect_model_is_worth_the_share_of_positives_at_every_threshold_and_
     assert all(a <= b for a, b in zip(usual["net_benefit"], perfect["net_benefit"], strict=True))
 
 
-def test_a_decision_curve_needs_scores_for_two_classes() -> None:
+def test_a_decision_curve_needs_scores() -> None:
     assert decision_curve(LABEL, np.where(np.arange(60) == 7, np.nan, SCORE)) is None
-    assert decision_curve(LABEL, np.column_stack([1 - SCORE, SCORE])) is None
     assert decision_curve(LABEL[:0], SCORE[:0]) is None
     assert decision_curve(np.zeros(60, dtype=np.int64), SCORE) is not None  # nobody is ill: acting can only cost

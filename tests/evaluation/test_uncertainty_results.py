@@ -26,6 +26,8 @@ from wardround.evaluation.uncertainty.uncertainty_scores import (
 )
 from wardround.runs.catalog import load_study
 from wardround.study.schema import Uncertainty
+from wardround.tasks import class_task, findings_task
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.decomposition import entropy_parts
 
 FEW = pd.DataFrame({"row": []})  # patients are not known: each row is one
@@ -50,7 +52,8 @@ def table(score: np.ndarray, label: np.ndarray, **columns: Any) -> pd.DataFrame:
     wide, many = score.reshape(len(score), -1), label.reshape(len(label), -1)
     cells |= {f"label{name}" if findings else "label": many[:, f] for f, name in enumerate(names[: many.shape[1]])}
     cells |= {f"score{name}": wide[:, f] for f, name in enumerate(names)}
-    parts = entropy_parts(score[None], multiclass=score.ndim == 2 and not findings).total.reshape(len(score), -1)
+    task = findings_task(label.shape[1]) if findings else class_task(2 if score.ndim == 1 else score.shape[1])
+    parts = entropy_parts(probability_task(task), score[None]).total.reshape(len(score), -1)
     for measure in MEASURES:
         cells |= {
             f"{measure}{name if findings else ''}": parts[:, f] if measure == "total" else np.nan
@@ -285,15 +288,15 @@ def test_changed_images_are_set_against_the_same_images() -> None:
 def test_an_ensemble_is_the_mean_of_its_members_whatever_their_order() -> None:
     first = table(np.array([0.9, 0.2]), np.array([1, 0]))
     second = table(np.array([0.4, 0.5]), np.array([0, 1]), seed=2, row=[1, 0])
-    ensemble = merge_members(pd.concat([first, second], ignore_index=True))
+    ensemble = merge_members(pd.concat([first, second], ignore_index=True), class_task(2))
     assert ensemble["seed"].unique().tolist() == [1]
     assert ensemble["score"].tolist() == pytest.approx([0.7, 0.3])
     assert ensemble["label"].tolist() == [1, 0]
     assert ensemble["epistemic"].gt(0).all()
-    lost = merge_members(pd.concat([first, second.assign(score=[np.nan, 0.5])], ignore_index=True))
+    lost = merge_members(pd.concat([first, second.assign(score=[np.nan, 0.5])], ignore_index=True), class_task(2))
     assert lost["score"].isna().tolist() == [False, True]
     with pytest.raises(ValueError, match="different rows"):
-        merge_members(pd.concat([first, second.assign(row=[1, 5])], ignore_index=True))
+        merge_members(pd.concat([first, second.assign(row=[1, 5])], ignore_index=True), class_task(2))
 
 
 def test_an_arm_is_described_whole_with_classes_and_with_findings() -> None:

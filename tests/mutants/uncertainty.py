@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from tests.mutants.mutant import Mutant
-from wardround.uncertainty import calibration, conformal, decision, decomposition, laplace, referral
+from wardround.tasks import Multilabel
+from wardround.uncertainty import calibration, conformal, decision, laplace, referral
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.laplace import Laplace
 
@@ -87,14 +88,14 @@ MUTANTS = (
     Mutant(
         "a temperature is fitted on a handful of patients",
         calibration._enough,
-        lambda original, happened, people: len(happened) > 0,
+        lambda original, outcomes, people: len(people) > 0,
         "patients of either outcome are needed",
         (f"{TEMPERATURE}::test_patients_of_either_outcome_are_needed", f"{TEMPERATURE}::test_too_few_rows_fit_nothing"),
     ),
     Mutant(
         "rows count as patients where a temperature is fitted",
         calibration.fit_temperature,
-        lambda original, label, score, people=None: original(label, score),
+        lambda original, task, label, score, people=None: original(task, label, score),
         "many rows of a patient are no more evidence than one",
         (f"{TEMPERATURE}::test_many_rows_of_a_patient_are_no_more_evidence_than_one",),
     ),
@@ -121,8 +122,8 @@ MUTANTS = (
     ),
     Mutant(
         "a row's uncertainty is that of its first finding",
-        decomposition.of_rows,
-        lambda original, each: each[:, 0] if each.ndim == 2 else each,
+        Multilabel.of_rows,
+        lambda original, self, values: values[:, 0],
         "a row's figure is the mean over its findings",
         ("uncertainty/test_parts.py::test_a_rows_figure_is_the_mean_over_its_findings",),
     ),

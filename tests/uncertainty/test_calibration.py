@@ -11,22 +11,28 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 from wardround.evaluation.calibration_curves import reliability
+from wardround.tasks import Binary, Multiclass, Multilabel
+from wardround.tasks.probabilities import ProbabilityTask
 from wardround.uncertainty.calibration import (
     COLDEST,
     HOTTEST,
-    binary_slope,
     ece,
     error_by_chance,
-    events,
     expected_error,
     fit_temperature,
     likeliest,
     log_loss,
-    multiclass_slope,
 )
+from wardround.uncertainty.scales import binary_slope, multiclass_slope
 
 Kind = Literal["two", "several", "findings"]
 KINDS: tuple[Kind, ...] = ("two", "several", "findings")
+TWO = Binary(("well", "ill"))
+TASKS: dict[Kind, ProbabilityTask] = {
+    "two": TWO,
+    "several": Multiclass(tuple("abcd")),
+    "findings": Multilabel(tuple("abc")),
+}
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 CLIPPED = 1e-5  # what keeping scores from 0 and 1 may change in a loss
 
@@ -76,10 +82,10 @@ def test_bins_of_equally_many_rows_see_a_rare_finding() -> None:
 
 def test_events_of_each_kind() -> None:
     label, score = np.array([0, 2]), np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]])
-    ((right, confidence),) = events(label, score)
+    ((right, confidence),) = Multiclass(tuple("abc")).events(label, score)
     assert right.tolist() == [1, 0]
     assert confidence.tolist() == [0.7, 0.5]
-    event_pairs = events(np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.8], [0.3, 0.4]]))
+    event_pairs = Multilabel(("a", "b")).events(np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.8], [0.3, 0.4]]))
     assert [(happened.tolist(), probability.tolist()) for happened, probability in event_pairs] == [
         ([1, 0], [0.9, 0.3]),
         ([1], [0.4]),
@@ -90,9 +96,11 @@ def test_without_rows_or_with_a_diverged_model_there_is_no_error() -> None:
     none = np.array([])
     assert np.isnan(expected_error(none, none))
     assert np.isnan(error_by_chance(none))
-    assert np.isnan(ece(np.array([0, 1]), np.array([0.5, np.nan])))
-    assert np.isnan(ece(np.full((4, 2), -1), np.full((4, 2), 0.5)))
-    assert ece(np.array([[-1, 0], [-1, 0]]), np.array([[0.5, 0.1], [0.5, 0.3]])) == pytest.approx(0.2)
+    assert np.isnan(ece(TWO, np.array([0, 1]), np.array([0.5, np.nan])))
+    assert np.isnan(ece(Multilabel(("a", "b")), np.full((4, 2), -1), np.full((4, 2), 0.5)))
+    assert ece(
+        Multilabel(("a", "b")), np.array([[-1, 0], [-1, 0]]), np.array([[0.5, 0.1], [0.5, 0.3]])
+    ) == pytest.approx(0.2)
 
 
 def test_the_error_by_chance_is_what_scores_that_are_right_have() -> None:
@@ -120,7 +128,7 @@ def by_scipy(kind: Kind, label: np.ndarray, score: np.ndarray) -> list[float]:
     if kind == "several":
         logs = np.log(score)
         return [search(lambda t: float(-log_softmax(logs / t, axis=1)[np.arange(len(label)), label].mean()))]
-    return [two(*pair) for pair in events(label, score)]
+    return [two(*pair) for pair in TASKS[kind].events(label, score)]
 
 
 @EVERY_KIND
@@ -133,7 +141,7 @@ def test_the_likeliest_temperatures_are_those_of_a_search_by_scipy(kind: Kind, s
     else:
         temperatures = [
             likeliest(binary_slope(happened, np.log(probability / (1 - probability))))
-            for happened, probability in events(label, score)
+            for happened, probability in TASKS[kind].events(label, score)
         ]
     # a search that only sees the loss finds its place to a thousandth, and no lower loss
     assert temperatures == pytest.approx(by_scipy(kind, label, score), rel=2e-3)
@@ -147,7 +155,7 @@ def test_how_far_it_goes_is_by_how_clear_it_is() -> None:
     t = slope.sum() / np.sqrt((slope**2).sum())
     assert abs(t) > 1.96
     b = 1 / likeliest(binary_slope(label, z))
-    assert 1 / fit_temperature(label, score).values[0] == pytest.approx(1 + (b - 1) * (1 - (1.96 / t) ** 2))
+    assert 1 / fit_temperature(TWO, label, score).values[0] == pytest.approx(1 + (b - 1) * (1 - (1.96 / t) ** 2))
 
 
 @EVERY_KIND
@@ -157,7 +165,7 @@ def test_the_true_temperature_is_found(kind: Kind, stretch: float) -> None:
     scores z with an SD of 1.5 is 2.2 / sqrt(rows), less for several classes: 2.3 % of 9,000 known rows. Four of them
     are allowed."""
     label, score = drawn(kind, 10_000, 8, stretch)
-    assert 1 / fit_temperature(label, score).values == pytest.approx(1 / stretch, rel=4 * 0.023)
+    assert 1 / fit_temperature(TASKS[kind], label, score).values == pytest.approx(1 / stretch, rel=4 * 0.023)
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,11 +180,11 @@ def test_the_loss_on_the_rows_it_is_fitted_on_never_rises_and_no_order_changes(
 ) -> None:
     """Scores upside down, all alike, or of a model that is all but certain are among them."""
     label, score = drawn(kind, rows, seed, stretch)
-    fitted = fit_temperature(label, score)
+    fitted = fit_temperature(TASKS[kind], label, score)
     scaled = fitted.of(score)
     assert scaled.shape == score.shape
     assert np.isfinite(scaled).all()
-    assert log_loss(label, scaled) <= log_loss(label, score) + CLIPPED
+    assert log_loss(TASKS[kind], label, scaled) <= log_loss(TASKS[kind], label, score) + CLIPPED
     assert (fitted.values >= COLDEST).all()
     assert (fitted.values <= HOTTEST).all()
     if kind == "several":
@@ -193,14 +201,14 @@ def test_a_model_that_is_never_or_always_right_goes_towards_a_limit() -> None:
     right, z = (score > 0.5).astype(np.int64), np.log(score / (1 - score))
     assert likeliest(binary_slope(right, z)) == COLDEST
     assert likeliest(binary_slope(1 - right, z)) == HOTTEST
-    assert fit_temperature(right, score).values[0] < 0.1
-    assert fit_temperature(1 - right, score).values[0] > 5
+    assert fit_temperature(TWO, right, score).values[0] < 0.1
+    assert fit_temperature(TWO, 1 - right, score).values[0] > 5
 
 
 @EVERY_KIND
 def test_too_few_rows_fit_nothing(kind: Kind) -> None:
     label, score = drawn(kind, 29, 5, 3.0)
-    fitted = fit_temperature(label, score)
+    fitted = fit_temperature(TASKS[kind], label, score)
     assert not fitted.fitted.any()
     assert fitted.of(score) == pytest.approx(score, abs=CLIPPED)
 
@@ -209,14 +217,14 @@ def test_a_finding_that_few_have_keeps_its_scores_while_others_are_fitted() -> N
     label, score = drawn("findings", 200, 5, 3.0)
     label[:, 1] = 0
     label[:4, 1] = 1
-    fitted = fit_temperature(label, score)
+    fitted = fit_temperature(TASKS["findings"], label, score)
     assert fitted.fitted.tolist() == [True, False, True]
     assert fitted.values[1] == 1.0
 
 
 def test_right_scores_keep_a_temperature_of_one() -> None:
     """In 95 of 100 draws, because the test is at 1.96 SDs: of 400 draws 380, with an SD of 4.4. Four are allowed."""
-    counts = [(fit_temperature(*drawn("two", 300, seed)).values == 1).sum() for seed in range(400)]
+    counts = [(fit_temperature(TWO, *drawn("two", 300, seed)).values == 1).sum() for seed in range(400)]
     assert abs(sum(counts) - 380) < 4 * 4.4
 
 
@@ -224,22 +232,22 @@ def test_many_rows_of_a_patient_are_no_more_evidence_than_one() -> None:
     """Every patient's row, ten times: the likeliest temperature is the same, and so is what chance could make of it."""
     for seed in range(40):
         label, score = drawn("two", 120, seed, 1.3)
-        once = fit_temperature(label, score)
-        again = fit_temperature(np.repeat(label, 10), np.repeat(score, 10), np.repeat(np.arange(120), 10))
+        once = fit_temperature(TWO, label, score)
+        again = fit_temperature(TWO, np.repeat(label, 10), np.repeat(score, 10), np.repeat(np.arange(120), 10))
         assert again.values == pytest.approx(once.values)
     rejections = [
-        fit_temperature(*(np.repeat(array, 10) for array in drawn("two", 120, seed, 1.3))).values[0] != 1
+        fit_temperature(TWO, *(np.repeat(array, 10) for array in drawn("two", 120, seed, 1.3))).values[0] != 1
         for seed in range(40)
     ]
-    known = [fit_temperature(*drawn("two", 120, seed, 1.3)).values[0] != 1 for seed in range(40)]
+    known = [fit_temperature(TWO, *drawn("two", 120, seed, 1.3)).values[0] != 1 for seed in range(40)]
     assert sum(rejections) > sum(known) + 5  # rows that are taken for patients show more than there is
 
 
 def test_patients_of_either_outcome_are_needed() -> None:
     label, score = drawn("two", 400, 3, 3.0)
     people = np.where(label == 1, np.arange(400) % 9, np.arange(400))  # all the ill are nine patients
-    assert fit_temperature(label, score).fitted.all()
-    assert not fit_temperature(label, score, people).fitted.any()
+    assert fit_temperature(TWO, label, score).fitted.all()
+    assert not fit_temperature(TWO, label, score, people).fitted.any()
 
 
 def raised(kind: Kind, stretch: float, beyond_chance: float, monkeypatch: pytest.MonkeyPatch) -> float:
@@ -248,8 +256,10 @@ def raised(kind: Kind, stretch: float, beyond_chance: float, monkeypatch: pytest
     changes = []
     for seed in range(60):
         label, score = drawn(kind, 3000, 100 + seed, stretch)
-        fitted = fit_temperature(label[:150], score[:150])
-        changes.append(ece(label[150:], fitted.of(score[150:])) - ece(label[150:], score[150:]))
+        fitted = fit_temperature(TASKS[kind], label[:150], score[:150])
+        changes.append(
+            ece(TASKS[kind], label[150:], fitted.of(score[150:])) - ece(TASKS[kind], label[150:], score[150:])
+        )
     return float(np.mean(changes))
 
 
@@ -272,8 +282,11 @@ def test_over_many_draws_held_out_rows_are_no_worse(
 @pytest.mark.parametrize("stretch", [0.4, 3.0])
 def test_held_out_rows_are_better_calibrated_where_scores_were_wrong(kind: Kind, stretch: float) -> None:
     label, score = drawn(kind, 4000, 11, stretch)
-    fitted = fit_temperature(label[:1000], score[:1000])
-    before, after = ece(label[1000:], score[1000:]), ece(label[1000:], fitted.of(score[1000:]))
+    fitted = fit_temperature(TASKS[kind], label[:1000], score[:1000])
+    before, after = (
+        ece(TASKS[kind], label[1000:], score[1000:]),
+        ece(TASKS[kind], label[1000:], fitted.of(score[1000:])),
+    )
     assert after < before / 2
 
 
@@ -287,11 +300,11 @@ def test_held_out_rows_are_not_worse_calibrated_where_scores_were_right(seed: in
     standard error; four of them are allowed.
     """
     label, score = drawn("two", 8000, seed)
-    fitted = fit_temperature(label[:4000], score[:4000])
+    fitted = fit_temperature(TWO, label[:4000], score[:4000])
     p, z = score[:4000], np.log(score[:4000] / (1 - score[:4000]))
     inverse, four = 1 / fitted.values[0], 4 / np.sqrt((z**2 * p * (1 - p)).sum())
     assert abs(inverse - 1) < four
-    before, after = ece(label[4000:], score[4000:]), ece(label[4000:], fitted.of(score[4000:]))
+    before, after = ece(TWO, label[4000:], score[4000:]), ece(TWO, label[4000:], fitted.of(score[4000:]))
     moved = np.abs(fitted.of(score[4000:]) - score[4000:]).mean()
     assert after <= before + moved
     assert moved <= 0.2239 * abs(inverse - 1) / min(1.0, inverse) + 1e-15

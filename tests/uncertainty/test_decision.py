@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
+from wardround.tasks import Binary, Multiclass, Multilabel
 from wardround.uncertainty.conformal import coverage, fit_cuts, held, prediction_sets
 from wardround.uncertainty.decision import (
     DOUBT,
@@ -24,7 +25,9 @@ from wardround.uncertainty.decision import (
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-KINDS = ("two classes", "several classes", "findings")
+TWO = Binary(("well", "ill"))
+TASKS = {"two classes": TWO, "several classes": Multiclass(tuple("abcde")), "findings": Multilabel(tuple("abcd"))}
+KINDS = tuple(TASKS)
 
 
 def drawn(kind: str, rng: np.random.Generator, rows: int = 40) -> tuple[np.ndarray, np.ndarray | float | None]:
@@ -58,10 +61,10 @@ def test_a_call_is_in_its_set_and_who_is_referred_has_a_reason(
     rng = np.random.default_rng(seed)
     score, threshold = drawn(kind, rng)
     known = drawn(kind, rng, validation)[0]
-    cuts = fit_cuts(labels_of(kind, known, rng), known, alpha, each_label=kind != "several classes")
+    cuts = fit_cuts(TASKS[kind], labels_of(kind, known, rng), known, alpha)
     noise = rng.random(score.shape)
     mean = (1 - moved) * score + moved * (noise / noise.sum(axis=1, keepdims=True) if threshold is None else noise)
-    conformal = prediction_sets(cuts, mean)
+    conformal = prediction_sets(TASKS[kind], cuts, mean)
     call = predicted_labels(score, threshold)
     answer_sets = answers(conformal, call)
     sizes, before = answer_sets.sets.sum(axis=-1), conformal.sum(axis=-1)
@@ -85,14 +88,14 @@ def test_a_call_is_in_its_set_and_who_is_referred_has_a_reason(
 def test_what_is_added_by_hand() -> None:
     """Threshold 0.6, and answers within 0.5 of `no` and 0.3 of `yes`. 0.55 is too high for `no` and too low for `yes`;
     0.72 agrees; at a threshold of 0.8 it is called `no` and its set holds `yes` alone."""
-    cuts = fit_cuts(np.array([0] * 9 + [1] * 9), np.array([0.5] * 9 + [0.7] * 9), 0.1, each_label=True)
+    cuts = fit_cuts(TWO, np.array([0] * 9 + [1] * 9), np.array([0.5] * 9 + [0.7] * 9), 0.1)
     assert cuts.values == pytest.approx([0.5, 0.3])
     score = np.array([0.2, 0.55, 0.72])
-    answer_sets = answers(prediction_sets(cuts, score), predicted_labels(score, 0.6))
+    answer_sets = answers(prediction_sets(TWO, cuts, score), predicted_labels(score, 0.6))
     assert answer_sets.sets.tolist() == [[True, False], [True, True], [False, True]]
     assert answer_sets.empty.tolist() == [False, True, False]
     assert not answer_sets.added.any()
-    later = answers(prediction_sets(cuts, score), predicted_labels(score, 0.8))
+    later = answers(prediction_sets(TWO, cuts, score), predicted_labels(score, 0.8))
     assert later.sets.tolist() == [[True, False], [True, True], [True, True]]
     assert later.added.tolist() == [False, False, True]
     reasons = referral_reasons(np.array([0.1, 0.2, np.inf]), 0.15, later)
@@ -135,8 +138,8 @@ def test_coverage_is_no_less_than_promised_at_any_threshold(kind: str, alpha: fl
     for _ in range(200):
         score, threshold = drawn(kind, rng, 140)
         label = labels_of(kind, score, rng)
-        cuts = fit_cuts(label[:100], score[:100], alpha, each_label=kind != "several classes")
-        answer_sets = answers(prediction_sets(cuts, score[100:]), predicted_labels(score[100:], threshold))
+        cuts = fit_cuts(TASKS[kind], label[:100], score[:100], alpha)
+        answer_sets = answers(prediction_sets(TASKS[kind], cuts, score[100:]), predicted_labels(score[100:], threshold))
         given_sets.append(coverage(answer_sets.sets, label[100:]).mean())
         bare.append(coverage(answer_sets.conformal, label[100:]).mean())
     assert np.mean(given_sets) >= np.mean(bare) >= 1 - alpha - 0.015

@@ -7,16 +7,23 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from wardround.core.errors import StudyError
+from wardround.tasks import Binary, Multiclass, Multilabel
+from wardround.tasks.probabilities import ProbabilityTask
 from wardround.uncertainty.decomposition import (
     about_threshold,
     doubt_of,
     entropy_parts,
     interval,
-    of_rows,
     score_spread,
 )
 
 ROUNDING = 1e-12
+TWO = Binary(("well", "ill"))
+
+
+def task_of(width: int, several: bool) -> ProbabilityTask:
+    names = tuple(map(str, range(width)))
+    return Multiclass(names) if several else Multilabel(names)
 
 
 def drawn(seed: int, passes: int, rows: int, width: int, several: bool) -> np.ndarray:
@@ -40,7 +47,7 @@ def test_passes_that_agree_and_passes_that_do_not_by_hand() -> None:
     quarrel = np.array([[0.0], [1.0]])
     sure = np.ones((2, 1))
     both = np.array([[0.25], [0.75]])
-    parts = entropy_parts(np.concatenate([coin, quarrel, sure, both], axis=1))
+    parts = entropy_parts(TWO, np.concatenate([coin, quarrel, sure, both], axis=1))
     quarter = -(0.25 * np.log2(0.25) + 0.75 * np.log2(0.75))
     assert parts.mean == pytest.approx([0.5, 0.5, 1.0, 0.5])
     assert parts.total == pytest.approx([1.0, 1.0, 0.0, 1.0])
@@ -53,7 +60,7 @@ def test_passes_that_agree_and_passes_that_do_not_by_hand() -> None:
 def test_parts_add_up_lie_within_their_bounds_and_are_scipys(shape: tuple[int, int, int, int, bool]) -> None:
     *_, width, several = shape
     p = drawn(*shape)
-    parts = entropy_parts(p, several)
+    parts = entropy_parts(task_of(*shape[-2:]), p)
     labels = p if several else np.stack([1 - p, p], axis=-1)  # one axis more: absent and present
     most = np.log2(width) if several else 1.0
     assert parts.total == pytest.approx(entropy(labels.mean(axis=0), base=2, axis=-1), abs=ROUNDING)
@@ -73,17 +80,17 @@ def test_parts_add_up_lie_within_their_bounds_and_are_scipys(shape: tuple[int, i
 def test_the_order_of_passes_says_nothing_and_one_pass_has_no_epistemic_part(
     shape: tuple[int, int, int, int, bool],
 ) -> None:
-    p, several = drawn(*shape), shape[-1]
-    there, back = entropy_parts(p, several), entropy_parts(p[::-1], several)
+    p, task = drawn(*shape), task_of(*shape[-2:])
+    there, back = entropy_parts(task, p), entropy_parts(task, p[::-1])
     assert there.epistemic == pytest.approx(back.epistemic, abs=ROUNDING)
-    assert entropy_parts(p[:1], several).epistemic == pytest.approx(0, abs=ROUNDING)
-    same = entropy_parts(np.repeat(p[:1], 7, axis=0), several)
+    assert entropy_parts(task_of(*shape[-2:]), p[:1]).epistemic == pytest.approx(0, abs=ROUNDING)
+    same = entropy_parts(task_of(*shape[-2:]), np.repeat(p[:1], 7, axis=0))
     assert same.epistemic == pytest.approx(0, abs=ROUNDING)
 
 
 def test_two_classes_are_several_classes_of_two() -> None:
     p = drawn(4, 6, 5, 2, several=True)
-    multiclass_parts, two = entropy_parts(p, multiclass=True), entropy_parts(p[:, :, 1])
+    multiclass_parts, two = entropy_parts(task_of(2, several=True), p), entropy_parts(TWO, p[:, :, 1])
     assert multiclass_parts.epistemic == pytest.approx(two.epistemic)
     assert multiclass_parts.total == pytest.approx(two.total)
     assert multiclass_parts.mean[:, 1] == pytest.approx(two.mean)
@@ -91,16 +98,16 @@ def test_two_classes_are_several_classes_of_two() -> None:
 
 def test_single_precision_may_round_above_one() -> None:
     p = np.array([[np.nextafter(np.float32(1), np.float32(2))]])
-    assert entropy_parts(p).total == pytest.approx(0)
+    assert entropy_parts(TWO, p).total == pytest.approx(0)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, np.nan])
 def test_what_is_no_probability_is_refused_and_its_value_is_not_told(wrong: float) -> None:
     with pytest.raises(StudyError, match="below 0, above 1 or no number") as raised:
-        entropy_parts(np.array([[0.5, wrong]]))
+        entropy_parts(TWO, np.array([[0.5, wrong]]))
     assert str(wrong) not in str(raised.value).replace("above 1 ", "")
     with pytest.raises(StudyError, match="there are none"):
-        entropy_parts(np.empty((0, 3)))
+        entropy_parts(TWO, np.empty((0, 3)))
 
 
 def test_an_interval_holds_the_passes_that_it_says() -> None:
@@ -111,8 +118,9 @@ def test_an_interval_holds_the_passes_that_it_says() -> None:
 
 
 def test_a_rows_figure_is_the_mean_over_its_findings() -> None:
-    assert of_rows(np.array([[0.2, 0.4], [0.0, 1.0]])) == pytest.approx([0.3, 0.5])
-    assert of_rows(np.array([0.2, 0.4])) == pytest.approx([0.2, 0.4])
+    findings = Multilabel(("a", "b"))
+    assert findings.of_rows(np.array([[0.2, 0.4], [0.0, 1.0]])) == pytest.approx([0.3, 0.5])
+    assert TWO.of_rows(np.array([0.2, 0.4])) == pytest.approx([0.2, 0.4])
 
 
 def test_a_call_is_in_most_doubt_at_its_threshold() -> None:
@@ -120,8 +128,8 @@ def test_a_call_is_in_most_doubt_at_its_threshold() -> None:
     p = np.array([[0.05, 0.5, 0.01]])
     moved = about_threshold(p, 0.05)
     assert moved == pytest.approx(np.array([[0.5, 0.95, (1 / 99 * 19) / (1 + 1 / 99 * 19)]]))
-    assert entropy_parts(moved).total.argmax() == 0
-    assert entropy_parts(p).total.argmax() == 1
+    assert entropy_parts(TWO, moved).total.argmax() == 0
+    assert entropy_parts(TWO, p).total.argmax() == 1
     assert about_threshold(p, 0.5) == pytest.approx(p)
     each = about_threshold(np.full((2, 3, 2), 0.3), np.array([0.3, 0.5]))
     assert each[..., 0] == pytest.approx(0.5)
@@ -137,20 +145,22 @@ def test_calls_do_not_change_when_the_threshold_moves_to_one_half() -> None:
 def test_the_spread_of_scores_by_hand() -> None:
     """Both rows' passes lie 2 above and below their mean; that one says 0.1 % and the other one half is no matter."""
     scores = np.array([[[-9.0], [-2.0]], [[-5.0], [2.0]]])
-    assert score_spread(scores) == pytest.approx(np.array([[2.0], [2.0]]))
-    assert (np.diff(entropy_parts(1 / (1 + np.exp(-scores[..., 0]))).epistemic) > 0.1).all()
+    assert score_spread(TWO, scores) == pytest.approx(np.array([[2.0], [2.0]]))
+    assert (np.diff(entropy_parts(TWO, 1 / (1 + np.exp(-scores[..., 0]))).epistemic) > 0.1).all()
     # what all classes have in common changes no probability
     classes = np.random.default_rng(1).normal(size=(5, 4, 3))
     shifted = classes + np.random.default_rng(2).normal(size=(5, 4, 1))
-    assert score_spread(shifted, multiclass=True) == pytest.approx(score_spread(classes, multiclass=True))
+    task = task_of(3, several=True)
+    assert score_spread(task, shifted) == pytest.approx(score_spread(task, classes))
+    assert score_spread(task, shifted).shape == (4,)
 
 
 def test_a_call_is_most_in_doubt_at_its_threshold() -> None:
     """The entropy of 0.5 is one bit, that of 0.9 is 0.469. A finding that is called from 0.1 on (odds 1 : 9) is as much
     in doubt at one half (odds 1 : 1, nine times as high) as 0.9 is about one half."""
-    doubts = doubt_of(np.array([0.5, 0.9, 0.1]), False, 0.5)
+    doubts = doubt_of(TWO, np.array([0.5, 0.9, 0.1]), 0.5)
     assert doubts == pytest.approx([1, 0.468996, 0.468996], abs=1e-6)
-    findings = doubt_of(np.array([[0.1, 0.5], [0.5, 0.1]]), True, np.array([0.1, 0.5]))
+    findings = doubt_of(task_of(2, several=False), np.array([[0.1, 0.5], [0.5, 0.1]]), np.array([0.1, 0.5]))
     assert findings == pytest.approx(np.array([[1, 1], [0.468996, 0.468996]]), abs=1e-6)
-    assert doubt_of(np.full((1, 4), 0.25), False, 0.5) == pytest.approx([2])  # four classes alike
-    assert doubt_of(np.zeros((0, 3)), True, np.full(3, 0.5)).shape == (0, 3)
+    assert doubt_of(task_of(4, several=True), np.full((1, 4), 0.25), 0.5) == pytest.approx([2])  # four classes alike
+    assert doubt_of(task_of(3, several=False), np.zeros((0, 3)), np.full(3, 0.5)).shape == (0, 3)

@@ -22,7 +22,7 @@ from wardround.training.trial import Trial
 from wardround.uncertainty import row_uncertainty as module
 from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
 from wardround.uncertainty.passes import mc_dropout
-from wardround.uncertainty.row_uncertainty import of_probabilities, row_uncertainty
+from wardround.uncertainty.row_uncertainty import of_passes, row_uncertainty
 from wardround.uncertainty.shifted_images import SHIFTS, chosen_images, shifted_rows
 
 
@@ -149,7 +149,7 @@ def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing
 def test_parts_of_two_members() -> None:
     """Members say 0.9 and 0.5: the mean is 0.7, whose entropy is 0.8813 bits; their own are 0.4690 and 1. Logits are
     2.1972 and 0, half of which is their SD."""
-    mean, total, aleatoric, epistemic, spread = of_probabilities(np.array([[0.9], [0.5]]), multiclass=False)
+    mean, total, aleatoric, epistemic, spread = of_passes(class_task(2), np.array([[0.9], [0.5]]))
     assert mean == pytest.approx(0.7)
     assert total == pytest.approx(0.88129, abs=1e-5)
     assert aleatoric == pytest.approx((0.46900 + 1) / 2, abs=1e-5)

@@ -15,7 +15,7 @@ from wardround.adaptation.curve import curve_of, rows_of
 from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer, target_vocabulary
 from wardround.adaptation.train import WAYS, train, train_repeat, within
-from wardround.bundles.build.assemble import plain_name, write_bundle
+from wardround.bundles.build.assemble import build_bundle, plain_name
 from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown
@@ -195,4 +195,4 @@ def _hand_over(
     if of_model[score_columns(of_model)].isna().any(axis=None):
         problem = f"training diverged with seed {seed}, so there is no model for a bundle"
         raise BundleError(newcomer.name, problem, "Train the shared part with a lower learning rate, or use --epochs.")
-    write_bundle(origin_of(part, newcomer, training, trained, of_model, content), folder / BUNDLE)
+    build_bundle(origin_of(part, newcomer, training, trained, of_model, content), folder / BUNDLE)

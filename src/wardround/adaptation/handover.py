@@ -10,12 +10,12 @@ import pandas as pd
 from wardround.adaptation.curve import caution
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import Trained
-from wardround.bundles.build.assemble import Origin
-from wardround.bundles.build.run_inputs import RunInputs, labelled_rows
+from wardround.bundles.build.origin import Origin, SavedScores, origin_at
+from wardround.bundles.build.run_inputs import RunInputs
 from wardround.bundles.build.shared_part import SharedPart
-from wardround.bundles.card.card import FIGURES, Adapter, CardFacts
+from wardround.bundles.card.card import Adapter, CardFacts, figures_of
 from wardround.core.settings import parse
-from wardround.evaluation.scores import score_columns
+from wardround.evaluation.scores import labels_and_scores
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.facts import AlgorithmFacts, ModelFacts, PartitionFacts, SourceFacts
 from wardround.study.schema import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
@@ -43,7 +43,7 @@ def origin_of(
     content: Mapping[str, Any],
 ) -> Origin:
     """`trained` is the model of the bundle, `predictions` its saved scores on the test rows."""
-    about, cohort, name = part.about, newcomer.cohort, newcomer.name
+    about, cohort = part.about, newcomer.cohort
     arm = original_arm(part)
     study = OriginalStudy(
         name=about["study"]["name"],
@@ -58,22 +58,15 @@ def origin_of(
         resolved={},
         original_hash=about["study"]["hash"],
     )
-    seed = newcomer.evaluation.seeds.first
-    columns = score_columns(predictions)
-    score = predictions[columns].to_numpy()
-    return Origin(
+    return origin_at(
+        trained.site,
+        cohort,
+        part.dtype,
         facts=_card_facts(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
         run=about["run"],
         data=RunInputs(trained.recipe, cohort.table),
-        classes=part.classes,
-        params=trained.params,
-        buffers={},
-        vocabulary=dict(cohort.records.vocabulary.get(name, {})),
-        train=labelled_rows(trained.site.train, part.dtype),
-        validation=labelled_rows(trained.site.validation, part.dtype),
-        test=newcomer.splits[seed].test,
-        test_label=predictions["label"].to_numpy(),
-        saved=score[:, 0] if len(columns) == 1 else score,
+        weights=(trained.params, {}),
+        saved=SavedScores(*labels_and_scores(predictions)),
         models=part.models,
     )
 
@@ -125,7 +118,7 @@ def _card_facts(
         simulated=about["simulated"],
         synthetic=about["synthetic"] or newcomer.cohort.records.synthetic,
         overall=None,
-        at_site={name: whole["adapted"][name] for name in FIGURES},
+        at_site={name: whole["adapted"][name] for name in figures_of(part.task)},
         interval=content["interval"],
         # what the study promised holds for the hospitals that trained the shared part; the introduction says so
         privacy=None if about["privacy"] is None else NOTHING_PROMISED,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wardround.bundles.build.onnx import export_onnx
     from wardround.bundles.build.shared_part import SharedPart, load_shared, make_shared
     from wardround.bundles.bundle import Bundle, load_bundle
+    from wardround.bundles.predict.pipeline import PredictOptions, Step
     from wardround.bundles.predict.predict import (
         Progress,
         Summary,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         predict_rows,
         predict_table,
     )
-    from wardround.bundles.predict.scoring import PredictOptions
+    from wardround.bundles.predict.scoring import STEPS
     from wardround.bundles.registry.registry import Registry, find_bundle
 
 _HOMES = {
@@ -47,10 +48,12 @@ _HOMES = {
         "predict_rows",
         "predict_table",
     ),
-    "wardround.bundles.predict.scoring": ("PredictOptions",),
+    "wardround.bundles.predict.pipeline": ("PredictOptions", "Step"),
+    "wardround.bundles.predict.scoring": ("STEPS",),
     "wardround.bundles.registry.registry": ("Registry", "find_bundle"),
 }
 __all__ = [
+    "STEPS",
     "Bundle",
     "BundleFolders",
     "FinishedRun",
@@ -58,6 +61,7 @@ __all__ = [
     "Progress",
     "Registry",
     "SharedPart",
+    "Step",
     "Summary",
     "bundle_from",
     "export_onnx",

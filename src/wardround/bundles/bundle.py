@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ from wardround.data.site import Block
 from wardround.models import MODELS, Model, Shape
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
-from wardround.tasks import class_task, findings_task
-from wardround.tasks.class_metrics import THRESHOLD
-from wardround.uncertainty.decision import predicted_labels
+from wardround.tasks import Task, class_task, findings_task, read_task
+from wardround.tasks.answer import Answer
+from wardround.tasks.probabilities import probability_task
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
@@ -61,8 +61,8 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How the presence of one finding is predicted."""
+class Event:
+    """How one event of the task is predicted: the positive class, or the presence of a finding."""
 
     threshold: float  # on the score
     calibration: Calibration | None
@@ -76,13 +76,10 @@ class Bundle:
     model: Model
     params: Tree
     buffers: Tree
-    classes: tuple[str, ...]  # of two classes the second is the positive one; or the names of findings
-    threshold: float | None  # on the score; None for more than two classes, and for findings
-    calibration: Calibration | None
+    events: tuple[Event, ...]  # those of the task's answer, in its order
     out_of_distribution: OutOfDistribution
     vocabulary: Mapping[str, str]  # this site's spellings of outcomes, in lower case, and their classes
     inputs: Inputs = field(default_factory=Inputs)  # images and parties
-    findings: tuple[Finding, ...] = ()  # in the order of `classes`; empty: a row has one class
     uncertainty: Uncertainty | None = None
 
     @property
@@ -92,6 +89,19 @@ class Bundle:
     @property
     def name(self) -> str:
         return str(self.about["name"])
+
+    @property
+    def task(self) -> Task:
+        return self.model.task
+
+    @property
+    def answer(self) -> Answer:
+        return self.model.task.answer
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of two classes the second is the positive one; or the names of findings. A number has none."""
+        return self.answer.classes
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
@@ -115,30 +125,22 @@ class Bundle:
         return np.concatenate(scores)
 
     @property
-    def finding_thresholds(self) -> np.ndarray:
-        return np.array([finding.threshold for finding in self.findings])
-
-    @property
-    def thresholds(self) -> np.ndarray | float:
-        """The scores of greatest doubt. Classes are most in doubt where they are equally probable, whatever the
-        site's threshold."""
-        return self.finding_thresholds if self.findings else THRESHOLD
+    def thresholds(self) -> np.ndarray:
+        """On the score of each event."""
+        return np.array([event.threshold for event in self.events])
 
     def predicted(self, scores: np.ndarray) -> np.ndarray:
-        """Class numbers: by the threshold for two classes, the highest score otherwise. 1 or 0 for each finding."""
-        return predicted_labels(scores, self.finding_thresholds if self.findings else self.threshold)
+        """The value that is predicted, as the task's answer has it."""
+        return self.task.predicted(scores, self.thresholds)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
-        """Calibrated probabilities of the positive class; None without a calibration. For findings (rows, findings),
-        NaN where a finding has no calibration."""
-        if not self.findings:
-            return None if self.calibration is None else self.calibration.of(scores)
-        calibrations = [finding.calibration for finding in self.findings]
+        """Calibrated, in the shape of the scores, NaN where an event has no calibration; None where none has."""
+        calibrations = [event.calibration for event in self.events]
         if not any(calibrations):
             return None
-        unknown = np.full(len(scores), np.nan)
-        columns = [unknown if fit is None else fit.of(scores[:, place]) for place, fit in enumerate(calibrations)]
-        return np.stack(columns, axis=1)
+        unknown, by_event = np.full(len(scores), np.nan), scores.reshape(len(scores), len(calibrations))
+        columns = [unknown if fit is None else fit.of(by_event[:, place]) for place, fit in enumerate(calibrations)]
+        return np.stack(columns, axis=1).reshape(scores.shape)
 
     def outside(self, table: Encoded, rows: np.ndarray) -> dict[str, np.ndarray]:
         """By column with a public range: which rows have a value outside it. A gap is not outside."""
@@ -157,6 +159,11 @@ class Bundle:
         must hold the result of `Bundle.outside`.
         """
         return self.out_of_distribution.marks(x, outside)
+
+
+def events_of(task: Task, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Labels and scores of each event that a threshold decides, in the rows that know it."""
+    return probability_task(task).events(label, score) if task.answer.events else []
 
 
 def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -> Bundle:
@@ -182,19 +189,17 @@ def _read(
     recipe = read_recipe(preparation, str(folder / PREPARATION))
     _check_recipe(recipe)
     inputs = read_inputs(preparation, recipe)
-    findings = read_findings(about.get("findings") or ())
-    classes = _classes(about, findings)
-    _check_shape(about["model"]["shape"], inputs, recipe, classes, findings)
+    task = stored_task(about)
+    _check_shape(about["model"]["shape"], inputs, recipe, task)
     tensors = unflatten(load(files[WEIGHTS]))
-    model, params, buffers = _model(about, str(folder), models, tensors, len(classes))
+    model, params, buffers = _model(about, task, str(folder), models, tensors)
     refuse_if(
         not set(about.get("unrecorded", ())) <= {column.name for column in recipe.columns},
         "a column that is not needed is listed as unrecorded",
     )
-    threshold = about["threshold"]
-    refuse_if((threshold is None) != (len(classes) > 2 or bool(findings)), "a threshold belongs to two classes")
+    events = read_events(about)
+    refuse_if(len(events) != len(task.answer.events), "there is not a threshold for each event, and for nothing else")
     content = json.loads(files[UNCERTAINTY]) if UNCERTAINTY in files else None
-    outputs = model.task.outputs
     return Bundle(
         folder,
         about,
@@ -202,50 +207,52 @@ def _read(
         model,
         params,
         buffers,
-        classes,
-        None if threshold is None else _number(threshold["value"]),
-        read_calibration(about["calibration"]),
+        events,
         _out_of_distribution(
             about["out_of_distribution"], tensors.get("out_of_distribution", {}), inputs.width(recipe)
         ),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
         inputs,
-        findings,
-        None if content is None else read_uncertainty(content, tensors.get("laplace", {}), model, params, outputs),
+        None if content is None else read_uncertainty(content, tensors.get("laplace", {}), model, params),
     )
 
 
-def _classes(about: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    classes = tuple(map(str, about["classes"]))
-    refuse_if(
-        len(set(classes)) < max(len(classes), 1 if findings else 2) or len(findings) not in (0, len(classes)),
-        "classes are missing or repeated",
-    )
-    return classes
+def stored_task(about: Mapping[str, Any]) -> Task:
+    """As it is written; of a bundle that was made before tasks were, by its classes."""
+    names = tuple(map(str, about["classes"]))
+    content = about.get("task")
+    task = (findings_task if about.get("findings") else class_task)(names) if content is None else read_task(content)
+    refuse_if(names != task.answer.classes or not task.answer.is_sound, "classes are missing or repeated")
+    return task
 
 
-def _check_shape(
-    shape: Mapping[str, Any], inputs: Inputs, recipe: Recipe, classes: tuple[str, ...], findings: tuple[Finding, ...]
-) -> None:
-    fits = tuple(shape["inputs"]) == inputs.shape(recipe) and shape["classes"] == len(classes)
+def _check_shape(shape: Mapping[str, Any], inputs: Inputs, recipe: Recipe, task: Task) -> None:
     refuse_if(
-        not fits or bool(shape.get("findings")) != bool(findings) or parts_of(shape) != inputs.parts,
+        tuple(shape["inputs"]) != inputs.shape(recipe)
+        or {key: shape[key] for key in ("classes", "findings") if key in shape} != shape_of(task)
+        or parts_of(shape) != inputs.parts,
         "preparation, classes and model do not fit each other",
     )
 
 
+def shape_of(task: Task) -> dict[str, Any]:
+    """What a model's description says of its task."""
+    findings = {"findings": True} if task.answer.described()["findings"] else {}
+    return {"classes": len(task.answer.classes), **findings}
+
+
 def _model(
     about: Mapping[str, Any],
+    task: Task,
     where: str,
     models: Mapping[str, Factory] | None,
     tensors: Mapping[str, Tree],
-    classes: int,
 ) -> tuple[Model, Tree, Tree]:
     """The model with its parameters and buffers."""
     params, buffers = tensors.get("params", {}), tensors.get("buffers", {})
-    check_shapes(about["model"], where, models, params)
-    model = build_model(about["model"], where, models)
-    refuse_if(len(model.task.names) != classes, "the model has another number of classes")
+    check_shapes(about["model"], task, where, models, params)
+    model = build_model(about["model"], task, where, models)
+    refuse_if(model.task != task, "the model has another task")
     precision = {"float64": torch.float64, "float32": torch.float32}[about["precision"]]
     initial, initial_buffers = model.init(0)
     return model, _checked(params, initial, precision), _checked(buffers, initial_buffers, precision)
@@ -255,9 +262,11 @@ def read_calibration(content: Mapping[str, Any] | None) -> Calibration | None:
     return None if content is None else Calibration(_number(content["slope"]), _number(content["intercept"]))
 
 
-def read_findings(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+def read_events(about: Mapping[str, Any]) -> tuple[Event, ...]:
+    """Those of findings stand in a list of their own; that of the positive class stands for itself."""
+    listed = about.get("findings") or ([about] if about["threshold"] is not None else [])
     return tuple(
-        Finding(_number(finding["threshold"]["value"]), read_calibration(finding["calibration"])) for finding in content
+        Event(_number(event["threshold"]["value"]), read_calibration(event["calibration"])) for event in listed
     )
 
 
@@ -266,8 +275,8 @@ def parts_of(shape: Mapping[str, Any]) -> tuple[Block, ...]:
     return tuple(read_part(part) for part in shape.get("parts", ()))
 
 
-def build_model(description: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None) -> Model:
-    """From its name, its settings and the shape of its data."""
+def build_model(description: Mapping[str, Any], task: Task, where: str, models: Mapping[str, Factory] | None) -> Model:
+    """From its name, its settings, the shape of its data and its task."""
     kind = str(description["kind"])
     known = MODELS if kind in MODELS else families(models=models).models  # searches installed packages only if need be
     if kind not in known:
@@ -277,7 +286,6 @@ def build_model(description: Mapping[str, Any], where: str, models: Mapping[str,
     factory = known[kind]
     options = parse_settings(settings_of(factory), description["options"], f"{where}: model", Path())
     shape = description["shape"]
-    task = (findings_task if shape.get("findings") else class_task)(int(shape["classes"]))
     model: Model = factory(**options)(Shape(tuple(shape["inputs"]), task, parts_of(shape)))
     return model
 
@@ -349,7 +357,7 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 def check_shapes(
-    description: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None, leaves: Tree
+    description: Mapping[str, Any], task: Task, where: str, models: Mapping[str, Factory] | None, leaves: Tree
 ) -> None:
     """Before the model is built: the description of a model with billions of weights must not exhaust the memory.
 
@@ -358,7 +366,7 @@ def check_shapes(
     """
     try:
         with torch.device("meta"):
-            expected, _ = build_model(description, where, models).init(0)
+            expected, _ = build_model(description, task, where, models).init(0)
     except MISFITS:
         if description["kind"] in MODELS:
             raise

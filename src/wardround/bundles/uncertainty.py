@@ -19,10 +19,12 @@ from wardround.bundles.sealed_files import refuse_if
 from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tasks import Binary, Multiclass, Multilabel
+from wardround.tasks import Task
+from wardround.tasks.answer import Answer
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
-from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval, of_rows
+from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
 from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.validation import has_dropout
@@ -83,15 +85,15 @@ def measure(
     buffers: Tree,
     x: Tensor,
     score: np.ndarray,
-    thresholds: np.ndarray | float,
+    thresholds: np.ndarray,
 ) -> Measured:
     """`score` is the bundle's own score of the same rows; intervals are widened to hold it. `thresholds` are those of
-    findings."""
+    events."""
+    answer = model.task.answer
     mean, low, high = score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
-    if settings.method == "laplace" and settings.laplace is not None and not isinstance(model.task, Multiclass):
+    if settings.method == "laplace" and settings.laplace is not None and answer.events:
         z, variance = score_and_variance(settings.laplace, model, params, buffers, x)
-        if isinstance(model.task, Binary):
-            z, variance = z.squeeze(-1), variance.squeeze(-1)
+        z, variance = z.reshape(score.shape), variance.reshape(score.shape)
         half = REACH * variance.sqrt()
         mean, low, high = (expit(values.numpy()) for values in (moderated(z, variance), z - half, z + half))
     elif settings.method != "none":
@@ -108,15 +110,16 @@ def measure(
     mean, low, high = np.where(not_finite, score, mean), np.where(not_finite, 0.0, low), np.where(not_finite, 1.0, high)
     # a row without a score has no doubt; it is referred because the score is missing
     known = np.where(np.isfinite(mean), mean, 0.5)
-    uncertainty = of_rows(doubt_of(known, isinstance(model.task, Multilabel), thresholds))
+    task = probability_task(model.task)
+    uncertainty = task.of_rows(doubt_of(task, known, thresholds))
     uncertainty = np.where(not_finite.reshape(len(not_finite), -1).any(axis=1), np.inf, uncertainty)
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
 
 
-def conformal_sets(settings: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
+def conformal_sets(settings: Uncertainty, task: Task, mean: np.ndarray) -> np.ndarray | None:
     """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where there are no cuts.
     They do not depend on the predicted class."""
-    return None if settings.cuts is None else prediction_sets(settings.cuts, mean)
+    return None if settings.cuts is None else prediction_sets(probability_task(task), settings.cuts, mean)
 
 
 def set_texts(sets: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
@@ -159,7 +162,7 @@ def tensors_of(settings: Uncertainty) -> Tree:
     return {"laplace/values": settings.laplace.values, **axes}
 
 
-def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree, outputs: int) -> Uncertainty:
+def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree) -> Uncertainty:
     """Raises a ValueError where it does not fit the model."""
     method: Method = content["method"]
     refuse_if(
@@ -173,30 +176,29 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
         passes,
         int(content["seed"]),
         str(content["why"]),
-        _read_laplace(content["laplace"], leaves, params, outputs) if method == "laplace" else None,
-        None if content["temperature"] is None else _read_temperature(content["temperature"], model),
-        None if content["sets"] is None else _read_cuts(content["sets"], model),
+        _read_laplace(content["laplace"], leaves, params, model.task.outputs) if method == "laplace" else None,
+        None if content["temperature"] is None else _read_temperature(content["temperature"], model.task),
+        None if content["sets"] is None else _read_cuts(content["sets"], model.task.answer),
         None if content["referral"] is None else _read_referral(content["referral"]),
         str(content["unchosen"]),
     )
 
 
-def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
-    values, findings = np.array(content["values"], dtype=float), isinstance(model.task, Multilabel)
+def _read_temperature(content: Mapping[str, Any], task: Task) -> Temperature:
+    """One for each question that a row has."""
+    values = np.array(content["values"], dtype=float)
     refuse_if(
-        values.shape != (len(model.task.names) if findings else 1,) or not (np.isfinite(values) & (values > 0)).all(),
+        values.shape != (len(task.answer.choices),) or not (np.isfinite(values) & (values > 0)).all(),
         "a temperature is not a number above 0",
     )
-    return Temperature(values, np.array(content["fitted"], dtype=bool), findings)
+    return Temperature(values, np.array(content["fitted"], dtype=bool), probability_task(task).probability_scale)
 
 
-def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:
-    names = len(model.task.names)
-    shape = (names, 2) if isinstance(model.task, Multilabel) else (names,)
+def _read_cuts(content: Mapping[str, Any], answer: Answer) -> Cuts:
     cuts, kind = _infinite(content["cuts"]), content["kind"]
     rows = np.array(content["rows"], dtype=np.int64)
     refuse_if(
-        cuts.shape != shape or rows.shape != shape or kind not in ("plain", "adaptive"),
+        cuts.shape != answer.set_shape or rows.shape != answer.set_shape or kind not in ("plain", "adaptive"),
         "the cuts are not those of the model's labels",
     )
     return Cuts(float(content["alpha"]), kind, cuts, rows)

@@ -5,6 +5,7 @@ several seeds counts several times, so the intervals are clustered by patient.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,32 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 
 from wardround.evaluation.intervals import CONFIDENCE
+from wardround.tasks import Task
 from wardround.tasks.class_metrics import THRESHOLDS
+from wardround.tasks.task import Calibration
 
 BINS = 10
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 
 
+def calibration_of(task: Task, label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
+    """None where the task has no such line: for several classes and for findings `uncertainty` has calibration."""
+    return None if task.calibration is None else CALIBRATIONS[task.calibration](label, score, row)
+
+
+def decision_curve_of(task: Task, label: np.ndarray, score: np.ndarray) -> dict[str, list[float]] | None:
+    """None where a prediction is not one probability to act on."""
+    return decision_curve(label, score) if task.calibration == "logistic" else None
+
+
 def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
-    """For two classes; None where it cannot be computed: one class only, scores that are all alike, or diverged.
+    """Of an event, such as the positive class of two, and its probability. None where it cannot be computed: one class
+    only, scores that are all alike, or diverged.
 
     `slope` is 1 and `intercept` 0 for a calibrated model. `slope` comes from a logistic regression of the label on
     the score's logit; `intercept` is that of a regression with the slope held at 1 (calibration in the large).
     """
-    if score.ndim > 1 or np.isnan(score).any() or len(np.unique(label)) < 2:
+    if np.isnan(score).any() or len(np.unique(label)) < 2:
         return None
     x = logit(np.clip(score.astype(np.float64), CLIP, 1 - CLIP))
     patient = np.unique(row, return_inverse=True)[1]
@@ -83,8 +97,9 @@ def reliability(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
 
 
 def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float]] | None:
-    """Net benefit of acting on scores above a threshold (Vickers and Elkin 2006), beside acting on all; on none: 0."""
-    if score.ndim > 1 or np.isnan(score).any() or not len(label):
+    """Net benefit of acting on probabilities above a threshold (Vickers and Elkin 2006), beside acting on all; on none:
+    0."""
+    if np.isnan(score).any() or not len(label):
         return None
     positive = label == 1
     odds = THRESHOLDS / (1 - THRESHOLDS)
@@ -96,3 +111,8 @@ def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float
         "net_benefit": (hits - false_alarms * odds).tolist(),
         "treat_all": (rate - (1 - rate) * odds).tolist(),
     }
+
+
+CALIBRATIONS: dict[Calibration, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, Any] | None]] = {
+    "logistic": calibration,
+}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.calibration_curves import calibration, decision_curve
+from wardround.evaluation.calibration_curves import calibration_of, decision_curve_of
 from wardround.tasks import Task, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLD, average
 
@@ -121,7 +121,7 @@ class Scores:
     @property
     def findings(self) -> tuple[str, ...]:
         """Their names, where a row may have several."""
-        return self.task.names if self.task.answers == "findings" else ()
+        return self.task.findings
 
     @cached_property
     def chosen(self) -> np.ndarray:
@@ -193,11 +193,11 @@ class Scores:
 
     def calibration(self, arm: str) -> dict[str, Any] | None:
         places = self.of_arm(arm)
-        return calibration(self.label[places], self.score[places], self.patient[places])
+        return calibration_of(self.task, self.label[places], self.score[places], self.patient[places])
 
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         places = self.of_arm(arm)
-        return decision_curve(self.label[places], self.score[places])
+        return decision_curve_of(self.task, self.label[places], self.score[places])
 
     def auc_error_bound(self, arm: str) -> float | None:
         """By how much its AUC over all sites may be wrong with any seed; None where there is none."""

@@ -1,44 +1,49 @@
 """Decision thresholds, chosen on validation rows, never on test rows.
 
-With two classes the threshold has the best sensitivity + specificity (Youden's index), which does not depend on how
-rare a class is; a finding's has the best F1. With more classes the highest score decides. Where there are too few
-validation rows to choose on, or none, the threshold is one half.
+The task names the rule. With two classes the threshold has the best sensitivity + specificity (Youden's index), which
+does not depend on how rare a class is; a finding's has the best F1. With more classes the highest score decides. Where
+there are too few validation rows to choose on, or none, the threshold is one half.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.scores import label_columns, patients_by_row, score_columns
+from wardround.evaluation.scores import label_columns, patients_by_row, score_columns, task_of
+from wardround.tasks import Task
+from wardround.tasks.task import ThresholdRule
 
 LEAST_ROWS = 30  # of validation: fewer would choose by chance
 LEAST_EACH = 5  # of either class
 
 
 def thresholds_of(
-    threshold: float | str, validation: pd.DataFrame | None, predictions: pd.DataFrame
+    threshold: float | str, validation: pd.DataFrame | None, predictions: pd.DataFrame, task: Task | None = None
 ) -> pd.DataFrame | None:
     """In the form of `choose_thresholds`: the same for every arm and seed where the study gives `threshold`, else
-    chosen on validation rows; None where there are none of these, and for multiclass."""
-    if isinstance(threshold, str):
-        return None if validation is None or not len(validation) else choose_thresholds(validation)
-    labels = label_columns(predictions)
-    if len(labels) < len(score_columns(predictions)):
+    chosen on validation rows; None where there are none of these, and where the task has no threshold. Without a `task`
+    the columns tell which classes or findings there are."""
+    task = task_of(predictions) if task is None else task
+    if task.threshold_rule is None:
         return None
+    if isinstance(threshold, str):
+        return None if validation is None or not len(validation) else choose_thresholds(validation, task)
+    labels = label_columns(predictions)
     pairs = predictions[["arm", "seed"]].drop_duplicates().itertuples(index=False, name=None)
     return _by_arm_and_seed({pair: [threshold] * len(labels) for pair in pairs}, labels)
 
 
-def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame | None:
+def choose_thresholds(validation: pd.DataFrame, task: Task | None = None) -> pd.DataFrame | None:
     """For each arm and seed (the index) the threshold of the positive class, or of each finding (a column).
 
-    NaN where there is nothing to choose on, or a model has diverged. None for multiclass.
+    NaN where there is nothing to choose on, or a model has diverged. None where the task has no threshold.
     """
-    labels, scores = label_columns(validation), score_columns(validation)
-    if len(labels) < len(scores):
+    rule = (task_of(validation) if task is None else task).threshold_rule
+    if rule is None:
         return None
-    choose = class_threshold if labels == ["label"] else best_threshold
+    labels, scores, choose = label_columns(validation), score_columns(validation), CHOICES[rule]
     thresholds: dict[tuple[str, int], list[float]] = {}
     grouped: Any = validation.groupby(["arm", "seed"], sort=False)
     for key, part in grouped:
@@ -103,3 +108,9 @@ def youden(label: np.ndarray, score: np.ndarray) -> float | None:
         return None
     place = last[best]
     return float((ranked[place] + ranked[place + 1]) / 2)
+
+
+CHOICES: dict[ThresholdRule, Callable[[np.ndarray, np.ndarray], float]] = {
+    "youden": class_threshold,
+    "f1": best_threshold,
+}

@@ -46,8 +46,12 @@ def request_schema(bundle: Bundle) -> Json:
 
 
 def answer_schema(bundle: Bundle) -> Json:
+    limits = bundle.answer.limits
     kinds: Json = {
-        "double": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+        "double": {
+            "type": ["number", "null"],
+            **({} if limits is None else {"minimum": limits[0], "maximum": limits[1]}),
+        },
         "bool": {"type": ["boolean", "null"]},
         "string": {"type": ["string", "null"]},
     }
@@ -57,8 +61,8 @@ def answer_schema(bundle: Bundle) -> Json:
     reasons = ", ".join(map(repr, TEXTS.values()))
     empty = "Empty if and only if refer is false." if "refer" in properties else "Empty where there is none."
     properties["why"]["description"] = f"Every reason to look at the row, of these, with columns: {reasons}. {empty}"
-    if "predicted" in properties:
-        properties["predicted"] = {"enum": [*bundle.classes, None]}
+    if bundle.answer.cells == "text":
+        properties |= {name: {"enum": [*bundle.classes, None]} for name in bundle.answer.predicted_columns}
     row = {"type": "object", "required": list(properties), "properties": properties}
     return {
         "type": "object",

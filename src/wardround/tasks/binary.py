@@ -8,17 +8,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, PositiveClass
 from wardround.tasks.classes import ClassTask
+from wardround.tasks.probabilities import absent_and_present
 from wardround.tasks.task import MIDDLE
 
 
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
+    probability_scale = "logit"
+    each_label = True
+    calibration = "logistic"
+    threshold_rule = "youden"
 
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def answer(self) -> Answer:
+        return PositiveClass(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         each = F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
@@ -27,6 +37,10 @@ class Binary(ClassTask):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.to(scores.dtype).unsqueeze(-1)
         return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.sigmoid(scores)
+        return p * (1 - p)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores.squeeze(-1))
@@ -50,6 +64,13 @@ class Binary(ClassTask):
         from wardround.tasks.class_metrics import grouped_binary_metrics
 
         return grouped_binary_metrics(group, count, label, score, threshold)
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The positive class."""
+        return [(label, score)]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return absent_and_present(score)
 
     def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
         return np.asarray(score >= threshold).astype(np.int64)

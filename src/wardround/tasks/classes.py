@@ -1,13 +1,15 @@
 """What two classes and several have in common: a row is of exactly one of them."""
 
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
-from wardround.tasks.task import HEAVIEST, MIDDLE, Task
+from wardround.tasks.probabilities import ProbabilityTask, Scale
+from wardround.tasks.task import HEAVIEST, MIDDLE
 
 CLASS_METRICS = (
     Metric("accuracy", "accuracy", "higher", "share", over_rows=True),
@@ -28,7 +30,7 @@ AT_SITES = ("accuracy", "auc", "brier")
 OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
 
 
-class ClassTask(Task):
+class ClassTask(ProbabilityTask):
     answers = "class"
     metrics = CLASS_METRICS
     primary = "auc"
@@ -36,6 +38,16 @@ class ClassTask(Task):
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
+    probability_scale: ClassVar[Scale] = "log"
+    each_label = False  # of several classes most have few rows: one cut for all of them
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """That the predicted class is right."""
+        predicted = score.argmax(axis=1)
+        return [((predicted == label).astype(np.int64), score[np.arange(len(predicted)), predicted])]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return score
 
     def row_values(
         self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE

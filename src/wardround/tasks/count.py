@@ -55,6 +55,11 @@ class Count(SummedTask):
         losses = (count + 1 / self.dispersion) * (self.dispersion * mean).log1p() - count * log_mean
         return losses, (mean - count) / (1 + self.dispersion * mean)
 
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """On average over counts with the predicted mean (Fisher's information)."""
+        mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
+        return mean / (1 + self.dispersion * mean)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
         return self._log_mean(scores.squeeze(-1).double(), needed(y)).exp()

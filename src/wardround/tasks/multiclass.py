@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, OneClass
 from wardround.tasks.classes import ClassTask
 from wardround.tasks.task import MIDDLE
 
@@ -20,6 +21,10 @@ class Multiclass(ClassTask):
     def outputs(self) -> int:
         return len(self.names)
 
+    @property
+    def answer(self) -> Answer:
+        return OneClass(self.names)
+
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         each = F.cross_entropy(scores, y, reduction="none")
         return each if weights is None else each * weights[y]
@@ -29,6 +34,10 @@ class Multiclass(ClassTask):
         truth = F.one_hot(y, self.outputs).to(scores.dtype).unsqueeze(-2)
         logs = each.log_softmax(-1)
         return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        p = torch.softmax(scores, dim=-1)
+        return p * (1 - p)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)

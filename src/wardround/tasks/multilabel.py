@@ -1,7 +1,7 @@
 """Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
 in training nor in figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,28 +9,41 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wardround.tasks.answer import Answer, EachFinding
 from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
-from wardround.tasks.task import HEAVIEST, MIDDLE, Task
+from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
+from wardround.tasks.task import HEAVIEST, MIDDLE
 
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there
 
 
 @dataclass(frozen=True)
-class Multilabel(Task):
+class Multilabel(ProbabilityTask):
     kind = "multilabel"
     answers = "findings"
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
+    probability_scale = "logit"
+    each_label = True
+    threshold_rule = "f1"
     round_metrics = ("auc",)
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
 
     @property
+    def findings(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
     def outputs(self) -> int:
         return len(self.names)
+
+    @property
+    def answer(self) -> Answer:
+        return EachFinding(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over the findings that are known of the row. `weights` say how many times a row that has a finding
@@ -46,6 +59,11 @@ class Multilabel(Task):
         truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
         losses = (F.softplus(each) - each * truth) * known / number
         return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """A finding that is not known of a row says nothing."""
+        p = torch.sigmoid(scores)
+        return p * (1 - p) * (y >= 0)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.sigmoid(scores)
@@ -72,6 +90,22 @@ class Multilabel(Task):
 
         cut = np.broadcast_to(threshold, score.shape)
         return average(grouped_finding_metrics(group, count, label, score, cut))
+
+    def events(self, label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        known = label >= 0
+        return [(label[known[:, f], f], score[known[:, f], f]) for f in range(label.shape[1])]
+
+    def label_probabilities(self, score: np.ndarray) -> np.ndarray:
+        return absent_and_present(score)
+
+    def questions(self, values: np.ndarray) -> list[np.ndarray]:
+        return [values[:, f] for f in range(values.shape[1])]
+
+    def together(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack(parts)
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values.mean(axis=1))
 
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end

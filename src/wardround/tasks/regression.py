@@ -13,6 +13,7 @@ from math import inf
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
@@ -55,6 +56,10 @@ class Regression(SummedTask):
             return error.square() / 2, error
         inside = error.clamp(-self.delta, self.delta)
         return inside * (error - inside / 2), inside
+
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Where errors of the scaled target have a variance of 1; see `noise`."""
+        return torch.ones_like(scores)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         scale = needed(y)

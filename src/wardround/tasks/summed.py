@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.task import MIDDLE, Task
 
 FIFTHS = 5
@@ -22,11 +23,16 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 
 class SummedTask(Task):
     answers: ClassVar[Literal["class", "findings", "number"]] = "number"
+    calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names)
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from wardround.study.facts import TaskFacts
+from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
 
+Calibration = Literal["logistic", "linear"]
+ThresholdRule = Literal["youden", "f1"]
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
@@ -28,6 +31,9 @@ class Task(ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
+    # the line of observed on predicted: on the logit scale, where a prediction is one probability, or in units
+    calibration: ClassVar[Calibration | None] = None
+    threshold_rule: ClassVar[ThresholdRule | None] = None  # by which validation rows choose one; None: there is none
     round_metrics: ClassVar[tuple[str, ...]] = ()  # figures after each round that are no mean over rows
     compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
     at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
@@ -36,9 +42,19 @@ class Task(ABC):
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
 
     @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several."""
+        return ()
+
+    @property
     @abstractmethod
     def outputs(self) -> int:
         """Scores that a model gives for a row."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The form in which users are given a prediction."""
 
     @abstractmethod
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -48,6 +64,10 @@ class Task(ABC):
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (..., rows, copies) and their derivatives by the scores (..., rows, copies x outputs), for models
         whose gradient is written out. `scores` hold the outputs of one model after those of another."""
+
+    @abstractmethod
+    def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The second derivative of each row's negative log likelihood by each score: (rows, outputs)."""
 
     @abstractmethod
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:

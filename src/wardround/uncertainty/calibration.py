@@ -1,39 +1,25 @@
 """Calibration: whether a probability of 0.8 comes true eight times in ten, and a temperature that brings it nearer.
 
-The kinds of labels are distinguished by their shapes, as in `evaluation`:
+The task says which probabilities there are (`events`), and on which scale a temperature divides (`probability_scale`):
 
     binary       label (rows,)             score (rows,), of the positive class
     multiclass   label (rows,)             score (rows, classes); calibration is that of the predicted class
-    findings     label (rows, findings)    score (rows, findings); -1 is a label that is not known
+    multilabel   label (rows, findings)    score (rows, findings); -1 is a label that is not known
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit, log_expit, logit, softmax
 
-from wardround.evaluation.calibration_curves import BINS, CLIP, reliability
-from wardround.tasks.class_metrics import predicted_classes
+from wardround.evaluation.calibration_curves import BINS, reliability
+from wardround.tasks.probabilities import ProbabilityTask, Scale
+from wardround.uncertainty.scales import SCALES, Outcomes, Slope
 
-Slope = Callable[[float], np.ndarray]  # of each row's loss, by 1 / temperature
 LEAST_PATIENTS = 30  # of validation: fewer would choose by chance
 LEAST_EACH = 10  # of either outcome
 BEYOND_CHANCE = 1.96  # SDs
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures
-
-
-def events(label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Whether an event happened (1) or not (0), and its predicted probability: one pair of arrays for classes, one for
-    each finding. The event is the positive class, or for multiclass that the predicted class is right."""
-    if label.ndim == 2:
-        known = label >= 0
-        return [(label[known[:, f], f], score[known[:, f], f]) for f in range(label.shape[1])]
-    if score.ndim == 1:
-        return [(label, score)]
-    predicted = predicted_classes(score)
-    return [((predicted == label).astype(np.int64), score[np.arange(len(predicted)), predicted])]
 
 
 def expected_error(happened: np.ndarray, score: np.ndarray) -> float:
@@ -48,9 +34,9 @@ def expected_error(happened: np.ndarray, score: np.ndarray) -> float:
     return sum(point["rows"] * abs(point["score"] - point["positive"]) for point in points) / len(score)
 
 
-def ece(label: np.ndarray, score: np.ndarray) -> float:
+def ece(task: ProbabilityTask, label: np.ndarray, score: np.ndarray) -> float:
     """For findings the mean over those that are known in any row."""
-    errors = [expected_error(*pair) for pair in events(label, score) if len(pair[0])]
+    errors = [expected_error(*pair) for pair in task.events(label, score) if len(pair[0])]
     return float(np.mean(errors)) if errors else float("nan")
 
 
@@ -74,16 +60,16 @@ class Temperature:
 
     values: np.ndarray  # (1,), or (findings,)
     fitted: np.ndarray  # whether there were patients enough; elsewhere the value is 1
-    findings: bool
+    scale: Scale  # of the task
 
     def of(self, score: np.ndarray) -> np.ndarray:
         """Probabilities, in the shape of the scores."""
-        if score.ndim == 2 and not self.findings:
-            return np.asarray(softmax(_logs(score) / self.values, axis=1))
-        return np.asarray(expit(_logits(score) / self.values))
+        return SCALES[self.scale].tempered(score, self.values)
 
 
-def fit_temperature(label: np.ndarray, score: np.ndarray, people: np.ndarray | None = None) -> Temperature:
+def fit_temperature(
+    task: ProbabilityTask, label: np.ndarray, score: np.ndarray, people: np.ndarray | None = None
+) -> Temperature:
     """On a site's validation rows (Guo et al., ICML 2017): the temperature with the highest likelihood, or 1 where no
     other is shown to be better. `people` has the patient of each row; None: each row is one.
 
@@ -93,39 +79,22 @@ def fit_temperature(label: np.ndarray, score: np.ndarray, people: np.ndarray | N
     otherwise shrunk towards 1 (as in Breiman's garrote, Technometrics 1995). The loss on these rows never rises.
     """
     people = np.arange(len(label)) if people is None else people
-    if score.ndim > label.ndim:
-        enough = len(np.unique(people)) >= LEAST_PATIENTS
-        fits = [_fitted(multiclass_slope(label, _logs(score)), people) if enough else None]
-    else:
-        patients = [people[known] for known in np.atleast_2d((label >= 0).T)]
-        pairs = zip(events(label, score), patients, strict=True)
-        fits = [_fitted(binary_slope(y, _logits(s)), own) if _enough(y, own) else None for (y, s), own in pairs]
+    outcomes = [(each, people[each.rows]) for each in SCALES[task.probability_scale].outcomes(task, label, score)]
+    fits = [_fitted(each.slope, own) if _enough(each, own) else None for each, own in outcomes]
     values = np.array([1.0 if value is None else value for value in fits])
-    return Temperature(values, np.array([value is not None for value in fits]), label.ndim == 2)
+    return Temperature(values, np.array([value is not None for value in fits]), task.probability_scale)
 
 
-def log_loss(label: np.ndarray, score: np.ndarray) -> float:
+def log_loss(task: ProbabilityTask, label: np.ndarray, score: np.ndarray) -> float:
     """Mean negative log likelihood; for findings over all labels that are known."""
-    if score.ndim == 2 and label.ndim == 1:
-        return float(-_logs(score)[np.arange(len(label)), label].mean())
-    pairs = events(label, score)
-    happened, probability = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-    z = _logits(probability)
-    return float(-np.where(happened == 1, log_expit(z), log_expit(-z)).mean())
+    return float(SCALES[task.probability_scale].row_losses(task, label, score).mean())
 
 
-def _enough(happened: np.ndarray, people: np.ndarray) -> bool:
-    each = [len(np.unique(people[happened == outcome])) for outcome in (0, 1)]
-    return len(np.unique(people)) >= LEAST_PATIENTS and min(each) >= LEAST_EACH
-
-
-def binary_slope(happened: np.ndarray, z: np.ndarray) -> Slope:
-    return lambda inverse: z * (expit(inverse * z) - happened)
-
-
-def multiclass_slope(label: np.ndarray, logs: np.ndarray) -> Slope:
-    of_label = logs[np.arange(len(label)), label]
-    return lambda inverse: (softmax(inverse * logs, axis=1) * logs).sum(axis=1) - of_label
+def _enough(outcomes: Outcomes, people: np.ndarray) -> bool:
+    if len(np.unique(people)) < LEAST_PATIENTS:
+        return False
+    happened = outcomes.happened
+    return happened is None or min(len(np.unique(people[happened == event])) for event in (0, 1)) >= LEAST_EACH
 
 
 def _fitted(slope: Slope, people: np.ndarray) -> float:
@@ -145,11 +114,3 @@ def likeliest(slope: Slope) -> float:
     if slope(1 / COLDEST).mean() <= 0:  # scores that separate the outcomes
         return COLDEST
     return 1 / float(brentq(lambda inverse: float(slope(inverse).mean()), 1 / HOTTEST, 1 / COLDEST, xtol=1e-12))
-
-
-def _logits(score: np.ndarray) -> np.ndarray:
-    return np.asarray(logit(np.clip(score.astype(np.float64), CLIP, 1 - CLIP)))
-
-
-def _logs(score: np.ndarray) -> np.ndarray:
-    return np.log(np.clip(score.astype(np.float64), CLIP, 1))

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from wardround.core.errors import StudyError
+from wardround.tasks.probabilities import ProbabilityTask
 
 Kind = Literal["plain", "adaptive"]
 
@@ -30,39 +31,45 @@ class Cuts:
 
 
 def fit_cuts(
-    label: np.ndarray, score: np.ndarray, alpha: float = 0.1, kind: Kind = "plain", each_label: bool = False
+    task: ProbabilityTask,
+    label: np.ndarray,
+    score: np.ndarray,
+    alpha: float = 0.1,
+    kind: Kind = "plain",
+    each_label: bool | None = None,
 ) -> Cuts:
-    """From a site's validation rows, on which nothing else of the model was trained. Shapes are as in `calibration`.
+    """From a site's validation rows, on which nothing else of the model was trained.
 
     `each_label`: a cut for each label from the rows that have it, so that coverage holds among the ill as well as
-    among the healthy. Without it, sets for a finding that one patient in twenty has may be "absent" for everybody and
-    right nineteen times in twenty.
+    among the healthy; None: as the task says. Without it, sets for a finding that one patient in twenty has may be
+    "absent" for everybody and right nineteen times in twenty.
     """
+    refuse_no_share(alpha)
+    each_label = task.each_label if each_label is None else each_label
+    pairs = zip(task.questions(label), task.questions(strangeness(task, score, kind)), strict=True)
+    cuts = [_cuts_of(of_question, strange, alpha, each_label) for of_question, strange in pairs]
+    return Cuts(alpha, kind, task.together([cut for cut, _ in cuts]), task.together([rows for _, rows in cuts]))
+
+
+def refuse_no_share(alpha: float) -> None:
     if not 0 < alpha < 1:
         raise StudyError(
             "uncertainty: alpha", "is not between 0 and 1", "Write 0.1 for sets that hold in 90 % of rows."
         )
-    strange = strangeness(score, label.ndim == 2, kind)
-    if label.ndim == 2:
-        pairs = [_cuts_of(label[:, f], strange[:, f], alpha, each_label) for f in range(label.shape[1])]
-        return Cuts(alpha, kind, np.stack([cut for cut, _ in pairs]), np.stack([rows for _, rows in pairs]))
-    return Cuts(alpha, kind, *_cuts_of(label, strange, alpha, each_label))
 
 
-def prediction_sets(cuts: Cuts, score: np.ndarray) -> np.ndarray:
+def prediction_sets(task: ProbabilityTask, cuts: Cuts, score: np.ndarray) -> np.ndarray:
     """Which labels each row's set holds: (rows, classes), or (rows, findings, 2). A plain set may be empty: then
     every label would be stranger than those of validation rows. Users see `decision.answers`."""
-    return np.asarray(strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values)
+    return np.asarray(strangeness(task, score, cuts.kind) <= cuts.values)
 
 
-def strangeness(score: np.ndarray, findings: bool, kind: Kind = "plain") -> np.ndarray:
+def strangeness(task: ProbabilityTask, score: np.ndarray, kind: Kind = "plain") -> np.ndarray:
     """Of every possible label. Plain: 1 - its probability. Adaptive (after Romano et al., NeurIPS 2020): the
     probability of all labels that are more probable, so that unclear rows have larger sets than clear ones. Without
     the draw of that paper sets are the same each time and always hold the most probable label; they cover a little
     more."""
-    p = score.astype(np.float64)
-    if findings or score.ndim == 1:
-        p = np.stack([1 - p, p], axis=-1)
+    p = task.label_probabilities(score.astype(np.float64))
     if kind == "plain":
         return 1 - p
     order = np.argsort(-p, axis=-1, kind="stable")

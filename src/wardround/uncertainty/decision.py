@@ -111,7 +111,7 @@ def referral_reasons(doubt: np.ndarray, cut: np.ndarray | float, sets: Answers |
 
 def rows_with(marks: np.ndarray) -> np.ndarray:
     """(rows,) from marks of rows, or of their findings."""
-    return marks if marks.ndim == 1 else np.asarray(marks.any(axis=1))
+    return np.asarray(np.atleast_2d(marks.T).any(axis=0))
 
 
 def referred(reasons: Mapping[Reason, np.ndarray]) -> np.ndarray:

@@ -20,6 +20,8 @@ from scipy.special import entr, expit, logit
 
 from wardround.core.errors import StudyError
 from wardround.evaluation.calibration_curves import CLIP
+from wardround.tasks.probabilities import ProbabilityTask
+from wardround.uncertainty.scales import SCALES
 
 INTERVAL = 0.9  # of the passes lie within it
 
@@ -34,13 +36,12 @@ class Parts:
     epistemic: np.ndarray
 
 
-def entropy_parts(probabilities: np.ndarray, multiclass: bool = False) -> Parts:
-    """`probabilities` are (passes, rows) for two classes, (passes, rows, findings) for findings; and with
-    `multiclass` (passes, rows, classes)."""
+def entropy_parts(task: ProbabilityTask, probabilities: np.ndarray) -> Parts:
+    """`probabilities` are those of the task, with an axis of passes before that of rows."""
     p = _checked(probabilities)
     mean = p.mean(axis=0)
-    total = _entropy(mean, multiclass)
-    aleatoric = np.minimum(_entropy(p, multiclass).mean(axis=0), total)  # rounding may put it a little above
+    total = _entropy(task, mean)
+    aleatoric = np.minimum(_entropy(task, p).mean(axis=0), total)  # rounding may put it a little above
     return Parts(mean, total, aleatoric, total - aleatoric)
 
 
@@ -59,34 +60,26 @@ def about_threshold(probabilities: np.ndarray, threshold: np.ndarray | float) ->
     return np.asarray(expit(logit(p) - logit(cut)))
 
 
-def doubt_of(mean: np.ndarray, findings: bool, threshold: np.ndarray | float) -> np.ndarray:
+def doubt_of(task: ProbabilityTask, mean: np.ndarray, threshold: np.ndarray | float) -> np.ndarray:
     """How unclear the prediction of each row is, in bits: entropy of the mean probability, and for findings (rows,
     findings) about the threshold of each. Reports and bundles refer by it."""
-    p = about_threshold(mean[None], threshold) if findings else np.asarray(mean)[None]
-    return entropy_parts(p, multiclass=mean.ndim == 2 and not findings).total
+    p = about_threshold(mean[None], threshold) if task.findings else np.asarray(mean)[None]
+    return entropy_parts(task, p).total
 
 
-def score_spread(scores: np.ndarray, multiclass: bool = False) -> np.ndarray:
-    """The standard deviation of scores (not probabilities) over the passes: (rows, outputs) of (passes, rows, outputs).
-    With `multiclass` only differences between scores count, so that each pass's mean is subtracted."""
-    z = np.asarray(scores, dtype=np.float64)
-    z = z - z.mean(axis=-1, keepdims=True) if multiclass else z
-    return np.asarray(z.std(axis=0))
+def score_spread(task: ProbabilityTask, scores: np.ndarray) -> np.ndarray:
+    """The standard deviation of scores (not probabilities) over the passes, of scores (passes, rows, outputs): in the
+    shape of the doubts. Of several classes only the differences between scores count."""
+    return SCALES[task.probability_scale].spread(np.asarray(scores, dtype=np.float64))
 
 
-def of_rows(each: np.ndarray) -> np.ndarray:
-    """One number for each row, from one for each finding: their mean. For classes it is there already."""
-    return each if each.ndim == 1 else each.mean(axis=1)
-
-
-def _entropy(p: np.ndarray, multiclass: bool) -> np.ndarray:
-    nats = entr(p).sum(axis=-1) if multiclass else entr(p) + entr(1 - p)
-    return np.asarray(nats / np.log(2))
+def _entropy(task: ProbabilityTask, p: np.ndarray) -> np.ndarray:
+    return np.asarray(entr(task.label_probabilities(p)).sum(axis=-1) / np.log(2))
 
 
 def _checked(probabilities: np.ndarray) -> np.ndarray:
     p = np.asarray(probabilities, dtype=np.float64)
-    if p.ndim < 2 or not len(p):
+    if not len(p):
         raise StudyError("uncertainty: passes", "there are none", "Give probabilities of one pass or more.")
     if np.isnan(p).any() or (p < 0).any() or (p > 1 + 1e-6).any():
         raise StudyError(

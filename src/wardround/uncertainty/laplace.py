@@ -24,7 +24,6 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tasks import Multilabel
 
 PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
 MOST_NUMBERS = 2**25  # of all outputs' matrices; beyond, the diagonals alone are kept
@@ -74,8 +73,7 @@ def curvature(
     sums = torch.zeros((outputs, width, width) if full else (outputs, width), dtype=torch.float64)
     for rows in torch.split(torch.arange(len(x)), ROWS_AT_A_TIME):
         h = features_of(model, params, buffers, layer, x[rows])
-        p = _each_output(model, _from_features(params, layer, h))
-        weight = p * (1 - p) * (y[rows] >= 0 if isinstance(model.task, Multilabel) else 1)
+        weight = model.task.curvature(_from_features(params, layer, h), y[rows])
         for output in range(outputs):
             scaled = h * weight[:, output : output + 1]
             sums[output] += scaled.mT @ h if full else (scaled * h).sum(0)
@@ -203,12 +201,6 @@ def _all_features(model: Model, params: Tree, buffers: Tree, layer: str, x: Tens
 def _from_features(params: Tree, layer: str, h: Tensor) -> Tensor:
     weight, bias = params[_leaf(layer, "weight")], params[_leaf(layer, "bias")]
     return h @ torch.cat([weight, bias.unsqueeze(1)], dim=1).double().mT
-
-
-def _each_output(model: Model, scores: Tensor) -> Tensor:
-    """Probabilities with an axis of outputs, for two classes as well."""
-    p = model.task.predictions(scores)
-    return p if p.dim() == scores.dim() else p.unsqueeze(-1)
 
 
 def _leaf(layer: str, kind: str) -> str:

@@ -44,7 +44,7 @@ def referral_curves(
     """By metric. Most uncertain rows first; of equals, those that come first. `uncertainty` has one number for each
     row: a row with findings is referred as a whole. `figures_of` has the figures of the rows at some places.
     """
-    if uncertainty.ndim != 1:
+    if uncertainty.shape != (len(uncertainty),):
         raise StudyError("uncertainty: referral", "needs one number for each row", "Average over findings first.")
     if np.isnan(uncertainty).any():
         raise StudyError("uncertainty: referral", "an uncertainty is no number", "A model that has diverged has none.")

@@ -7,21 +7,19 @@ the same passes. Rows are processed in batches, so that memory does not grow wit
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.special import logit
 from torch import Tensor
 
 from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.data.site import Rows, Site
-from wardround.evaluation.calibration_curves import CLIP
 from wardround.evaluation.prediction import CELLS, has_site_models
-from wardround.models import Model
 from wardround.study.schema import Uncertainty
-from wardround.tasks import Multiclass, Multilabel
+from wardround.tasks import Task
+from wardround.tasks.probabilities import ProbabilityTask
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 from wardround.uncertainty.decomposition import entropy_parts, score_spread
@@ -35,6 +33,7 @@ from wardround.uncertainty.laplace import (
     last_layer,
 )
 from wardround.uncertainty.passes import mc_dropout
+from wardround.uncertainty.scales import SCALES
 from wardround.uncertainty.shifted_images import SHIFTS, Shift, chosen_images, shifted_rows
 
 Subset = Literal["validation", "test"] | Shift
@@ -133,47 +132,44 @@ def _fit_laplace(
 def _measure(
     trial: Trial, settings: Uncertainty, passes: Passes, site: Site, subset: Subset, rows: Rows, numbers: np.ndarray
 ) -> RowUncertainty:
-    model = trial.model
-    multiclass, names = isinstance(model.task, Multiclass), len(model.task.names)
-    most = max(1, PASS_CELLS // (settings.passes * names))
+    task = trial.model.task
+    most = max(1, PASS_CELLS // (settings.passes * len(task.names)))
     with torch.no_grad():
-        parts = [
-            (y.cpu().numpy(), *_of_passes(model, passes(x), multiclass)) for x, y in _batches([rows], trial.dtype, most)
-        ]
-    if not parts:
-        label = rows.labels.cpu().numpy()
-        # no row, but of the right shape
-        empty = np.zeros(label.shape) if isinstance(model.task, Multilabel) else np.zeros(0)
-        score = np.zeros((0, names)) if multiclass else empty
-        return RowUncertainty(site.name, subset, numbers, label, score, empty, empty, empty, empty)
+        parts = [(y.cpu().numpy(), *_of_passes(task, passes(x))) for x, y in _batches([rows], trial.dtype, most)]
+    if not parts:  # no row, but of the right shape
+        parts = [(rows.labels.cpu().numpy(), *_of_passes(task, torch.zeros(1, 0, task.outputs)))]
     return RowUncertainty(site.name, subset, numbers, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _of_passes(model: Model, scores: Tensor, multiclass: bool) -> tuple[np.ndarray, ...]:
-    """As `of_probabilities`; NaN where the model has diverged."""
-    p = model.task.predictions(scores).double().cpu().numpy()
-    if np.isnan(p).any():
-        undefined = np.full(p.shape[1:-1] if multiclass else p.shape[1:], np.nan)
-        return np.full(p.shape[1:], np.nan), undefined, undefined, undefined, undefined
-    return of_probabilities(p, multiclass, scores.double().cpu().numpy())
+def _of_passes(task: Task, scores: Tensor) -> tuple[np.ndarray, ...]:
+    """As `of_passes`; NaN where the model has diverged."""
+    p = task.predictions(scores).double().cpu().numpy()
+    if np.isnan(p).any():  # figures of zeros have the shapes
+        return tuple(np.full(part.shape, np.nan) for part in of_passes(task, np.zeros_like(p)))
+    return of_passes(task, p, scores.double().cpu().numpy())
 
 
-def of_probabilities(p: np.ndarray, multiclass: bool, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-    """Mean, total, aleatoric, epistemic and spread from the probabilities of each pass, or each member of an ensemble.
+def of_passes(task: Task, predictions: np.ndarray, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """Mean, total, aleatoric, epistemic and spread from the predictions of each pass, or each member of an ensemble.
 
-    A single pass has only a mean and a total. `scores` are computed from `p` if they are not passed.
+    A single pass has only a mean and a total. `scores` are computed from predictions if they are not passed.
     """
-    parts = entropy_parts(p, multiclass)
+    return PARTS_OF[task.answers](task, predictions, scores)
+
+
+def of_probabilities(task: ProbabilityTask, p: np.ndarray, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    parts = entropy_parts(task, p)
     if len(p) == 1:
         undefined = np.full(parts.total.shape, np.nan)
         return parts.mean, parts.total, undefined, undefined, undefined
-    if scores is None:
-        inside = np.clip(p, CLIP, 1 - CLIP)
-        scores = np.log(inside) if multiclass else logit(inside)
-    spread = score_spread(scores, multiclass)
-    if multiclass:
-        spread = spread.mean(axis=-1)
+    spread = score_spread(task, SCALES[task.probability_scale].scores(p) if scores is None else scores)
     return parts.mean, parts.total, parts.aleatoric, parts.epistemic, spread.reshape(parts.total.shape)
+
+
+PARTS_OF: dict[str, Callable[[Any, np.ndarray, np.ndarray | None], tuple[np.ndarray, ...]]] = {
+    "class": of_probabilities,
+    "findings": of_probabilities,
+}
 
 
 def _batches(rows: Sequence[Rows], dtype: torch.dtype, most: int = MOST_ROWS) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,13 +1,12 @@
-"""How a bundle is assembled and written: under another name, loaded again, compared, and only then renamed.
-
-The same for a simulated run (`make.py`) and for a hospital in a deployment (`deployment/flat/site_bundle.py`).
+"""The one builder of bundles: from an `Origin` to a folder, which is written under another name, loaded again, compared
+with what was predicted before, and only then renamed.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
@@ -18,17 +17,17 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from wardround.bundles.build.run_inputs import LabelledRows, LazyRows, RunInputs
+from wardround.bundles.build.origin import Origin, OtherRows
+from wardround.bundles.build.run_inputs import LazyRows
 from wardround.bundles.build.validation_choices import (
     MIDDLE,
     OperatingPoint,
-    choose_findings,
-    choose_operating_point,
+    choose_events,
     choose_uncertainty,
     evaluate_uncertainty,
 )
-from wardround.bundles.bundle import Bundle, build_model, load_bundle, read_calibration, read_findings
-from wardround.bundles.card.card import CardFacts, card_of
+from wardround.bundles.bundle import Bundle, Event, build_model, load_bundle, read_events, shape_of
+from wardround.bundles.card.card import card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.inputs import Inputs, looks_of, write_inputs
 from wardround.bundles.out_of_distribution import by_distance, by_ranges
@@ -47,58 +46,19 @@ from wardround.bundles.sealed_files import (
 from wardround.bundles.uncertainty import tensors_of, write_uncertainty
 from wardround.core.atomic_files import new_folder
 from wardround.core.errors import BundleError
-from wardround.core.settings import Factory
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.prepare import Recipe
 from wardround.data.serialization import write_recipe
 from wardround.study.schema import Arm
+from wardround.tasks import Task
 
 LOOKED_AT = 1024  # images at a time
 TOLERANCE = 1e-6  # by which scores may differ from those that the run saved
 
 
-class OtherRows(BundleError):
-    """The run has predicted other rows than are here."""
-
-
 class OtherScores(BundleError):
     """The bundle does not predict what the run has predicted."""
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """One site's model in one arm with one seed, and all that is known of it."""
-
-    facts: CardFacts
-    run: str  # the run folder's name
-    data: RunInputs
-    classes: tuple[str, ...]
-    params: Tree
-    buffers: Tree
-    vocabulary: Mapping[str, str]
-    train: LabelledRows
-    validation: LabelledRows  # without patients whom any site tests
-    test: np.ndarray  # places of the test rows in the table and among the images
-    test_label: np.ndarray
-    saved: np.ndarray  # their scores in the run
-    models: Mapping[str, Factory] | None = None
-    has_findings: bool = False
-
-    @property
-    def private(self) -> bool:
-        """Whether each patient is protected: what is read off patients without noise then stays out of the bundle."""
-        return self.facts.arm.privacy.example is not None
-
-    @property
-    def unrecorded(self) -> tuple[str, ...]:
-        """Columns that the recipe needs and the site's files do not have."""
-        table = self.data.table
-        if table is None:
-            return ()
-        names = [column.name for column in table.columns]
-        recorded = dict(zip(names, table.records_of(self.test).tolist(), strict=True))
-        return tuple(column.name for column in self.data.recipe.columns if not recorded[column.name])
 
 
 def bundle_name(study: str, arm: str, site: str, region: str | None = None) -> str:
@@ -110,7 +70,7 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "bundle"
 
 
-def write_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
+def build_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
     """The bundle's folder. It appears as a whole, and only if it predicts what the run predicted."""
     # for rows of few numbers one thread is faster, and a forked process could not use this one's threads
     threads = torch_threads(1) if origin.data.images is None else nullcontext()
@@ -122,16 +82,8 @@ def write_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
 def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     bundle = _drafted(origin, folder)
     scores, label = bundle.scores(origin.validation.x), origin.validation.label
-    if origin.has_findings:
-        chosen = choose_findings(label, scores, origin.classes, origin.private, origin.data.thresholds)
-    else:
-        chosen = choose_operating_point(label, scores, origin.private)
-    bundle = replace(
-        bundle,
-        threshold=None if chosen.threshold is None else float(chosen.threshold["value"]),
-        calibration=read_calibration(chosen.calibration),
-        findings=read_findings(chosen.findings),
-    )
+    chosen = choose_events(bundle.task, label, scores, origin.private, origin.data.thresholds)
+    bundle = replace(bundle, events=read_events(chosen.described()))
     uncertainty = choose_uncertainty(
         bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty
     )
@@ -139,9 +91,9 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     files = _files(origin, bundle)
     about = _about(origin, bundle, chosen)
     hashes = {name: sha256(content).hexdigest() for name, content in files.items()}
-    test, saved, label = _test_rows(origin, bundle), origin.saved, origin.test_label
-    evaluation = None if origin.private else evaluate_uncertainty(bundle, uncertainty, test, saved, label)
-    about["card"] = card_of(origin.facts, bundle, about, saved, label, hashes, evaluation)
+    test, (label, score) = _test_rows(origin, bundle), origin.saved
+    evaluation = None if origin.private else evaluate_uncertainty(bundle, uncertainty, test, score, label)
+    about["card"] = card_of(origin.facts, bundle, about, score, label, hashes, evaluation)
     files[CARD] = render(about["card"]).encode()
     about["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for name, content in files.items():
@@ -162,9 +114,10 @@ def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
     """The bundle as it was written and loaded again, from recorded rows to scores, against what the run saved."""
     scores = bundle.scores(_test_rows(origin, bundle))
     where = f"bundle of {origin.facts.requested_arm} at {origin.facts.site}, seed {origin.facts.seed}"
-    if scores.shape != origin.saved.shape:
+    saved = origin.saved.score
+    if scores.shape != saved.shape:
         raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
-    difference = np.abs(scores.astype(np.float64) - origin.saved.astype(np.float64)).max(initial=0.0)
+    difference = np.abs(scores.astype(np.float64) - saved.astype(np.float64)).max(initial=0.0)
     if not difference <= TOLERANCE:
         problem = f"its scores differ from those in the run by up to {difference:.2g}, more than {TOLERANCE:g}"
         raise OtherScores(
@@ -204,12 +157,10 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
         folder,
         {"precision": origin.facts.arm.training.precision, "seed": origin.facts.seed},
         origin.data.recipe,
-        build_model(_model_of(origin), f"arm {origin.facts.requested_arm}", origin.models),
+        build_model(_model_of(origin), origin.task, f"arm {origin.facts.requested_arm}", origin.models),
         origin.params,
         origin.buffers,
-        origin.classes,
-        None if len(origin.classes) > 2 or origin.has_findings else MIDDLE,
-        None,
+        tuple(Event(MIDDLE, None) for _ in origin.task.answer.events),
         by_ranges() if origin.private else by_distance(_looks(origin)),
         origin.vocabulary,
         origin.data.inputs,
@@ -217,16 +168,12 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
 
 
 def _model_of(origin: Origin) -> dict[str, Any]:
-    return model_of(origin.facts.arm, origin.data.recipe, origin.classes, origin.has_findings, origin.data.inputs)
+    return model_of(origin.facts.arm, origin.data.recipe, origin.task, origin.data.inputs)
 
 
-def model_of(
-    arm: Arm, recipe: Recipe, classes: Sequence[str], has_findings: bool = False, inputs: Inputs | None = None
-) -> dict[str, Any]:
+def model_of(arm: Arm, recipe: Recipe, task: Task, inputs: Inputs) -> dict[str, Any]:
     """What `build_model` takes: the model's name, its settings and the shape of its data."""
-    inputs = Inputs() if inputs is None else inputs
-    shape: dict[str, Any] = {"inputs": inputs.shape(recipe), "classes": len(classes)}
-    shape |= {"findings": True} if has_findings else {}
+    shape: dict[str, Any] = {"inputs": inputs.shape(recipe), **shape_of(task)}
     shape |= {"parts": [asdict(part) for part in inputs.parts]} if inputs.parts else {}
     description = {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
     return dict(json.loads(json.dumps(description)))  # plain lists and dicts
@@ -252,7 +199,7 @@ def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
         leaves["out_of_distribution/mean"] = torch.from_numpy(bundle.out_of_distribution.mean)
         leaves["out_of_distribution/whitening"] = torch.from_numpy(bundle.out_of_distribution.whitening)
     leaves |= {} if bundle.uncertainty is None else tensors_of(bundle.uncertainty)
-    spellings = {"classes": list(origin.classes), "words": dict(sorted(origin.vocabulary.items()))}
+    spellings = {"classes": list(bundle.answer.classes), "words": dict(sorted(origin.vocabulary.items()))}
     preparation = {**write_recipe(bundle.recipe), **write_inputs(bundle.inputs)}
     files = {WEIGHTS: serialized(leaves), PREPARATION: as_text(preparation), VOCABULARY: as_text(spellings)}
     if bundle.uncertainty is not None:
@@ -277,11 +224,9 @@ def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, 
         "precision": facts.arm.training.precision,
         "features": list(bundle.recipe.names),
         "unrecorded": list(origin.unrecorded),
-        "classes": list(origin.classes),
-        "threshold": chosen.threshold,
-        "calibration": chosen.calibration,
-        "uncalibrated": chosen.uncalibrated,
-        "findings": list(chosen.findings) or None,
+        "task": origin.task.to_json(),
+        "classes": list(bundle.answer.classes),
+        **chosen.described(),
         "out_of_distribution": {"kind": rule.kind, **({"cut": rule.cut} if rule.kind == "distance" else {})},
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,

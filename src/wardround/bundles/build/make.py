@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import pandas as pd
 import torch
 
-from wardround.bundles.build.assemble import Origin, OtherRows, bundle_name, write_bundle
-from wardround.bundles.build.run_inputs import RunInputs, labelled_rows, run_inputs
+from wardround.bundles.build.assemble import build_bundle, bundle_name
+from wardround.bundles.build.origin import Origin, origin_at, saved_scores
+from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.card.card import Recipient, card_facts_of_run
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
@@ -20,7 +20,6 @@ from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
-from wardround.evaluation.scores import label_columns, score_columns
 from wardround.models import MODELS
 from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
 from wardround.runs.folder import RunFolder
@@ -94,7 +93,7 @@ def bundle_from(
         default = FOLDER / bundle_name(plan.study.name, arm, name, region)
         target = default if out is None else as_path(out, "--out")
         refuse_existing(target)
-        return write_bundle(_origin(finished, trained, arm, trial, name, region), target, onnx)
+        return build_bundle(_origin(finished, trained, arm, trial, name, region), target, onnx)
 
 
 def _site(trial: Trial, name: str | None) -> str:
@@ -140,31 +139,34 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
     site = next(site for site in trial.scored if site.name == name)
     cohort = plan.cohort_of(arm)
     data = run_inputs(plan, arm, site, finished.results["arms"][requested_arm])
-    params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
+    weights = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
     saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
         raise BundleError(where, "is not there", "Run the study again with --again.")
-    label, score = saved_scores(saved, where, arm.name, trial.seed, site)
     trained = {other.name: len(other.train) for other in trial.scored if _trains(trial, arm, name, other.name)}
     recipient = _recipient(cohort, data, arm, trial, site)
-    return Origin(
+    return origin_at(
+        site,
+        cohort,
+        trial.dtype,
         facts=card_facts_of_run(
-            finished.results, plan.study, arm, requested_arm, trial.seed, recipient, trained, region
+            finished.results,
+            cohort.records.task,
+            plan.study,
+            arm,
+            requested_arm,
+            trial.seed,
+            recipient,
+            trained,
+            region,
         ),
         run=folder.path.name,
         data=data,
-        classes=plan.classes,
-        params=params,
-        buffers=buffers,
-        vocabulary=_vocabulary(cohort, name),
-        train=labelled_rows(site.train, trial.dtype),
-        validation=labelled_rows(_untested(trial, site), trial.dtype),
-        test=np.searchsorted(cohort.row_numbers, site.test_rows),
-        test_label=label,
-        saved=score,
+        weights=weights,
+        saved=saved_scores(saved, where, arm.name, trial.seed, site),
+        validation=_untested(trial, site),
         models=finished.models,
-        has_findings=plan.has_findings,
     )
 
 
@@ -179,22 +181,6 @@ def _trains(trial: Trial, arm: Arm, site: str, other: str) -> bool:
     if not trial.algorithm.federated and not trial.algorithm.pools:
         return other == site
     return other in arm.train_at if arm.train_at else True
-
-
-def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and scores of the site's test rows in a run's predictions, in the order of `site.test_rows`."""
-    rows = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
-    if not rows.index.is_unique or set(rows.index) != set(site.test_rows.tolist()):
-        problem = f"does not hold the test rows of {site.name} in arm {arm}"
-        raise OtherRows(where, problem, "Run the study again with --again.")
-    ordered: pd.DataFrame = rows.loc[site.test_rows]
-    columns, labels = score_columns(ordered), label_columns(ordered)
-    score = ordered[columns].to_numpy()
-    if np.isnan(score).any():
-        problem = f"arm {arm} diverged with seed {seed}: its scores are no numbers"
-        raise BundleError(where, problem, "Name another seed.")
-    label = ordered["label"].to_numpy() if labels == ["label"] else ordered[labels].to_numpy()
-    return label, score[:, 0] if columns == ["score"] else score
 
 
 def _untested(trial: Trial, site: Site) -> Rows:
@@ -219,12 +205,6 @@ def _recipient(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Si
     same_columns = (table is None or bool(table.recorded.all())) and options.get("columns", "same") == "same"
     columns = frozenset(name for column in here for name in (column.name, column.own_name))
     return Recipient(site.name, frozenset(hospitals), columns, not others, same_columns)
-
-
-def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
-    """How the site's file writes the outcome, where the site is a hospital and its file has words for it."""
-    by_site = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
-    return dict(by_site.get(site, {}))
 
 
 class BundleFolders(NamedTuple):

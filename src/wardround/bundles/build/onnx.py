@@ -139,12 +139,13 @@ def _describe(graph: "ModelProto", bundle: Bundle) -> None:
     for value in (*graph.graph.input, *graph.graph.output):
         value.ClearField("metadata_props")
     graph.graph.name = str(bundle.about.get("name", "bundle"))
+    thresholds = bundle.thresholds.tolist()
     metadata = {
         "bundle": bundle.about.get("id"),
         "features": list(bundle.recipe.names),
         "shape": list(bundle.inputs.shape(bundle.recipe)),
         "classes": list(bundle.classes),
-        "threshold": [finding.threshold for finding in bundle.findings] if bundle.findings else bundle.threshold,
+        "threshold": thresholds[0] if bundle.about["threshold"] is not None else thresholds or None,
     }
     for key, value in metadata.items():
         graph.metadata_props.add(key=f"wardround.{key}", value=value if isinstance(value, str) else json.dumps(value))

@@ -33,7 +33,7 @@ class RunInputs:
 
 def run_inputs(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> RunInputs:
     """`results` are the arm's in results.json."""
-    cohort, in_parts, thresholds = plan.cohort_of(arm), arm.model.facts.in_parts, _thresholds(plan, results)
+    cohort, in_parts, thresholds = plan.cohort_of(arm), arm.model.facts.in_parts, _thresholds(results)
     if cohort.records.is_table and not in_parts:
         if site.recipe is None:
             raise BundleError(site.name, "its rows have no preparation", "Run the study again with --again.")
@@ -107,10 +107,8 @@ def _images(cohort: Cohort, arm: Arm, site: Site) -> Images:
     return Images(shape, "site", centre, spread, clahe)
 
 
-def _thresholds(plan: Plan, results: Mapping[str, Any]) -> dict[str, float]:
+def _thresholds(results: Mapping[str, Any]) -> dict[str, float]:
     """Of findings, as all sites' validation rows chose them: the mean over seeds."""
-    if not plan.has_findings:
-        return {}
     thresholds = {name: finding["threshold"] for name, finding in results["findings"].items()}
     return {name: float(threshold["mean"]) for name, threshold in thresholds.items() if threshold["chosen"]}
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from wardround.bundles.build.assemble import plain_name, serialized
-from wardround.bundles.bundle import MISFITS, build_model, check_shapes
+from wardround.bundles.bundle import MISFITS, build_model, check_shapes, shape_of, stored_task
 from wardround.bundles.card.card import figures_over_sites, promises_of
 from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
@@ -33,6 +33,7 @@ from wardround.runs.finished_run import arm_of, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import check_ledger
 from wardround.study.schema import Arm, Preparation, Study, Training
+from wardround.tasks import Task, class_task
 
 FORMAT = 1
 ABOUT = "shared.json"
@@ -55,7 +56,11 @@ class SharedPart:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(map(str, self.about["classes"]))
+        return self.task.answer.classes
+
+    @cached_property
+    def task(self) -> Task:
+        return stored_task(self.about)
 
     @cached_property
     def training(self) -> Training:
@@ -73,10 +78,10 @@ class SharedPart:
 
     def model(self, width: int) -> Model:
         """For rows of `width` numbers."""
-        return build_model(self.description(width), str(self.path), self.models)
+        return build_model(self.description(width), self.task, str(self.path), self.models)
 
     def description(self, width: int) -> dict[str, Any]:
-        return {**self.about["model"], "shape": {"inputs": [width], "classes": len(self.classes)}}
+        return {**self.about["model"], "shape": {"inputs": [width], **shape_of(self.task)}}
 
 
 def make_shared(
@@ -142,7 +147,7 @@ def part_of_run(
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
     chosen_seed = seed_of(study, seed)
     trained = arm_of(study, results, arm, chosen_seed)
-    _refuse_no_adapter(trained, arm, len(_classes(results)), members.get("models"))
+    _refuse_no_adapter(trained, arm, class_task(_classes(results)), members.get("models"))
     about = _about(folder, study, results, trained, arm, chosen_seed)
     leaves = _shared_leaves(folder, trained.name, chosen_seed)
     sealed = json.loads(seal(about, {WEIGHTS: serialized(leaves)}))
@@ -155,15 +160,15 @@ def part_of_run(
     return part
 
 
-def _refuse_no_adapter(arm: Arm, requested_arm: str, classes: int, models: Mapping[str, Factory] | None) -> None:
+def _refuse_no_adapter(arm: Arm, requested_arm: str, task: Task, models: Mapping[str, Factory] | None) -> None:
     """An arm that a new hospital could not join."""
     if arm.algorithm.facts.personal:
         problem = f"{arm.algorithm.name} gives sites models of their own, so that there is no part that all share"
         raise BundleError(
             f"arm {requested_arm}", problem, "Name an arm with one shared model, such as fedavg or fedprox."
         )
-    description = {**_model(arm), "shape": {"inputs": [1], "classes": classes}}
-    if build_model(description, f"arm {requested_arm}", models).at_site is None:
+    description = {**_model(arm), "shape": {"inputs": [1], **shape_of(task)}}
+    if build_model(description, task, f"arm {requested_arm}", models).at_site is None:
         problem = f"model {arm.model.name} has no private adapter, so that a hospital with other columns cannot join it"
         raise BundleError(f"arm {requested_arm}", problem, 'Train an arm with `model.kind = "adapter"`.')
 
@@ -193,6 +198,7 @@ def _about(
         "init_seed": evaluation.seed_for("init", seed),  # from which adapters began
         "first_seed": evaluation.seeds.first,
         "model": _model(arm),
+        "task": class_task(_classes(results)).to_json(),
         "classes": _classes(results),
         "preparation": _preparation(arm),
         "training": _training(arm),
@@ -227,7 +233,7 @@ def _trained_at(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dic
 
 def _figures(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
-    metrics, interval = figures_over_sites(results, arm, requested_arm)
+    metrics, interval = figures_over_sites(results, class_task(_classes(results)), arm, requested_arm)
     return {"metrics": metrics, "seeds": list(results["seeds"]), "interval": interval}
 
 
@@ -256,13 +262,11 @@ def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
 def _refuse_misfit(part: SharedPart) -> None:
     """Exactly the shared leaves of its model, in its precision, and all of them numbers."""
     part.preparation  # noqa: B018 - settings that are not known are refused here
-    refuse_if(
-        len(set(part.classes)) < 2 or part.about["evaluation"].keys() != {"test_share", "validation_share"},
-        "classes or shares are missing",
-    )
+    part.task  # noqa: B018 - as are classes
+    refuse_if(part.about["evaluation"].keys() != {"test_share", "validation_share"}, "shares are missing")
     for key in ("seed", "init_seed", "first_seed"):
         refuse_if(type(part.about[key]) is not int, "a seed is not a whole number")
-    check_shapes(part.description(1), str(part.path), part.models, part.leaves)
+    check_shapes(part.description(1), part.task, str(part.path), part.models, part.leaves)
     model = part.model(1)
     expected = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
     refuse_if(model.at_site is None or set(expected) != set(part.leaves), "the leaves are not those of the model")

@@ -2,9 +2,10 @@
 computed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from wardround.bundles.build.run_inputs import LabelledRows
-from wardround.bundles.bundle import CLIP, Bundle, Calibration
+from wardround.bundles.bundle import CLIP, Bundle, Calibration, events_of
 from wardround.bundles.uncertainty import (
     ALPHA,
     PASSES,
@@ -28,7 +29,10 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 from wardround.study.schema import Uncertainty as StudySettings
+from wardround.tasks import Task
+from wardround.tasks.answer import Answer
 from wardround.tasks.class_metrics import SMALLEST_GROUP
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred
@@ -42,7 +46,6 @@ RIDGE = 1.0  # as if slope and intercept were known beforehand to be 1 and 0, gi
 STEPS = 100
 PRIVATE_CHOICE = "in a study that protects patients nothing is chosen on rows, because a choice would have no noise"
 INVERTED = "on validation rows a higher score does not mean a higher risk"
-EACH = "findings are calibrated one by one"
 MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more rows, so many are drawn
 MOST_NUMBERS = 1 << 20  # in Laplace's matrices: 8 MB of the bundle; beyond, their diagonals are kept
 BATCH_CELLS = 1 << 22
@@ -59,26 +62,60 @@ class OperatingPoint:
     uncalibrated: str  # why there is no calibration; empty where there is one
     findings: tuple[dict[str, Any], ...] = ()  # name, threshold, calibration, uncalibrated of each
 
+    def described(self) -> dict[str, Any]:
+        """As bundle.json has it."""
+        return {**vars(self), "findings": list(self.findings) or None}
 
-def choose_operating_point(label: np.ndarray, score: np.ndarray, private: bool) -> OperatingPoint:
-    """`private`: patients are protected, and a choice on their rows would not be."""
-    if score.ndim > 1:
-        return OperatingPoint(None, None, "scores of more than two classes are not recalibrated")
+
+class Rule(NamedTuple):
+    """How a threshold is chosen; None where scores rank rows the wrong way round."""
+
+    choose: Callable[[np.ndarray, np.ndarray], float | None]
+    words: str
+    each: str  # of what there must be enough rows
+    without_rows: str
+
+
+def choose_events(
+    task: Task,
+    label: np.ndarray,
+    score: np.ndarray,
+    private: bool,
+    elsewhere: Mapping[str, float] = MappingProxyType({}),
+) -> OperatingPoint:
+    """A threshold and a calibration for each event of the answer. `private`: patients are protected, and a choice on
+    their rows would not be. `elsewhere` are the thresholds that all sites' validation rows have chosen together: they
+    serve where this site has too few."""
+    answer = task.answer
+    chosen = [
+        _choose_event(*pair, name, RULES[task.threshold_rule or "youden"], private, elsewhere.get(name))
+        for name, pair in zip(answer.events, events_of(task, label, score), strict=True)
+    ]
+    if answer.uncalibrated:
+        return OperatingPoint(None, None, answer.uncalibrated, tuple(chosen))
+    [only] = chosen
+    return OperatingPoint(only["threshold"], only["calibration"], only["uncalibrated"])
+
+
+def _choose_event(
+    label: np.ndarray, score: np.ndarray, name: str, rule: Rule, private: bool, elsewhere: float | None
+) -> dict[str, Any]:
     rows, positive = len(label), int((label == 1).sum())
-    why = ""
-    if private:
-        why = PRIVATE_CHOICE
-    elif not rows:
-        why = "the study keeps no validation rows"
-    elif rows < LEAST_ROWS or min(positive, rows - positive) < LEAST_EACH:
-        why = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} of one class"
-    if why:
-        return OperatingPoint({"value": MIDDLE, "chosen": False, "why": why}, None, why)
-    value = youden(label, score)
-    threshold = {"value": value, "chosen": True, "why": f"Youden's index on {rows} validation rows of this site"}
-    if value is None:
-        threshold = {"value": MIDDLE, "chosen": False, "why": INVERTED}
-    return OperatingPoint(threshold, *_calibration(label, score))
+    if not private and rows >= LEAST_ROWS and min(positive, rows - positive) >= LEAST_EACH:
+        value, why = rule.choose(label, score), f"{rule.words} on {rows} validation rows of this site"
+        threshold = {"value": value, "chosen": True, "why": why}
+        if value is None:
+            threshold = {"value": MIDDLE, "chosen": False, "why": INVERTED}
+        calibration, uncalibrated = _calibration(label, score)
+    else:
+        lacking = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} {rule.each}"
+        lacking = lacking if rows else rule.without_rows or lacking
+        calibration, uncalibrated = None, PRIVATE_CHOICE if private else lacking
+        threshold = {"value": MIDDLE, "chosen": False, "why": uncalibrated}
+        if elsewhere is not None and not private:
+            why = f"{rule.words} on validation rows of all sites together, because here are {lacking}"
+            threshold = {"value": elsewhere, "chosen": True, "why": why}
+    return {"name": name, "calibration": calibration, "threshold": threshold, "uncalibrated": uncalibrated}
 
 
 def _calibration(label: np.ndarray, score: np.ndarray) -> tuple[dict[str, Any] | None, str]:
@@ -89,43 +126,17 @@ def _calibration(label: np.ndarray, score: np.ndarray) -> tuple[dict[str, Any] |
     return {"slope": fitted.slope, "intercept": fitted.intercept, "rows": len(label)}, ""
 
 
-def choose_findings(
-    label: np.ndarray, score: np.ndarray, names: Sequence[str], private: bool, elsewhere: Mapping[str, float]
-) -> OperatingPoint:
-    """A threshold and a calibration for each finding. `elsewhere` are the thresholds that all sites' validation rows
-    have chosen together: they serve where this site has too few."""
-    findings = [
-        _choose_finding(label[:, place], score[:, place], name, private, elsewhere.get(name))
-        for place, name in enumerate(names)
-    ]
-    return OperatingPoint(None, None, EACH, tuple(findings))
-
-
-def _choose_finding(
-    label: np.ndarray, score: np.ndarray, name: str, private: bool, elsewhere: float | None
-) -> dict[str, Any]:
-    known = label >= 0
-    y, s = label[known], score[known]
-    positive = int((y == 1).sum())
-    if not private and len(y) >= LEAST_ROWS and min(positive, len(y) - positive) >= LEAST_EACH:
-        why = f"best F1 on {len(y)} validation rows of this site"
-        threshold = {"value": highest_f1(y, s), "chosen": True, "why": why}
-        calibration, uncalibrated = _calibration(y, s)
-    else:
-        lacking = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} with or without it"
-        calibration, uncalibrated = None, PRIVATE_CHOICE if private else lacking
-        threshold = {"value": MIDDLE, "chosen": False, "why": uncalibrated}
-        if elsewhere is not None and not private:
-            why = f"best F1 on validation rows of all sites together, because here are {lacking}"
-            threshold = {"value": elsewhere, "chosen": True, "why": why}
-    return {"name": name, "calibration": calibration, "threshold": threshold, "uncalibrated": uncalibrated}
-
-
 def highest_f1(label: np.ndarray, score: np.ndarray) -> float:
     """As `evaluation.thresholds` chooses it, but midway to the next lower score, as in `youden`."""
     best = best_threshold(label, score)
     lower = score[score < best].astype(np.float64)
     return float((best + lower.max()) / 2) if len(lower) else best
+
+
+RULES = {
+    "youden": Rule(youden, "Youden's index", "of one class", "the study keeps no validation rows"),
+    "f1": Rule(highest_f1, "best F1", "with or without it", ""),
+}
 
 
 def recalibrate(label: np.ndarray, score: np.ndarray) -> Calibration | None:
@@ -179,12 +190,11 @@ def choose_uncertainty(
     score = bundle.scores(validation.x)
     measured = measure_in_batches(bundle, chosen, validation.x, score)
     cuts = np.array([referral_cut(measured.uncertainty, number / SHARES) for number in range(SHARES + 1)])
-    # of several classes most have few rows: one cut for all of them
-    each_label = label.ndim == 2 or score.ndim == 1
+    task = probability_task(bundle.model.task)
     return replace(
         chosen,
-        temperature=fit_temperature(label, measured.mean, validation.people),
-        cuts=fit_cuts(label, measured.mean, ALPHA if study is None else study.alpha, each_label=each_label),
+        temperature=fit_temperature(task, label, measured.mean, validation.people),
+        cuts=fit_cuts(task, label, measured.mean, ALPHA if study is None else study.alpha),
         referral=Referral(SHARE if study is None else study.refer, cuts),
     )
 
@@ -242,19 +252,19 @@ def evaluate_uncertainty(
     known, predicted = label >= 0, bundle.predicted(score)
     right = (predicted == label) & known
     evaluation: dict[str, Any] = {"rows": len(label), "width": float((measured.high - measured.low).mean())}
-    conformal = conformal_sets(settings, measured.mean)
+    conformal = conformal_sets(settings, bundle.model.task, measured.mean)
     sets = None if conformal is None else answers(conformal, predicted)
     if sets is not None and settings.cuts is not None:
-        covered = coverage(sets.sets, label)
         evaluation["sets"] = {
             "target": 1 - settings.cuts.alpha,
-            "coverage": float(covered) if covered.ndim == 0 else _by_finding(bundle, covered),
+            "coverage": _coverage(bundle.answer, coverage(sets.sets, label)),
             "size": float(set_sizes(sets.sets).mean()),
             "added": float((sets.added | sets.empty).mean()),
         }
     if settings.temperature is not None:
         calibrated = settings.temperature.of(measured.mean)
-        evaluation["ece"] = {"before": ece(label, measured.mean), "after": ece(label, calibrated)}
+        task = probability_task(bundle.model.task)
+        evaluation["ece"] = {"before": ece(task, label, measured.mean), "after": ece(task, label, calibrated)}
     if settings.referral is not None:
         away = referred(referral_reasons(measured.uncertainty, settings.cut(), sets))
         evaluation["referral"] = {
@@ -266,9 +276,11 @@ def evaluate_uncertainty(
     return evaluation
 
 
-def _by_finding(bundle: Bundle, covered: np.ndarray) -> dict[str, float | None]:
-    pairs = zip(bundle.classes, covered.tolist(), strict=True)
-    return {name: None if math.isnan(share) else share for name, share in pairs}
+def _coverage(answer: Answer, covered: np.ndarray) -> Any:
+    """One share, or one for each finding."""
+    pairs = zip(answer.choices, covered.reshape(-1).tolist(), strict=True)
+    shares = {choice.about: None if math.isnan(share) else share for choice, share in pairs}
+    return shares.get("", shares)
 
 
 def _share(right: np.ndarray, known: np.ndarray) -> float | None:

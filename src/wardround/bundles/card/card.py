@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.bundles.bundle import Bundle
+from wardround.bundles.bundle import Bundle, Event, events_of
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.notices import CODES, Notice, line_of, read_notice
@@ -18,7 +18,8 @@ from wardround.evaluation.calibration_curves import calibration
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.runs.spending import EACH_SITE
 from wardround.study.schema import Arm, Study
-from wardround.tasks import Task
+from wardround.tasks import METRIC_FACTS, Task
+from wardround.tasks.answer import Answer
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 ENSEMBLE = (
@@ -48,19 +49,26 @@ def _findings(
     bundle: Bundle, about: Mapping[str, Any], figures: Mapping[str, Any], score: np.ndarray, label: np.ndarray
 ) -> list[dict[str, Any]] | None:
     """With sensitivity and specificity of each at its threshold, on test rows of this site with this seed."""
-    if not bundle.findings:
+    if not about["findings"]:
         return None
-    predicted = bundle.predicted(score) == 1
+    unknown = {"sensitivity": None, "specificity": None}
     return [
         {
             **finding,
             "auc": figures.get(finding["name"], {}),
-            "positives": int((label[:, place] == 1).sum()),
-            "sensitivity": None if about["private"] else share_of(predicted[label[:, place] == 1, place]),
-            "specificity": None if about["private"] else share_of(~predicted[label[:, place] == 0, place]),
+            "positives": int((own_label == 1).sum()),
+            **(unknown if about["private"] else _at(event, own_label, own_score)),
         }
-        for place, finding in enumerate(about["findings"])
+        for finding, event, (own_label, own_score) in zip(
+            about["findings"], bundle.events, events_of(bundle.task, label, score), strict=True
+        )
     ]
+
+
+def _at(event: Event, label: np.ndarray, score: np.ndarray) -> dict[str, Any]:
+    """Sensitivity and specificity at the threshold."""
+    predicted, positive = score.astype(np.float64) >= event.threshold, label == 1
+    return {"sensitivity": share_of(predicted[positive]), "specificity": share_of(~predicted[~positive])}
 
 
 def share_of(hits: np.ndarray) -> dict[str, Any] | None:
@@ -77,7 +85,22 @@ def share_of(hits: np.ndarray) -> dict[str, Any] | None:
 def _own_figures(task: Task, score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Of these rows alone, where the run's results are of another model."""
     values = task.figures(label, score)
-    return {name: {"mean": None if np.isnan(values[name]) else float(values[name])} for name in FIGURES}
+    return {name: {"mean": None if np.isnan(values[name]) else float(values[name])} for name in figures_of(task)}
+
+
+def figures_of(task: Task) -> tuple[str, ...]:
+    """Metrics of the card, in their order."""
+    return task.answer.figures or task.metric_names
+
+
+def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
+    """How the card writes each metric."""
+    texts = {}
+    for name in figures_of(task):
+        metric = METRIC_FACTS[name]
+        better = " (lower is better)" if metric.lower_is_better else ""
+        texts[name] = {"words": f"{WORDS.get(name, metric.words)}{better}", "share": metric.bounded}
+    return texts
 
 
 def _inputs(bundle: Bundle) -> dict[str, Any]:
@@ -98,7 +121,7 @@ def _inputs(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def uncertainty_text(settings: Uncertainty | None, method: str | None = None) -> list[str]:
+def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str | None = None) -> list[str]:
     """What each of the columns means, or why it is not there. `method` is the study's, if it names one."""
     if settings is None:
         return []
@@ -115,7 +138,7 @@ def uncertainty_text(settings: Uncertainty | None, method: str | None = None) ->
         lines.append(
             "An interval says how much the model itself varies. It does not say that the truth lies within it."
         )
-    lines += _set_text(settings)
+    lines += _set_text(answer, settings)
     if settings.referral is not None:
         lines.append(
             f"Referral: of rows like the validation rows the {100 * settings.referral.share:.0f} % with the greatest "
@@ -131,11 +154,11 @@ def uncertainty_text(settings: Uncertainty | None, method: str | None = None) ->
     return lines
 
 
-def _set_text(settings: Uncertainty) -> list[str]:
+def _set_text(answer: Answer, settings: Uncertainty) -> list[str]:
     if settings.cuts is None:
         return []
     values = settings.cuts.values
-    alike = "" if values.shape[0] > 2 and values.ndim == 1 else ", of either answer alike"
+    alike = ", of either answer alike" if answer.events else ""
     lines = [
         "Prediction set: the answers that conform to those of validation rows, and the predicted class. In at least "
         f"{100 * (1 - settings.cuts.alpha):.0f} % of rows that are drawn as these were{alike}, the right answer is in "
@@ -146,18 +169,13 @@ def _set_text(settings: Uncertainty) -> list[str]:
 
 
 def purpose(bundle: Bundle, site: str) -> list[str]:
-    classes, images = bundle.classes, bundle.inputs.images is not None
-    if bundle.findings:
-        what = f"To give each row a score for each of these findings: {', '.join(classes)}"
-    elif len(classes) == 2:
-        what = f"To give each row a score for {classes[1]!r} against {classes[0]!r}"
-    else:
-        what = f"To give each row a score for each of: {', '.join(classes)}"
+    images = bundle.inputs.images is not None
     source = "an image" if images else "the columns listed below"
     if images and bundle.recipe.columns:
         source = "an image and the columns listed below"
     return [
-        f"{what}, from {source}, for patients of {site} whose rows are recorded as its training rows were.",
+        f"To give each row {bundle.answer.purpose}, from {source}, for patients of {site} whose rows are recorded as "
+        "its training rows were.",
         "To support a decision that a clinician takes, after a local check on recent rows.",
     ]
 
@@ -218,7 +236,7 @@ def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool =
     ]
 
 
-FIGURES = ("auc", "accuracy", "sensitivity", "specificity", "ppv", "npv", "brier")
+WORDS = {"ppv": "positive predictive value", "npv": "negative predictive value"}
 SHARED = "The hospitals that trained the shared part were"
 REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
 ADAPTED = (
@@ -292,16 +310,16 @@ def notices_for(recipient: Recipient, notices: Iterable[Notice]) -> tuple[Notice
 
 
 def figures_over_sites(
-    results: Mapping[str, Any], arm: Arm, requested_arm: str
+    results: Mapping[str, Any], task: Task, arm: Arm, requested_arm: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """An arm's metrics over all sites in results.json, and what their intervals are."""
     figures, variant = results["arms"][requested_arm], results["variants"][arm.variant]
     values = dict(figures["metrics"])
     if figures["own_models"]:  # scores of two sites' models cannot be ranked together: the means of the sites' own
-        values |= {name: figures["within_sites"][name] for name in ("auc", "pr_auc")}
+        values |= {metric.name: figures["within_sites"][metric.name] for metric in task.metrics if metric.ranked}
     kind = {"method": variant["method"], "covers": variant["covers"]}
     interval = {"confidence": results["interval"]["confidence"], **kind}
-    return {name: values[name] for name in FIGURES}, interval
+    return {name: values[name] for name in figures_of(task)}, interval
 
 
 def promises_of(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
@@ -314,6 +332,7 @@ def promises_of(privacy: Mapping[str, Any] | None, arm: str) -> dict[str, Any] |
 
 def card_facts_of_run(
     results: Mapping[str, Any],
+    task: Task,
     study: Study,
     arm: Arm,
     requested_arm: str,
@@ -325,7 +344,7 @@ def card_facts_of_run(
     """From a run's results.json. Its figures are not those of a region's own model."""
     site = recipient.site
     figures = results["arms"][requested_arm]
-    overall, interval = figures_over_sites(results, arm, requested_arm)
+    overall, interval = figures_over_sites(results, task, arm, requested_arm)
     facts = CardFacts(
         study=study,
         arm=arm,
@@ -337,7 +356,7 @@ def card_facts_of_run(
         simulated=not results["deployed"],
         synthetic=bool(results.get("synthetic")),
         overall=overall,
-        at_site={name: figures["sites"][site][name] for name in FIGURES},
+        at_site={name: figures["sites"][site][name] for name in figures_of(task)},
         interval=interval,
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=figures["subgroups"],
@@ -380,7 +399,7 @@ def card_of(
     evaluation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """`score` and `label` are of this site's test rows with this seed; `evaluation` is of its uncertainty on them."""
-    classes, findings, private = bundle.classes, bool(bundle.findings), about["private"]
+    answer, private = bundle.answer, about["private"]
     regional = facts.region is not None
     method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
     has_images = bundle.inputs.images is not None
@@ -389,11 +408,7 @@ def card_of(
         "question": facts.study.question,
         "introduction": list(facts.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
-        "predicts": {
-            "classes": list(classes),
-            "positive": classes[1] if len(classes) == 2 and not findings else None,
-            "findings": findings,
-        },
+        "predicts": {**answer.described(), "form": answer.form},
         "takes": _inputs(bundle),
         "intended_use": purpose(bundle, facts.site),
         "not_intended": not_for(facts.site, facts.synthetic),
@@ -412,17 +427,19 @@ def card_of(
             "seed": facts.seed,
             "interval": None if facts.interval is None else dict(facts.interval),
             "all_sites": facts.overall,
-            "this_site": _own_figures(bundle.model.task, score, label) if regional and not private else facts.at_site,
+            "this_site": _own_figures(bundle.task, score, label) if regional and not private else facts.at_site,
             "this_seed_only": regional,
-            "findings": findings,
+            "findings": answer.described()["findings"],
+            "metrics": _metric_texts(bundle.task),
+            "predicted_at": answer.predicted_at,
             "auc_within_sites": facts.ranked_within,
         },
         "threshold": about["threshold"],
-        "at_threshold": None if private else at_threshold(bundle, score, label),
+        "at_threshold": None if private else at_threshold(bundle, about, score, label),
         "findings": _findings(bundle, about, facts.findings, score, label),
         "calibration": _calibration(bundle, about, score, label),
         "uncertainty": {
-            "text": uncertainty_text(bundle.uncertainty, method),
+            "text": uncertainty_text(answer, bundle.uncertainty, method),
             "evaluation": None if evaluation is None else dict(evaluation),
         },
         "privacy": facts.privacy,
@@ -432,28 +449,25 @@ def card_of(
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
         "limits": [
             *_limits(facts, private),
-            *([] if private else [*_few(classes, label), *map(line_of, facts.notices)]),
+            *([] if private else [*_few(answer, label), *map(line_of, facts.notices)]),
         ],
         "hashes": dict(hashes),
     }
 
 
-def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[str, Any] | None:
-    """On test rows of this site with this seed; None for more than two classes."""
-    if bundle.threshold is None:
+def at_threshold(
+    bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray
+) -> dict[str, Any] | None:
+    """On test rows of this site with this seed; None where a row has no one threshold."""
+    if about["threshold"] is None:
         return None
-    predicted, positive = bundle.predicted(score) == 1, label == 1
-    return {
-        "rows": len(label),
-        "sensitivity": share_of(predicted[positive]),
-        "specificity": share_of(~predicted[~positive]),
-    }
+    return {"rows": len(label), **_at(bundle.events[0], label, score)}
 
 
 def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Before and after, on test rows of this site with this seed."""
     fitted = about["calibration"]
-    if about["private"] or len(bundle.classes) > 2 or bundle.findings:
+    if about["private"] or about["threshold"] is None:
         return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
     after = bundle.probabilities(score)
     return {
@@ -523,14 +537,12 @@ def _limits_of_training(facts: CardFacts) -> list[str]:
     return lines
 
 
-def _few(classes: Sequence[str], label: np.ndarray) -> list[str]:
+def _few(answer: Answer, label: np.ndarray) -> list[str]:
     """A share of two patients has no useful interval, whatever the formula says."""
-    counts = (label == 1).sum(axis=0) if label.ndim == 2 else np.bincount(label, minlength=len(classes))
-    rare = [repr(name) for name, count in zip(classes, counts.tolist(), strict=True) if count < SMALLEST_GROUP]
+    rare = [repr(name) for name, count in answer.counts(label).items() if count < SMALLEST_GROUP]
     if not rare:
         return []
-    verb = "have" if label.ndim == 2 else "are"
     return [
-        f"Fewer than {SMALLEST_GROUP} test rows of this site, with this seed, {verb} {' or '.join(rare)}: what rests "
-        "on them says little, also where its interval is narrow."
+        f"Fewer than {SMALLEST_GROUP} test rows of this site, with this seed, {answer.few} {' or '.join(rare)}: what "
+        "rests on them says little, also where its interval is narrow."
     ]

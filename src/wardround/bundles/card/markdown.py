@@ -5,26 +5,24 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from wardround.privacy.dp.epsilons import format_epsilon
 
-METRICS = {
-    "auc": "AUC",
-    "accuracy": "accuracy",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "ppv": "positive predictive value",
-    "npv": "negative predictive value",
-    "brier": "Brier score (lower is better)",
-}
+FOLDER = "bundles/card"
 UNKNOWN = "not known"
 
 
 def render(card: Mapping[str, Any]) -> str:
     # names are made plain one by one: this is no HTML, which autoescape is for
-    jinja = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
-    jinja.globals |= {"metrics": METRICS, "unknown": UNKNOWN}
+    jinja = Environment(
+        loader=FunctionLoader(_template),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        autoescape=False,
+    )
+    jinja.globals |= {"unknown": UNKNOWN}
     jinja.filters |= {
         "plain": plain,
         "estimate": _estimate,
@@ -33,9 +31,13 @@ def render(card: Mapping[str, Any]) -> str:
         "general": "{:g}".format,
         "whole": "{:,}".format,
     }
-    template = files("wardround").joinpath("bundles/card/card.md.jinja").read_text(encoding="utf-8")
-    text = jinja.from_string(template).render(card)
+    text = jinja.get_template("card").render(card)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+def _template(name: str) -> str:
+    """`card`, parts that it has in common, or the part for a form of answer."""
+    return files("wardround").joinpath(f"{FOLDER}/{name}.md.jinja").read_text(encoding="utf-8")
 
 
 def plain(text: Any) -> str:

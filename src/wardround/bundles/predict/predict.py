@@ -20,10 +20,10 @@ from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import wrong_parties
 from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, as_array, open_rows
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
+from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, columns_of
 from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
-from wardround.bundles.predict.scoring import Predictions, PredictOptions, predict_block
+from wardround.bundles.predict.scoring import STEPS, predict_block
 from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
-from wardround.bundles.uncertainty import set_texts
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
 from wardround.data.text_table import checked_names
@@ -31,7 +31,6 @@ from wardround.uncertainty.decision import REASONS
 
 WORKERS = 2
 NAMED = 5  # images in a message
-LABELS = ("absent", "present")  # of a finding, in its prediction set
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -69,15 +68,17 @@ def predict_file(
     keep: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
 ) -> Summary:
     """Predict every row of a CSV (also .gz) or Parquet file, or of standard input (`-`), in constant memory.
 
     For a bundle of images, `source` is a folder of images, one image, an .npz file, or a CSV that lists images. `out`
     is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at all.
-    `keep` names columns that are copied into the output.
+    `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns
+    of their own to the answer.
     """
     options = checked_options(bundle, options)
-    began, layout = time.perf_counter(), output_columns(bundle, keep, options)
+    began, layout = time.perf_counter(), output_columns(bundle, keep, options, steps)
     refuse_output(out, source, layout)
     totals = _Totals()
     with (
@@ -87,10 +88,10 @@ def predict_file(
         ThreadPoolExecutor(WORKERS) as pool,
     ):
 
-        def formatted(numbered: tuple[int, Predictions]) -> Any:
+        def formatted(numbered: tuple[int, Predicting]) -> Any:
             return output.formatted(batch_of(layout, *numbered))
 
-        blocks = _in_order(pool, lambda read: predict_block(bundle, read(), layout.keep, options), rows.blocks)
+        blocks = _in_order(pool, lambda read: predict_block(bundle, read(), options, steps), rows.blocks)
         for content in _in_order(pool, formatted, totals.numbered(blocks)):
             output.write(content)
             if progress is not None:
@@ -103,14 +104,18 @@ def predict_file(
 
 
 def predict_table(
-    bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = (), options: PredictOptions | None = None
+    bundle: Bundle,
+    table: pd.DataFrame,
+    keep: Sequence[str] = (),
+    options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
     """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
     _refuse_other_type(table, pd.DataFrame, "table")
-    layout = output_columns(bundle, keep, options)
+    layout = output_columns(bundle, keep, options, steps)
     refuse_output("-", "-", layout)
     names = checked_names(list(map(str, table.columns)), "table")
     places = required_columns(bundle, keep, options).locate(names, "table")
@@ -118,11 +123,16 @@ def predict_table(
     columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
     if bundle.inputs.images is not None:  # the party with the image is left out: its rows have no name
         columns[IMAGE] = pa.nulls(len(table), pa.string())
-    return _table_of(_predict_in_memory(Block(len(table), columns, where), layout, "table", options), layout)
+    batch = _predict_in_memory(bundle, Block(len(table), columns, where), layout, "table", options, steps)
+    return _table_of(batch, layout)
 
 
 def predict_images(
-    bundle: Bundle, images: np.ndarray, table: pd.DataFrame | None = None, options: PredictOptions | None = None
+    bundle: Bundle,
+    images: np.ndarray,
+    table: pd.DataFrame | None = None,
+    options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
     """The same for images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
 
@@ -132,13 +142,16 @@ def predict_images(
     _refuse_other_type(images, np.ndarray, "images")
     if table is not None:
         _refuse_other_type(table, pd.DataFrame, "table")
-    layout = output_columns(bundle, (), options)
+    layout = output_columns(bundle, (), options, steps)
     block = block_of_arrays(bundle, images, table, options.without)
-    return _table_of(_predict_in_memory(block, layout, "images", options), layout)
+    return _table_of(_predict_in_memory(bundle, block, layout, "images", options, steps), layout)
 
 
 def predict_rows(
-    bundle: Bundle, rows: Sequence[Mapping[str, Any]], options: PredictOptions | None = None
+    bundle: Bundle,
+    rows: Sequence[Mapping[str, Any]],
+    options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
 ) -> list[dict[str, Any]]:
     """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
     image is the content of its file in base64."""
@@ -156,8 +169,8 @@ def predict_rows(
         columns = {name: as_array([row.get(name) for row in rows], name, where) for name in names}
         without = {name: np.array([name not in row for row in rows], dtype=bool) for name in of_parties}
         block = Block(len(rows), columns, where, without_column=without)
-    layout = output_columns(bundle, (), options)
-    batch = _predict_in_memory(block, layout, "rows", options)
+    layout = output_columns(bundle, (), options, steps)
+    batch = _predict_in_memory(bundle, block, layout, "rows", options, steps)
     return list(batch.drop_columns(["row", *layout.keep]).to_pylist())
 
 
@@ -172,9 +185,11 @@ def _refuse_row(row: Mapping[str, Any], required: RequiredColumns, names: Sequen
             raise DataError(where, f"{name!r} is neither a number, a text nor null", "Give one of these.")
 
 
-def _predict_in_memory(block: Block, layout: OutputColumns, where: str, options: PredictOptions) -> pa.RecordBatch:
+def _predict_in_memory(
+    bundle: Bundle, block: Block, layout: OutputColumns, where: str, options: PredictOptions, steps: Sequence[Step]
+) -> pa.RecordBatch:
     with torch_threads(1):
-        predictions = predict_block(layout.bundle, block, layout.keep, options)
+        predictions = predict_block(bundle, block, options, steps)
     for place, why in predictions.unreadable.items():
         raise DataError(place, f"the image cannot be read: {why}", "Give a PNG, JPEG or DICOM image, one picture each.")
     refuse_ambiguous(predictions.notations, where)
@@ -187,57 +202,14 @@ def _table_of(batch: pa.RecordBatch, layout: OutputColumns) -> pd.DataFrame:
     return table
 
 
-def batch_of(layout: OutputColumns, first: int, predictions: Predictions) -> pa.RecordBatch:
-    """The predictions as columns of the output; `first` is the number of the first row."""
-    columns: dict[str, pa.Array] = {
-        "row": pa.array(np.arange(first, first + len(predictions))),
-        **predictions.keep,
-        **_numbers(layout.scores, predictions.score),
-        "out_of_distribution": pa.array(predictions.out_of_distribution),
-        "why": predictions.why.dictionary_decode(),
+def batch_of(layout: OutputColumns, first: int, rows: Predicting) -> pa.RecordBatch:
+    """The answer as columns of the output; `first` is the number of the first row."""
+    columns = {
+        "row": pa.array(np.arange(first, first + len(rows))),
+        **{name: rows.block.columns[name] for name in layout.keep},
+        **{name: rows.columns[name] for name in layout.columns},
     }
-    bundle, probability = layout.bundle, predictions.probability
-    if probability is not None and bundle.findings:
-        probability = probability[:, [bundle.classes.index(name) for name in layout.calibrated_findings]]
-    if probability is not None:
-        columns |= _numbers(layout.probabilities, probability)
-    if predictions.low is not None and predictions.high is not None:
-        columns |= _numbers(layout.each("low"), predictions.low) | _numbers(layout.each("high"), predictions.high)
-    columns |= zip(layout.all_sets, _set_columns(bundle, predictions), strict=True)
-    if predictions.refer is not None:
-        columns["refer"] = pa.array(predictions.refer)
-    predicted = predictions.predicted
-    if bundle.findings:
-        by_finding = zip(layout.predicted, predicted.T, strict=True)
-        columns |= {name: pa.array(own == 1, mask=own < 0) for name, own in by_finding}
-    else:
-        columns["predicted"] = _decoded(predicted, predicted < 0, bundle.classes)
-    if predictions.missing_parties is not None:
-        columns["absent"] = predictions.missing_parties.dictionary_decode()
-    names = ["row", *predictions.keep, *layout.columns]
-    return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
-
-
-def _numbers(names: Sequence[str], numbers: np.ndarray) -> dict[str, pa.Array]:
-    """NaN becomes a gap."""
-    by_column = (numbers[:, None] if numbers.ndim == 1 else numbers).T.astype(np.float64)
-    pairs = zip(names, by_column, strict=True)
-    return {name: pa.array(column, pa.float64(), from_pandas=True) for name, column in pairs}
-
-
-def _decoded(numbers: np.ndarray, gaps: np.ndarray, texts: Sequence[str]) -> pa.Array:
-    dictionary = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=gaps), pa.array(texts, pa.string()))
-    return dictionary.dictionary_decode()
-
-
-def _set_columns(bundle: Bundle, predictions: Predictions) -> list[pa.Array]:
-    """One column of texts, or one for each finding."""
-    sets = predictions.sets
-    if sets is None:
-        return []
-    named = [(sets[:, f], LABELS) for f in range(sets.shape[1])] if bundle.findings else [(sets, bundle.classes)]
-    texts = [set_texts(own, names) for own, names in named]
-    return [_decoded(numbers, predictions.unscored, distinct) for numbers, distinct in texts]
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def required_columns(
@@ -271,10 +243,14 @@ def _columns_of_parties(bundle: Bundle) -> dict[str, tuple[str, ...]]:
     }
 
 
-def output_columns(bundle: Bundle, keep: Sequence[str] = (), options: PredictOptions | None = None) -> OutputColumns:
-    uncertainty = bundle.uncertainty if options is None or options.uncertainty else None
+def output_columns(
+    bundle: Bundle,
+    keep: Sequence[str] = (),
+    options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
+) -> OutputColumns:
     image = () if bundle.inputs.images is None else (IMAGE,)
-    return OutputColumns((*image, *keep), bundle, uncertainty)
+    return OutputColumns((*image, *keep), columns_of(steps, bundle, PredictOptions() if options is None else options))
 
 
 def checked_options(bundle: Bundle, options: PredictOptions | None) -> PredictOptions:
@@ -319,7 +295,7 @@ class _Totals:
     unreadable: int = 0
     examples: dict[str, str] = field(default_factory=dict)  # the first few that cannot be read, and why
 
-    def numbered(self, blocks: Iterable[Predictions]) -> Iterator[tuple[int, Predictions]]:
+    def numbered(self, blocks: Iterable[Predicting]) -> Iterator[tuple[int, Predicting]]:
         """Each block with the number of its first row."""
         for block in blocks:
             yield self.rows, block
@@ -340,12 +316,12 @@ class _Totals:
     def summary(self, bundle: Bundle, seconds: float, options: PredictOptions) -> Summary:
         kinds = ("out_of_distribution", "gaps", "new_gaps", "unseen", "outside", "unscored")
         needed = required_columns(bundle).needed
-        refers = bundle.uncertainty is not None and options.uncertainty
+        refers = options.uncertainty_of(bundle) is not None
         reasons = {reason.code: self.counts[f"why {reason.code}"] for reason in REASONS}
         return Summary(
             rows=self.rows,
             empty=tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows),
-            predicted={name: self.counts[f"predicted {number}"] for number, name in enumerate(bundle.classes)},
+            predicted={name: self.counts[f"predicted {name}"] for name in bundle.classes},
             seconds=seconds,
             referred=self.counts["referred"] if refers else None,
             absent={party: self.counts[f"absent {party}"] for party in bundle.inputs.optional_parties},

@@ -1,4 +1,4 @@
-"""From a block of rows to predictions, step by step: read, prepare, score, calibrate, measure uncertainty, refer.
+"""The steps of a prediction: read, prepare, score, calibrate, interval, decide, refer.
 
 Rows are scored in tiles of one fixed size. A matrix product may round differently for one row than for a thousand; so
 a row has the same score to the last bit however it comes. `uncertainty.decision` has the rule for referral.
@@ -6,7 +6,7 @@ a row has the same score to the last bit however it comes. `uncertainty.decision
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,139 +15,39 @@ import torch
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.out_of_distribution import any_of
 from wardround.bundles.predict.blocks import Block
-from wardround.bundles.predict.reading import Notation, ReadBlock, read_block
-from wardround.bundles.uncertainty import Uncertainty, conformal_sets, measure
+from wardround.bundles.predict.pipeline import (
+    Decided,
+    Mark,
+    Predicting,
+    PredictOptions,
+    Prepared,
+    Scored,
+    Step,
+    Types,
+    known,
+    run_steps,
+)
+from wardround.bundles.predict.reading import ReadBlock, read_block
+from wardround.bundles.uncertainty import Measured, Uncertainty, conformal_sets, measure, set_texts
 from wardround.uncertainty import decision
-from wardround.uncertainty.decision import Reason
 
 TILE = 1024
 IMAGES = 32  # in a tile
-Mark = tuple[Reason, str, np.ndarray]  # the reason, its column or finding, and which rows it holds for
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    without: tuple[str, ...] = ()  # parties that are left out, whatever a file has of theirs
-    uncertainty: bool = True  # with intervals, prediction sets and referral, where the bundle has them
-    refer_share: float | None = None  # of rows like the validation rows; None: the bundle's own
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Of the rows of one block. What the bundle does not offer is None."""
-
-    score: np.ndarray  # (rows,), (rows, classes) or (rows, findings); NaN where a row has no prediction
-    probability: np.ndarray | None  # calibrated
-    low: np.ndarray | None
-    high: np.ndarray | None
-    sets: np.ndarray | None  # (rows, classes), or (rows, findings, 2)
-    predicted: np.ndarray  # class numbers, or (rows, findings) of 1 and 0; -1 where a row has no prediction
-    out_of_distribution: np.ndarray
-    missing_parties: pa.DictionaryArray | None  # their names
-    refer: np.ndarray | None
-    why: pa.DictionaryArray  # the text of every reason; "" where there is none
-    counts: Counter[str]
-    notations: Mapping[str, Notation]
-    keep: Mapping[str, pa.Array]
-    unreadable: Mapping[str, str] = field(default_factory=dict)  # by place: why
-
-    def __len__(self) -> int:
-        return len(self.predicted)
-
-    @property
-    def unscored(self) -> np.ndarray:
-        return self.predicted < 0 if self.predicted.ndim == 1 else np.asarray((self.predicted < 0).any(axis=1))
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """Rows as the model takes them, and what is unusual about them."""
-
-    x: np.ndarray
-    out_of_distribution: np.ndarray
-    outside: Mapping[str, np.ndarray]  # by header: rows with a value outside the column's public range
-    unseen: Mapping[str, np.ndarray]  # by header: rows with a level that no training row had
-    gaps: Mapping[str, np.ndarray]  # by header of a column that this site records: rows in which it is filled
-    new_gaps: Mapping[str, np.ndarray]  # those of columns that had no gap in training
-    missing_parties: Mapping[str, np.ndarray]
-    unreadable: np.ndarray
-    notations: Mapping[str, Notation]
-
-
-@dataclass(frozen=True)
-class _Scored:
-    score: np.ndarray  # NaN where there is none
-    mean: np.ndarray  # over passes
-    low: np.ndarray | None  # NaN where there is no score; None: there is no interval
-    high: np.ndarray | None
-    uncertainty: np.ndarray
-    too_large: np.ndarray  # rows whose numbers give no score
-    unscored: np.ndarray
 
 
 def predict_block(
-    bundle: Bundle, block: Block, keep: Sequence[str] = (), options: PredictOptions | None = None
-) -> Predictions:
-    options = PredictOptions() if options is None else options
-    settings = bundle.uncertainty if options.uncertainty else None
-    rows = _prepare(bundle, block, options)
-    scored = _score(bundle, settings, rows)
-    predicted = bundle.predicted(scored.score)
-    predicted[scored.unscored] = -1
-    marks, sets, refer = _marks_of_rows(bundle, rows, scored), None, None
-    if settings is not None:
-        sets, doubts = _decide(bundle, settings, scored, predicted, options.refer_share)
-        marks += doubts
-        refer = any_of((mark for _, _, mark in marks), block.rows)
-    parties = [(party, "", missing) for party, missing in rows.missing_parties.items()]
-    return Predictions(
-        scored.score,
-        bundle.probabilities(scored.score),
-        scored.low,
-        scored.high,
-        sets,
-        predicted,
-        rows.out_of_distribution,
-        join_texts(parties, block.rows) if bundle.inputs.parts else None,
-        refer,
-        join_texts([(reason.text, name, mark) for reason, name, mark in marks], block.rows),
-        _count(bundle, rows, predicted, scored.unscored, marks, refer),
-        rows.notations,
-        {name: block.columns[name] for name in keep},
-        {block.place(row): why for row, why in block.unreadable.items()},
-    )
+    bundle: Bundle, block: Block, options: PredictOptions | None = None, steps: Sequence[Step] | None = None
+) -> Predicting:
+    """`steps` are STEPS, unless given."""
+    rows = Predicting(bundle, block, PredictOptions() if options is None else options)
+    return run_steps(STEPS if steps is None else steps, rows)
 
 
-def _prepare(bundle: Bundle, block: Block, options: PredictOptions) -> _Prepared:
-    recipe, inputs, ood = bundle.recipe, bundle.inputs, bundle.out_of_distribution
-    read = read_block(recipe, block, bundle.unrecorded)
-    every = np.arange(block.rows)
-    missing = missing_parties(bundle, block, options.without)
-    with np.errstate(over="ignore", invalid="ignore"):  # rows with too large numbers are marked
-        columns = recipe.apply(read.table, every)
-        x = inputs.prepared(columns, block.images, missing, bundle.dtype)
-        looks = inputs.looks(recipe, columns, block.images, missing, ood.mean)
-    outside = bundle.outside(read.table, every)
-    if ood.kind == "distance":
-        [marked] = in_tiles(lambda tile: (ood.marks(tile),), looks, TILE)
-    else:
-        marked = ood.marks(looks, outside)
-    gaps = _gaps(bundle, read, missing)
-    # without indicators a layout does not tell which columns had gaps
-    indicated = recipe.settings.indicator and recipe.settings.missing != "drop"
-    had_gaps = set(recipe.layout.indicators) if indicated else {column.name for column in recipe.columns}
-    headers = {column.name: column.own_name for column in recipe.columns}
-    return _Prepared(
-        x,
-        marked,
-        {headers[name]: rows for name, rows in outside.items() if name not in recipe.layout.levels},
-        read.unseen,
-        {headers[name]: rows for name, rows in gaps.items()},
-        {headers[name]: rows for name, rows in gaps.items() if name not in had_gaps},
-        missing,
-        np.isin(every, list(block.unreadable)),
-        read.notations,
-    )
+def read(rows: Predicting) -> Predicting:
+    """The cells of the file as numbers and levels, and which parties know a row."""
+    bundle, block = rows.bundle, rows.block
+    missing = missing_parties(bundle, block, rows.options.without)
+    return replace(rows, read=read_block(bundle.recipe, block, bundle.unrecorded), missing_parties=missing)
 
 
 def missing_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict[str, np.ndarray]:
@@ -167,6 +67,37 @@ def missing_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dic
     return missing
 
 
+def prepare(rows: Predicting) -> Predicting:
+    """As the model takes them, and what is unusual about them."""
+    bundle, block, cells, missing = rows.bundle, rows.block, known(rows.read), rows.missing_parties
+    recipe, inputs, ood = bundle.recipe, bundle.inputs, bundle.out_of_distribution
+    every = np.arange(block.rows)
+    with np.errstate(over="ignore", invalid="ignore"):  # rows with too large numbers are marked
+        columns = recipe.apply(cells.table, every)
+        x = inputs.prepared(columns, block.images, missing, bundle.dtype)
+        looks = inputs.looks(recipe, columns, block.images, missing, ood.mean)
+    outside = bundle.outside(cells.table, every)
+    if ood.kind == "distance":
+        [marked] = in_tiles(lambda tile: (ood.marks(tile),), TILE, looks)
+    else:
+        marked = ood.marks(looks, outside)
+    gaps = _gaps(bundle, cells, missing)
+    # without indicators a layout does not tell which columns had gaps
+    indicated = recipe.settings.indicator and recipe.settings.missing != "drop"
+    had_gaps = set(recipe.layout.indicators) if indicated else {column.name for column in recipe.columns}
+    headers = {column.name: column.own_name for column in recipe.columns}
+    prepared = Prepared(
+        x,
+        marked,
+        {headers[name]: marks for name, marks in outside.items() if name not in recipe.layout.levels},
+        cells.unseen,
+        {headers[name]: marks for name, marks in gaps.items()},
+        {headers[name]: marks for name, marks in gaps.items() if name not in had_gaps},
+        np.isin(every, list(block.unreadable)),
+    )
+    return replace(rows, prepared=prepared)
+
+
 def _gaps(bundle: Bundle, read: ReadBlock, missing: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """By column that this site records: rows in which a gap is filled. What a missing party holds is no gap."""
     gaps = {
@@ -179,31 +110,123 @@ def _gaps(bundle: Bundle, read: ReadBlock, missing: Mapping[str, np.ndarray]) ->
     return gaps
 
 
-def _score(bundle: Bundle, settings: Uncertainty | None, rows: _Prepared) -> _Scored:
-    def score_tile(x: np.ndarray) -> tuple[np.ndarray, ...]:
-        score = bundle.scores(x)
-        if settings is None:
-            return (score,)
-        numbers = torch.from_numpy(x).to(bundle.dtype)
-        measured = measure(settings, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
-        return score, measured.mean, measured.low, measured.high, measured.uncertainty
-
-    tile = TILE if bundle.inputs.images is None else IMAGES
-    score, *measured = in_tiles(score_tile, rows.x, tile)
-    mean, low, high, uncertainty = measured or (score, None, None, score)
-    too_large = np.isnan(score.reshape(len(score), -1 if len(score) else 1)).any(axis=1)
-    unscored = too_large | rows.unreadable
+def score(rows: Predicting) -> Predicting:
+    bundle, prepared = rows.bundle, known(rows.prepared)
+    [model] = in_tiles(lambda x: (bundle.scores(x),), _tile(bundle), prepared.x)
+    too_large = np.isnan(model.reshape(len(model), len(bundle.answer.columns("")))).any(axis=1)
+    unscored = too_large | prepared.unreadable
     if bundle.recipe.settings.missing == "drop":  # how well incomplete rows are predicted is not known
-        unscored |= any_of(rows.gaps.values(), len(score))
+        unscored |= any_of(prepared.gaps.values(), len(model))
+    scored = Scored(model, without(model, unscored), too_large, unscored)
+    return replace(rows, scored=scored).adding(numbers(bundle.answer.scores, scored.score))
+
+
+def score_columns(bundle: Bundle, options: PredictOptions) -> Types:
+    return dict.fromkeys(bundle.answer.scores, pa.float64())
+
+
+def calibrate(rows: Predicting) -> Predicting:
+    """Probabilities of the events that have a calibration."""
+    probability = rows.bundle.probabilities(known(rows.scored).score)
+    if probability is None:
+        return rows
+    fitted = [event.calibration is not None for event in rows.bundle.events]
+    by_event = probability.reshape(len(rows), len(fitted))[:, fitted]
+    return rows.adding(numbers(tuple(probability_columns(rows.bundle, rows.options)), by_event))
+
+
+def probability_columns(bundle: Bundle, options: PredictOptions) -> Types:
+    names = zip(bundle.answer.columns("probability"), bundle.events, strict=False)
+    return {name: pa.float64() for name, event in names if event.calibration is not None}
+
+
+def interval(rows: Predicting) -> Predicting:
+    """Low and high, and each row's doubt, where the bundle has them."""
+    bundle, settings, scored = rows.bundle, rows.settings, known(rows.scored)
+    if settings is None:
+        return rows
+
+    def measure_tile(x: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
+        prepared = torch.from_numpy(x).to(bundle.dtype)
+        m = measure(settings, bundle.model, bundle.params, bundle.buffers, prepared, own, bundle.thresholds)
+        return m.mean, m.low, m.high, m.uncertainty
+
+    measured = Measured(*in_tiles(measure_tile, _tile(bundle), known(rows.prepared).x, scored.model))
+    columns = interval_columns(bundle, rows.options)
+    ends = np.stack([without(end, scored.unscored) for end in (measured.low, measured.high)], axis=1)
+    return replace(rows, measured=measured).adding(numbers(tuple(columns), ends) if columns else {})
+
+
+def interval_columns(bundle: Bundle, options: PredictOptions) -> Types:
+    settings = options.uncertainty_of(bundle)
     if settings is None or settings.method == "none":
-        low = high = None
-    for values in (score, low, high):
-        if values is not None:
-            values[unscored] = np.nan
-    return _Scored(score, mean, low, high, uncertainty, too_large, unscored)
+        return {}
+    return dict.fromkeys((*bundle.answer.columns("low"), *bundle.answer.columns("high")), pa.float64())
 
 
-def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mark]:
+def decide(rows: Predicting) -> Predicting:
+    """The predicted value, and the prediction sets that hold it."""
+    answer, settings, scored = rows.bundle.answer, rows.settings, known(rows.scored)
+    predicted = rows.bundle.predicted(scored.score)
+    predicted[scored.unscored] = answer.nothing()
+    conformal = None if settings is None else conformal_sets(settings, rows.bundle.task, known(rows.measured).mean)
+    sets = None if conformal is None else decision.answers(conformal, predicted)
+    columns = {} if sets is None else _set_columns(rows.bundle, sets.sets, scored.unscored)
+    by_column = predicted.reshape(len(rows), len(answer.predicted_columns)).T
+    as_cells = CELLS[answer.cells]
+    columns |= {
+        name: as_cells(own, scored.unscored, answer.names)
+        for name, own in zip(answer.predicted_columns, by_column, strict=True)
+    }
+    return replace(rows, decided=Decided(predicted, sets)).adding(columns)
+
+
+def decision_columns(bundle: Bundle, options: PredictOptions) -> Types:
+    settings, answer = options.uncertainty_of(bundle), bundle.answer
+    sets = () if settings is None or settings.cuts is None else answer.choices
+    kinds = {"text": pa.string(), "flag": pa.bool_(), "number": pa.float64()}
+    return {
+        **{f"prediction_set{choice.suffix}": pa.string() for choice in sets},
+        **dict.fromkeys(answer.predicted_columns, kinds[answer.cells]),
+    }
+
+
+def _set_columns(bundle: Bundle, sets: np.ndarray, gaps: np.ndarray) -> dict[str, pa.Array]:
+    choices = bundle.answer.choices
+    by_choice = np.moveaxis(sets.reshape(len(sets), len(choices), -1), 1, 0)
+    texts = {choice.suffix: set_texts(own, choice.labels) for choice, own in zip(choices, by_choice, strict=True)}
+    return {f"prediction_set{suffix}": decoded(places, gaps, distinct) for suffix, (places, distinct) in texts.items()}
+
+
+def refer(rows: Predicting) -> Predicting:
+    """Everything that is unusual about a row, and whether a clinician should look at it."""
+    prepared, scored, decided, settings = known(rows.prepared), known(rows.scored), known(rows.decided), rows.settings
+    marks, referred = _marks_of_rows(rows.bundle, prepared, scored), None
+    if settings is not None:
+        marks += _doubts(rows, settings)
+        referred = any_of((mark for _, _, mark in marks), len(rows))
+    reasons = join_texts([(reason.text, name, mark) for reason, name, mark in marks], len(rows))
+    absent = join_texts([(party, "", missing) for party, missing in rows.missing_parties.items()], len(rows))
+    columns = {
+        "out_of_distribution": pa.array(prepared.out_of_distribution),
+        **({"absent": absent.dictionary_decode()} if rows.bundle.inputs.parts else {}),
+        **({} if referred is None else {"refer": pa.array(referred)}),
+        "why": reasons.dictionary_decode(),
+    }
+    counts = _count(rows, prepared, decided.predicted, scored.unscored, marks, referred)
+    return replace(rows, refer=referred, counts=counts).adding(columns)
+
+
+def referral_columns(bundle: Bundle, options: PredictOptions) -> Types:
+    return {
+        "out_of_distribution": pa.bool_(),
+        **({"absent": pa.string()} if bundle.inputs.parts else {}),
+        **({} if options.uncertainty_of(bundle) is None else {"refer": pa.bool_()}),
+        "why": pa.string(),
+    }
+
+
+def _marks_of_rows(bundle: Bundle, rows: Prepared, scored: Scored) -> list[Mark]:
     """Reasons that do not depend on the prediction."""
     marked = rows.out_of_distribution
     if bundle.out_of_distribution.kind == "ranges":  # then the mark of the column says so already
@@ -219,47 +242,86 @@ def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mar
     ]
 
 
-def _decide(
-    bundle: Bundle, settings: Uncertainty, scored: _Scored, predicted: np.ndarray, refer_share: float | None
-) -> tuple[np.ndarray | None, list[Mark]]:
-    """Prediction sets, and reasons that follow from the prediction."""
-    conformal = conformal_sets(settings, scored.mean)
-    answers = None if conformal is None else decision.answers(conformal, predicted)
-    doubt = np.where(scored.unscored, -np.inf, scored.uncertainty)
-    marks: list[Mark] = []
-    for reason, rows in decision.referral_reasons(doubt, settings.cut(refer_share), answers).items():
-        by_name = [("", rows)] if rows.ndim == 1 else zip(bundle.classes, rows.T, strict=True)
-        marks += [(reason, name, own) for name, own in by_name]
-    return None if answers is None else answers.sets, marks
+def _doubts(rows: Predicting, settings: Uncertainty) -> list[Mark]:
+    """Reasons that follow from the prediction."""
+    scored, sets = known(rows.scored), known(rows.decided).sets
+    doubt = np.where(scored.unscored, -np.inf, known(rows.measured).uncertainty)
+    by_row = decision.referral_reasons(doubt, settings.cut(rows.options.refer_share), None)
+    marks: list[Mark] = [(reason, "", marked) for reason, marked in by_row.items()]
+    if sets is not None:
+        choices = rows.bundle.answer.choices
+        for reason, each in ((decision.PREDICTION_ADDED, sets.added), (decision.NO_ANSWER_FITS, sets.empty)):
+            by_choice = each.reshape(len(rows), len(choices)).T
+            marks += [(reason, choice.about, own) for choice, own in zip(choices, by_choice, strict=True)]
+    return marks
 
 
 def _count(
-    bundle: Bundle,
-    rows: _Prepared,
+    rows: Predicting,
+    prepared: Prepared,
     predicted: np.ndarray,
     unscored: np.ndarray,
     marks: Sequence[Mark],
-    refer: np.ndarray | None,
+    referred: np.ndarray | None,
 ) -> Counter[str]:
-    """Rows of each kind, for the summary."""
-    size = len(unscored)
-    new_gaps = any_of(rows.new_gaps.values(), size)
+    size = len(rows)
+    new_gaps = any_of(prepared.new_gaps.values(), size)
     kinds = {
-        "out_of_distribution": rows.out_of_distribution,
-        "gaps": any_of(rows.gaps.values(), size) & ~new_gaps & ~unscored,
+        "out_of_distribution": prepared.out_of_distribution,
+        "gaps": any_of(prepared.gaps.values(), size) & ~new_gaps & ~unscored,
         "new_gaps": new_gaps,
         "unscored": unscored,
-        "unseen": any_of(rows.unseen.values(), size),
-        "outside": any_of(rows.outside.values(), size),
-        "referred": np.zeros(size, dtype=bool) if refer is None else refer,
-        **{f"empty {name}": gaps for name, gaps in rows.gaps.items()},
+        "unseen": any_of(prepared.unseen.values(), size),
+        "outside": any_of(prepared.outside.values(), size),
+        "referred": np.zeros(size, dtype=bool) if referred is None else referred,
+        **{f"empty {name}": gaps for name, gaps in prepared.gaps.items()},
         **{f"absent {party}": missing for party, missing in rows.missing_parties.items()},
     }
     for reason in {reason for reason, _, _ in marks}:
         kinds[f"why {reason.code}"] = any_of((mark for own, _, mark in marks if own == reason), size)
-    for number in range(len(bundle.classes)):
-        kinds[f"predicted {number}"] = predicted == number if predicted.ndim == 1 else predicted[:, number] == 1
-    return Counter({kind: int(marked.sum()) for kind, marked in kinds.items()})
+    labels = {f"predicted {name}": count for name, count in rows.bundle.answer.counts(predicted).items()}
+    return Counter({kind: int(marked.sum()) for kind, marked in kinds.items()} | labels)
+
+
+STEPS = (
+    Step("read", read),
+    Step("prepare", prepare),
+    Step("score", score, score_columns),
+    Step("calibrate", calibrate, probability_columns),
+    Step("interval", interval, interval_columns),
+    Step("decide", decide, decision_columns),
+    Step("refer", refer, referral_columns),
+)
+
+
+def numbers(names: Sequence[str], values: np.ndarray) -> dict[str, pa.Array]:
+    """Columns of numbers; NaN becomes a gap."""
+    by_column = values.reshape(len(values), len(names)).T if names else ()
+    return {name: number_cells(column) for name, column in zip(names, by_column, strict=True)}
+
+
+def number_cells(values: np.ndarray) -> pa.Array:
+    return pa.array(values.astype(np.float64), pa.float64(), from_pandas=True)
+
+
+def decoded(places: np.ndarray, gaps: np.ndarray, texts: Sequence[str]) -> pa.Array:
+    dictionary = pa.DictionaryArray.from_arrays(pa.array(places, mask=gaps), pa.array(texts, pa.string()))
+    return dictionary.dictionary_decode()
+
+
+# how a column of predicted values is written: of the values, the rows without one, and the names of labels
+CELLS: dict[str, Callable[[np.ndarray, np.ndarray, Sequence[str]], pa.Array]] = {
+    "text": decoded,
+    "flag": lambda values, gaps, names: pa.array(values == 1, mask=gaps),
+    "number": lambda values, gaps, names: number_cells(without(values, gaps)),
+}
+
+
+def without(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The same values, and NaN in these rows."""
+    values = values.copy()
+    values[rows] = np.nan
+    return values
 
 
 def join_texts(texts: Iterable[tuple[str, str, np.ndarray]], rows: int) -> pa.DictionaryArray:
@@ -284,9 +346,18 @@ def join_texts(texts: Iterable[tuple[str, str, np.ndarray]], rows: int) -> pa.Di
     return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(joined, pa.string()))
 
 
-def in_tiles(work: Callable[[np.ndarray], tuple[np.ndarray, ...]], x: np.ndarray, tile: int) -> tuple[np.ndarray, ...]:
+def in_tiles(work: Callable[..., tuple[np.ndarray, ...]], tile: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """What `work` gives for rows in tiles of one size; the last is filled up with rows that are then dropped."""
-    lacking = -len(x) % tile or (0 if len(x) else tile)
-    filled = np.concatenate([x, np.zeros((lacking, *x.shape[1:]), dtype=x.dtype)]) if lacking else x
-    parts = [work(filled[start : start + tile]) for start in range(0, len(filled), tile)]
-    return tuple(np.concatenate(arrays)[: len(x)] for arrays in zip(*parts, strict=True))
+    rows = len(arrays[0])
+    lacking = -rows % tile or (0 if rows else tile)
+    filled = [
+        np.concatenate([array, np.zeros((lacking, *array.shape[1:]), dtype=array.dtype)]) if lacking else array
+        for array in arrays
+    ]
+    starts = range(0, rows + lacking, tile)
+    parts = [work(*(array[start : start + tile] for array in filled)) for start in starts]
+    return tuple(np.concatenate(results)[:rows] for results in zip(*parts, strict=True))
+
+
+def _tile(bundle: Bundle) -> int:
+    return TILE if bundle.inputs.images is None else IMAGES

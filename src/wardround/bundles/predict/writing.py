@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict.blocks import STDIN, type_name
-from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.atomic_files import own_partial_path, remove_leftovers
 from wardround.core.errors import BundleError, DataError, StudyError, as_path
 
@@ -26,54 +24,7 @@ _NEEDS_QUOTES = '[",\r\n]'  # what may not stand in a cell of CSV without quotat
 @dataclass(frozen=True)
 class OutputColumns:
     keep: tuple[str, ...]  # copied from the source
-    bundle: Bundle
-    uncertainty: Uncertainty | None  # None: there is none, or none is wanted
-
-    def each(self, kind: str) -> tuple[str, ...]:
-        """One column for two classes; otherwise one for each class or finding."""
-        single = len(self.bundle.classes) == 2 and not self.bundle.findings
-        return (kind,) if single else tuple(f"{kind}_{name}" for name in self.bundle.classes)
-
-    @property
-    def scores(self) -> tuple[str, ...]:
-        return self.each("score")
-
-    @property
-    def probabilities(self) -> tuple[str, ...]:
-        if self.bundle.findings:
-            return tuple(f"probability_{name}" for name in self.calibrated_findings)
-        return () if self.bundle.calibration is None else ("probability",)
-
-    @property
-    def calibrated_findings(self) -> tuple[str, ...]:
-        findings = zip(self.bundle.classes, self.bundle.findings, strict=False)
-        return tuple(name for name, finding in findings if finding.calibration is not None)
-
-    @property
-    def predicted(self) -> tuple[str, ...]:
-        return self.each("predicted") if self.bundle.findings else ("predicted",)
-
-    @property
-    def all_sets(self) -> tuple[str, ...]:
-        if self.uncertainty is None or self.uncertainty.cuts is None:
-            return ()
-        return self.each("prediction_set") if self.bundle.findings else ("prediction_set",)
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """Those that are not copied, after the row's number, in their order."""
-        numbers = [*self.scores, *self.probabilities]
-        if self.uncertainty is not None and self.uncertainty.method != "none":
-            numbers += [*self.each("low"), *self.each("high")]
-        return {
-            **dict.fromkeys(numbers, pa.float64()),
-            **dict.fromkeys(self.all_sets, pa.string()),
-            **dict.fromkeys(self.predicted, pa.bool_() if self.bundle.findings else pa.string()),
-            "out_of_distribution": pa.bool_(),
-            **({"absent": pa.string()} if self.bundle.inputs.parts else {}),
-            **({} if self.uncertainty is None else {"refer": pa.bool_()}),
-            "why": pa.string(),
-        }
+    columns: Mapping[str, pa.DataType]  # those of the answer, after the row's number, in their order
 
     def schema(self, keep: Mapping[str, pa.DataType]) -> pa.Schema:
         own = {name: keep[name] for name in self.keep}

@@ -153,13 +153,16 @@ def _fits(recipe: Recipe) -> dict[str, tuple[Any, ...]]:
 
 
 def _decision(bundle: Bundle) -> dict[str, Any]:
-    fitted, uncertainty, rule = bundle.calibration, bundle.uncertainty, bundle.out_of_distribution
-    findings = zip(bundle.classes, bundle.findings, strict=False)
+    uncertainty, rule = bundle.uncertainty, bundle.out_of_distribution
+    single = bundle.about["threshold"] is not None
+    events = {name: event for name, event in zip(bundle.answer.events, bundle.events, strict=True) if not single}
+    only = bundle.events[0] if single else None
+    fitted = None if only is None else only.calibration
     return {
-        **{f"threshold of {name}": finding.threshold for name, finding in findings},
+        **{f"threshold of {name}": event.threshold for name, event in events.items()},
         "uncertainty by": None if uncertainty is None else uncertainty.method,
         "refers above": None if uncertainty is None or uncertainty.referral is None else uncertainty.cut(),
-        "threshold": bundle.threshold,
+        "threshold": None if only is None else only.threshold,
         "calibration slope": None if fitted is None else fitted.slope,
         "calibration intercept": None if fitted is None else fitted.intercept,
         "out of distribution by": rule.kind,

@@ -1,8 +1,7 @@
 """`wardround bundle`: from a run to the folder that a hospital deploys."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,16 +19,14 @@ def show_bundles(bundles: "BundleFolders") -> None:
 
 def show_bundle(bundle: "Bundle") -> None:
     about = bundle.about
-    rows, threshold = about["rows"], about["threshold"]
+    rows = about["rows"]
     show_lines([f"A bundle for {about['site']} is in {bundle.path}"], "bold")
     lines = {
-        "predicts": " or ".join(reversed(bundle.classes))
-        if len(bundle.classes) == 2 and not bundle.findings
-        else ", ".join(bundle.classes),
+        "predicts": bundle.answer.listed,
         "from": _inputs(bundle),
         "trained": f"{about['study']['name']}, arm {about['arm']}, seed {about['seed']}, {about['model']['kind']}",
         "rows here": f"{rows['train']} training, {rows['validation']} validation, {rows['test']} test",
-        "threshold": _threshold(threshold, bool(bundle.findings)),
+        "threshold": _threshold(bundle),
         "calibrated": _calibrated(bundle),
         "uncertainty": _uncertainty(bundle),
         "id": about["id"],
@@ -50,18 +47,15 @@ def _inputs(bundle: "Bundle") -> str:
     return f"{size}, {numbers}" if columns else size
 
 
-def _threshold(threshold: Mapping[str, Any] | None, findings: bool) -> str:
-    if threshold is None:
-        return "one for each finding" if findings else "none: the highest score counts"
-    return f"{threshold['value']:.4f} ({threshold['why']})"
+def _threshold(bundle: "Bundle") -> str:
+    threshold = bundle.about["threshold"]
+    return bundle.answer.without_threshold if threshold is None else f"{threshold['value']:.4f} ({threshold['why']})"
 
 
 def _calibrated(bundle: "Bundle") -> str:
     about = bundle.about
-    if bundle.findings:
-        return (
-            f"{sum(finding.calibration is not None for finding in bundle.findings)} of {len(bundle.findings)} findings"
-        )
+    if about["findings"]:
+        return f"{sum(event.calibration is not None for event in bundle.events)} of {len(bundle.events)} findings"
     fitted = about["calibration"]
     return f"no: {about['uncalibrated']}" if fitted is None else f"on {fitted['rows']} validation rows"
 

@@ -9,22 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from safetensors.torch import load_file
 
-from wardround.bundles.build.assemble import (
-    Origin,
-    OtherRows,
-    OtherScores,
-    bundle_name,
-    model_of,
-    write_bundle,
-)
-from wardround.bundles.build.make import FOLDER, saved_scores
-from wardround.bundles.build.run_inputs import RunInputs, labelled_rows, run_inputs
+from wardround.bundles.build.assemble import OtherScores, build_bundle, bundle_name, model_of
+from wardround.bundles.build.make import FOLDER
+from wardround.bundles.build.origin import Origin, OtherRows, origin_at, saved_scores
+from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.bundle import build_model
-from wardround.bundles.card.card import FIGURES, CardFacts, finding_figures
+from wardround.bundles.card.card import CardFacts, figures_of, finding_figures
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.core.settings import Factory
@@ -103,7 +96,7 @@ def bundle_of(
     refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
-        return write_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
+        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
     except OtherRows:
         raise _changed(session) from None
     except OtherScores as error:
@@ -143,23 +136,16 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
     _refuse_changed(session, predictions)
     data = _run_inputs(session, arm, site, clahe)
-    label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
-    params, buffers = _weights(session, arm, seed, data, models)
-    return Origin(
+    return origin_at(
+        site,
+        cohort,
+        trial.dtype,
         facts=_card_facts(session, arm, seed, site, predictions),
         run=session.run,
         data=data,
-        classes=session.plan.classes,
-        params=params,
-        buffers=buffers,
-        vocabulary=dict(session.records.vocabulary.get(session.site, {})),
-        train=labelled_rows(site.train, trial.dtype),
-        validation=labelled_rows(site.validation, trial.dtype),
-        test=np.searchsorted(cohort.row_numbers, site.test_rows),
-        test_label=label,
-        saved=score,
+        saved=saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site),
+        weights=_weights(session, arm, seed, data, models),
         models=models,
-        has_findings=session.plan.has_findings,
     )
 
 
@@ -180,8 +166,9 @@ def _weights(
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    description = model_of(arm, data.recipe, session.plan.classes, session.plan.has_findings, data.inputs)
-    params, buffers = build_model(description, f"arm {arm.name}", models).init(0)
+    task = session.plan.cohort_of(arm).records.task
+    description = model_of(arm, data.recipe, task, data.inputs)
+    params, buffers = build_model(description, task, f"arm {arm.name}", models).init(0)
     if set(leaves) != {*params, *buffers}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
     return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
@@ -212,7 +199,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         simulated=False,
         synthetic=session.records.synthetic,
         overall=None,
-        at_site=summarise_metrics(scores.metric_names, scores.overall[arm.name], resampling, FIGURES),
+        at_site=summarise_metrics(scores.metric_names, scores.overall[arm.name], resampling, figures_of(scores.task)),
         interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
         if len(seeds) > 1
         else None,

@@ -15,7 +15,9 @@ from wardround.evaluation.scores import Figures, Scores, within_sites
 from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, PARTS, SeedRows, seeds_of
 from wardround.evaluation.uncertainty.uncertainty_scores import describe_calibration, describe_sets, sites_of
 from wardround.study.schema import Study, Uncertainty
+from wardround.tasks import Task
 from wardround.tasks.class_metrics import auc, defined_mean
+from wardround.tasks.probabilities import probability_task
 from wardround.uncertainty.decision import (
     DOUBT,
     NO_ANSWER_FITS,
@@ -25,7 +27,6 @@ from wardround.uncertainty.decision import (
     referred,
     rows_with,
 )
-from wardround.uncertainty.decomposition import of_rows
 from wardround.uncertainty.referral import SHARES, ReferralCurve, referral_curves, referral_cut
 
 FIGURES = ("accuracy", "auc")  # what the rows that are kept are judged by
@@ -33,10 +34,10 @@ ALL, RETAINED, BETWEEN = "all", "kept", "\x1f"  # the last separates these from 
 
 
 def score_uncertainty(
-    content: dict[str, Any], study: Study, uncertainty: pd.DataFrame, groups: pd.DataFrame
+    content: dict[str, Any], study: Study, uncertainty: pd.DataFrame, groups: pd.DataFrame, task: Task | None = None
 ) -> dict[str, Any]:
     """`content` is a whole results.json; it comes back with the `uncertainty` of arms that ask for it. The table has
-    the selected arms already."""
+    the selected arms already. Without a `task` its columns tell which classes or findings there are."""
     of_arm = {str(name): part for name, part in uncertainty.groupby("arm", sort=False)}
     # one figure for all arms: an AUC within sites beside one over all rows could not be compared
     within = any(results["own_models"] for results in content["arms"].values())
@@ -44,7 +45,10 @@ def score_uncertainty(
         arm = origin_of(study, name)
         if arm.uncertainty is None or name not in of_arm:
             continue
-        seeds = list(seeds_of(of_arm[name], groups, arm.uncertainty.method == "ensemble", study.evaluation.threshold))
+        ensemble, threshold = arm.uncertainty.method == "ensemble", study.evaluation.threshold
+        seeds = list(
+            seeds_of(of_arm[name], groups, ensemble, threshold, None if task is None else probability_task(task))
+        )
         resampling = Resampling.of(study.evaluation_of(arm))
         members = study.evaluation.seeds.count if arm.uncertainty.method == "ensemble" else None
         results["uncertainty"] = describe_arm(seeds, arm.uncertainty, resampling, content["findings"], within, members)
@@ -80,7 +84,7 @@ def describe_arm(
 def _parts(seeds: Sequence[SeedRows], findings: Sequence[str]) -> dict[str, Any]:
     """Mean uncertainty of test rows in bits; of findings the mean over them, and each."""
     described: dict[str, Any] = {
-        name: float(np.mean([of_rows(rows.test.measures[name]).mean() for rows in seeds])) for name in PARTS
+        name: float(np.mean([rows.task.of_rows(rows.test.measures[name]).mean() for rows in seeds])) for name in PARTS
     }
     described["findings"] = {
         finding: {name: float(np.mean([rows.test.measures[name][:, f].mean() for rows in seeds])) for name in PARTS}
@@ -137,7 +141,7 @@ def _referred_at_sites(seeds: Sequence[SeedRows], retained: Sequence[np.ndarray]
 
 def _curves(seed_rows: SeedRows, within: bool) -> dict[str, ReferralCurve]:
     """Most doubtful rows of all sites first."""
-    doubt = of_rows(seed_rows.doubt(seed_rows.test))
+    doubt = seed_rows.task.of_rows(seed_rows.doubt(seed_rows.test))
     return referral_curves(doubt, lambda rows: _figures(seed_rows, rows, within), FIGURES)
 
 
@@ -154,7 +158,7 @@ def _figures(seed_rows: SeedRows, chosen: np.ndarray, within: bool) -> dict[str,
 def reasons_of(rows: SeedRows, share: float, alpha: float) -> dict[Reason, np.ndarray]:
     """Why a clinician takes over which test row, by the cuts of its site; by that of all where it has no rows for a cut
     of doubt."""
-    known, doubt = of_rows(rows.doubt(rows.validation)), of_rows(rows.doubt(rows.test))
+    known, doubt = (rows.task.of_rows(rows.doubt(side)) for side in (rows.validation, rows.test))
     cut = np.zeros(len(doubt))
     for site in rows.sites:
         own = known[rows.validation.site == site]
@@ -168,12 +172,13 @@ def _compared(
     """Figures of all rows and of those kept, and their paired difference: over seeds, or over patients with one."""
     parts = []
     for rows, keep in zip(seeds, retained, strict=True):
-        whole = _table(rows, rows.test.label, rows.test.score)
+        whole = _table(rows, rows.task.questions(rows.test.label), list(np.atleast_2d(rows.test.score.T)))
         parts += [whole.assign(site=ALL), whole.assign(site=RETAINED)[keep]]
         if within:
             parts += [whole.assign(site=ALL + BETWEEN + whole["site"])]
             parts += [whole.assign(site=RETAINED + BETWEEN + whole["site"])[keep]]
-    scores = Scores.of(pd.concat(parts, ignore_index=True), _patients(seeds), _thresholds(seeds))
+    table = pd.concat(parts, ignore_index=True)
+    scores = Scores.of(table, _patients(seeds), _thresholds(seeds), task=seeds[0].task)
     drawn = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None
     compared = {}
     for metric in FIGURES:
@@ -218,7 +223,10 @@ def describe_errors(seeds: Sequence[SeedRows], resampling: Resampling, findings:
     """Doubt on calls that are right and on those that are wrong, and how well it tells them apart (AUC; of findings the
     mean over them)."""
     doubts = [rows.doubt(rows.test) for rows in seeds]
-    tables = [_table(rows, rows.wrong, doubt) for rows, doubt in zip(seeds, doubts, strict=True)]
+    tables = [
+        _table(rows, rows.task.questions(rows.wrong), rows.task.questions(doubt))
+        for rows, doubt in zip(seeds, doubts, strict=True)
+    ]
     scores = Scores.of(pd.concat(tables, ignore_index=True), _patients(seeds))
     drawn, arm = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None, scores.arms[0]
     whole = summarise_metrics(scores.metric_names, scores.overall[arm], resampling, ("auc",))
@@ -263,18 +271,18 @@ def describe_shifted(seed_rows: SeedRows) -> dict[str, Any] | None:
         is_changed = np.arange(2 * len(rows)) < len(rows)
         described[shift] = {"images": len(rows)}
         for name in MEASURES:
-            both = np.concatenate([of_rows(rows.measures[name]), of_rows(same.measures[name])])
+            both = np.concatenate([seed_rows.task.of_rows(side.measures[name]) for side in (rows, same)])
             described[shift][name] = None if np.isnan(both).any() else auc(is_changed, both)
     return described
 
 
-def _table(rows: SeedRows, label: np.ndarray, score: np.ndarray) -> pd.DataFrame:
+def _table(rows: SeedRows, labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> pd.DataFrame:
     """As `Scores` reads it. Findings and classes are numbered: only their order counts."""
-    labels = {"label": label} if label.ndim == 1 else {f"label_{f:05}": label[:, f] for f in range(label.shape[1])}
-    scores = {"score": score} if score.ndim == 1 else {f"score_{f:05}": score[:, f] for f in range(score.shape[1])}
-    return pd.DataFrame(
-        {"arm": "", "seed": rows.seed, "site": rows.test.site, "row": rows.test.row, **labels, **scores}
-    )
+    columns: dict[str, Any] = {"arm": "", "seed": rows.seed, "site": rows.test.site, "row": rows.test.row}
+    for name, arrays in (("label", labels), ("score", scores)):
+        one = len(arrays) == 1 and not rows.task.findings
+        columns |= {name: arrays[0]} if one else {f"{name}_{f:05}": values for f, values in enumerate(arrays)}
+    return pd.DataFrame(columns)
 
 
 def _patients(seeds: Sequence[SeedRows]) -> pd.DataFrame:
@@ -286,7 +294,7 @@ def _patients(seeds: Sequence[SeedRows]) -> pd.DataFrame:
 
 def _thresholds(seeds: Sequence[SeedRows]) -> pd.DataFrame | None:
     """None with several classes, of which the highest score decides."""
-    if seeds[0].multiclass:
+    if seeds[0].task.threshold_rule is None:
         return None
     index = pd.MultiIndex.from_tuples([("", rows.seed) for rows in seeds], names=["arm", "seed"])
     return pd.DataFrame([np.atleast_1d(rows.cut) for rows in seeds], index=index)

@@ -14,13 +14,14 @@ import pandas as pd
 from wardround.evaluation.scores import label_columns, labels_and_scores, patients_by_row, score_columns, task_of
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.study.schema import CHOSEN
-from wardround.tasks import Multiclass, Multilabel, Task
+from wardround.tasks import Task
 from wardround.tasks.class_metrics import THRESHOLD
+from wardround.tasks.probabilities import ProbabilityTask, probability_task
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
 from wardround.uncertainty.decision import Answers, answers, predicted_labels
 from wardround.uncertainty.decomposition import doubt_of
-from wardround.uncertainty.row_uncertainty import SUBSETS, of_probabilities
+from wardround.uncertainty.row_uncertainty import SUBSETS, of_passes
 
 PARTS = ("total", "aleatoric", "epistemic")
 MEASURES = (*PARTS, "spread")
@@ -29,7 +30,7 @@ KEYS = ["site", "subset", "row"]  # identify a row in each member of an ensemble
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows of one arm with one seed. Shapes of label and score are as in `uncertainty.calibration`."""
+    """Rows of one arm with one seed. Shapes of label and score are those of the task."""
 
     site: np.ndarray
     row: np.ndarray
@@ -39,13 +40,12 @@ class LabelledRows:
     measures: Mapping[str, np.ndarray]  # in MEASURES: (rows,), or (rows, findings)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "LabelledRows":
+    def of(cls, table: pd.DataFrame, patient: pd.Series | None, task: Task) -> "LabelledRows":
         label, score = labels_and_scores(table)
         row = table["row"].to_numpy()
-        names = [name.removeprefix("label_") for name in label_columns(table)]
 
         def measure(name: str) -> np.ndarray:
-            return table[[f"{name}_{finding}" for finding in names] if label.ndim == 2 else name].to_numpy()
+            return table[[f"{name}_{finding}" for finding in task.findings] if task.findings else name].to_numpy()
 
         return cls(
             table["site"].to_numpy(),
@@ -78,15 +78,7 @@ class SeedRows:
     test: LabelledRows
     changed: Mapping[str, LabelledRows]  # test images inverted, and so on
     cut: np.ndarray | float  # the threshold of each finding, or of the positive class
-    task: Task
-
-    @property
-    def findings(self) -> bool:
-        return isinstance(self.task, Multilabel)
-
-    @property
-    def multiclass(self) -> bool:
-        return isinstance(self.task, Multiclass)
+    task: ProbabilityTask
 
     @cached_property
     def sites(self) -> list[str]:
@@ -96,7 +88,7 @@ class SeedRows:
     def temperatures(self) -> dict[str, Temperature]:
         """By site, from its own validation rows; 1 where they are too few, or show no other."""
         return {
-            site: fit_temperature(own.label, own.score, own.patient)
+            site: fit_temperature(self.task, own.label, own.score, own.patient)
             for site, own in ((site, self.validation.at(site)) for site in self.sites)
         }
 
@@ -111,12 +103,12 @@ class SeedRows:
 
     def doubt(self, rows: LabelledRows) -> np.ndarray:
         """How unclear a prediction is, in bits: entropy, for findings about their thresholds."""
-        return doubt_of(rows.score, self.findings, self.cut)
+        return doubt_of(self.task, rows.score, self.cut)
 
     @cached_property
     def predicted(self) -> np.ndarray:
         """Of test rows: class numbers, or 1 and 0 for each finding."""
-        return predicted_labels(self.test.score, None if self.multiclass else self.cut)
+        return predicted_labels(self.test.score, None if self.task.threshold_rule is None else self.cut)
 
     @cached_property
     def wrong(self) -> np.ndarray:
@@ -124,32 +116,31 @@ class SeedRows:
         label = self.test.label
         return np.where(label >= 0, (self.predicted != label).astype(np.int64), -1)
 
-    @property
-    def each_label(self) -> bool:
-        """Whether each label has a cut of its own. Two classes and findings have, so that coverage holds among the ill
-        as well; more classes share one, because most of them have few rows."""
-        return not self.multiclass
-
     def cuts(self, alpha: float) -> dict[str, Cuts]:
         """By site, from its own validation rows."""
         own = {site: self.validation.at(site) for site in self.sites}
-        return {site: fit_cuts(rows.label, rows.score, alpha, each_label=self.each_label) for site, rows in own.items()}
+        return {site: fit_cuts(self.task, rows.label, rows.score, alpha) for site, rows in own.items()}
 
     def answers(self, cuts: Mapping[str, Cuts]) -> Answers:
         """Of each test row, by the cuts of its own site."""
-        labels = len(self.task.names) if self.multiclass else 2
-        conformal = np.zeros((*self.predicted.shape, labels), dtype=bool)
+        conformal = np.zeros(self.task.label_probabilities(self.test.score).shape, dtype=bool)
         for site, own in cuts.items():
             here = self.test.site == site
-            conformal[here] = prediction_sets(own, self.test.score[here])
+            conformal[here] = prediction_sets(self.task, own, self.test.score[here])
         return answers(conformal, self.predicted)
 
 
 def seeds_of(
-    table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool, threshold: float | str = CHOSEN
+    table: pd.DataFrame,
+    groups: pd.DataFrame,
+    ensemble: bool,
+    threshold: float | str = CHOSEN,
+    task: ProbabilityTask | None = None,
 ) -> Iterator[SeedRows]:
-    """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen"."""
-    table = merge_members(table) if ensemble else table
+    """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen". Without a
+    `task` the columns tell which classes or findings there are."""
+    task = probability_task(task_of(table)) if task is None else task
+    table = merge_members(table, task) if ensemble else table
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
     table = table[~table["seed"].isin(lost)]
@@ -157,7 +148,7 @@ def seeds_of(
     if not len(test):
         return
     validation = untested(table[table["subset"] == "validation"], test, groups)
-    cuts = thresholds_of(threshold, validation, test)
+    cuts = thresholds_of(threshold, validation, test, task)
     patient = patients_by_row(groups)
     for seed in sorted(map(int, test["seed"].unique())):
         mine = test[test["seed"] == seed]
@@ -166,11 +157,11 @@ def seeds_of(
         cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
         yield SeedRows(
             seed,
-            LabelledRows.of(validation[validation["seed"] == seed], patient),
-            LabelledRows.of(mine, patient),
-            {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
-            float(cut[0]) if label_columns(table) == ["label"] else cut,
-            task_of(table),
+            LabelledRows.of(validation[validation["seed"] == seed], patient, task),
+            LabelledRows.of(mine, patient, task),
+            {subset: LabelledRows.of(own[own["subset"] == subset], patient, task) for subset in others},
+            cut if task.findings else float(cut[0]),
+            task,
         )
 
 
@@ -181,7 +172,7 @@ def _cut(cuts: pd.DataFrame | None, arm: str, seed: int, findings: int) -> np.nd
     return np.where(np.isnan(chosen), THRESHOLD, chosen)
 
 
-def merge_members(table: pd.DataFrame) -> pd.DataFrame:
+def merge_members(table: pd.DataFrame, task: Task) -> pd.DataFrame:
     """The members of an ensemble as one model: each row's mean score over seeds, and their disagreement. The result
     has the first seed. A row without a score from a diverged member has none."""
     members = [part.sort_values(KEYS, kind="stable") for _, part in table.groupby("seed")]
@@ -189,12 +180,9 @@ def merge_members(table: pd.DataFrame) -> pd.DataFrame:
     for member in members[1:]:
         if len(member) != len(first) or (member[KEYS].to_numpy() != first[KEYS].to_numpy()).any():
             raise ValueError("members of an ensemble have different rows")
-    columns, findings = score_columns(first), label_columns(first) != ["label"]
-    p = np.stack([member[columns].to_numpy(dtype=np.float64) for member in members])
-    p = p[..., 0] if columns == ["score"] else p
-    multiclass = columns != ["score"] and not findings
-    fine = ~np.isnan(p).any(axis=tuple(axis for axis in range(p.ndim) if axis != 1))
-    merged = of_probabilities(p[:, fine], multiclass)
+    p = np.stack([labels_and_scores(member)[1].astype(np.float64) for member in members])
+    fine = ~np.isnan(p.reshape(*p.shape[:2], -1)).any(axis=(0, 2))
+    merged = of_passes(task, p[:, fine])
     for name, values in zip(("score", *MEASURES), merged, strict=True):
         own = [column for column in first.columns if column == name or column.startswith(f"{name}_")]
         first[own] = np.nan

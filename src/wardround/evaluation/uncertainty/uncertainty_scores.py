@@ -13,7 +13,8 @@ from scipy.signal import fftconvolve
 from wardround.evaluation.calibration_curves import reliability
 from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows
 from wardround.tasks.class_metrics import defined_mean
-from wardround.uncertainty.calibration import ece, error_by_chance, events, expected_error, log_loss
+from wardround.tasks.probabilities import ProbabilityTask
+from wardround.uncertainty.calibration import ece, error_by_chance, expected_error, log_loss
 from wardround.uncertainty.conformal import coverage, held, rank, set_sizes
 from wardround.uncertainty.decision import Answers
 
@@ -25,38 +26,40 @@ INSIDE = 0.99  # of runs, in which coverage lies within what is expected
 
 def describe_calibration(seeds: Sequence[SeedRows], findings: Sequence[str]) -> dict[str, Any]:
     """Means over seeds. `ece` is before any correction, `ece_after` with each site's temperature."""
-    described: dict[str, Any] = _errors([(rows.test, rows.after) for rows in seeds])
+    task = seeds[0].task
+    before = [task.events(rows.test.label, rows.test.score) for rows in seeds]
+    after = [task.events(rows.test.label, rows.after) for rows in seeds]
+    described: dict[str, Any] = _errors(task, [(rows.test, rows.after) for rows in seeds])
     described["reliability"] = {
-        "before": _points([events(rows.test.label, rows.test.score) for rows in seeds]),
-        "after": _points([events(rows.test.label, rows.after) for rows in seeds]),
+        "before": _points(before),
+        "after": _points(after),
     }
     described["sites"] = {
         site: _at_site([rows for rows in seeds if site in rows.sites], site) for site in sites_of(seeds)
     }
     described["findings"] = {
         name: {
-            "ece": defined_mean([expected_error(*events(rows.test.label, rows.test.score)[f]) for rows in seeds]),
-            "ece_after": defined_mean([expected_error(*events(rows.test.label, rows.after)[f]) for rows in seeds]),
-            "by_chance": defined_mean(
-                [error_by_chance(events(rows.test.label, rows.test.score)[f][1]) for rows in seeds]
-            ),
+            "ece": defined_mean([expected_error(*events[f]) for events in before]),
+            "ece_after": defined_mean([expected_error(*events[f]) for events in after]),
+            "by_chance": defined_mean([error_by_chance(events[f][1]) for events in before]),
         }
         for f, name in enumerate(findings)
     }
     return described
 
 
-def _errors(pairs: Sequence[tuple[LabelledRows, np.ndarray]]) -> dict[str, Any]:
+def _errors(task: ProbabilityTask, pairs: Sequence[tuple[LabelledRows, np.ndarray]]) -> dict[str, Any]:
     """Each pair is rows with the scores that they have before, and those after."""
     chance = [
-        defined_mean([error_by_chance(scores) for _, scores in events(rows.label, rows.score)]) for rows, _ in pairs
+        defined_mean([error_by_chance(scores) for _, scores in task.events(rows.label, rows.score)])
+        for rows, _ in pairs
     ]
     return {
-        "ece": defined_mean([ece(rows.label, rows.score) for rows, _ in pairs]),
-        "ece_after": defined_mean([ece(rows.label, after) for rows, after in pairs]),
+        "ece": defined_mean([ece(task, rows.label, rows.score) for rows, _ in pairs]),
+        "ece_after": defined_mean([ece(task, rows.label, after) for rows, after in pairs]),
         "by_chance": defined_mean(chance),
-        "loss": defined_mean([_loss(rows.label, rows.score) for rows, _ in pairs]),
-        "loss_after": defined_mean([_loss(rows.label, after) for rows, after in pairs]),
+        "loss": defined_mean([_loss(task, rows.label, rows.score) for rows, _ in pairs]),
+        "loss_after": defined_mean([_loss(task, rows.label, after) for rows, after in pairs]),
     }
 
 
@@ -72,7 +75,7 @@ def _at_site(seeds: Sequence[SeedRows], site: str) -> dict[str, Any]:
         "temperature": float(np.exp(np.log(values).mean())) if len(values) else None,
         "fitted": float(fitted.mean()),
         "changed": float((np.concatenate([item.values for item in fits]) != 1).mean()),
-        **_errors(rows),
+        **_errors(seeds[0].task, rows),
     }
 
 
@@ -82,8 +85,8 @@ def _points(of_seeds: Sequence[list[tuple[np.ndarray, np.ndarray]]]) -> list[dic
     return reliability(happened, scores) if len(scores) else []
 
 
-def _loss(label: np.ndarray, score: np.ndarray) -> float:
-    return log_loss(label, score) if (label >= 0).any() else float("nan")
+def _loss(task: ProbabilityTask, label: np.ndarray, score: np.ndarray) -> float:
+    return log_loss(task, label, score) if (label >= 0).any() else float("nan")
 
 
 # Sets
@@ -96,7 +99,7 @@ def describe_sets(seeds: Sequence[SeedRows], alpha: float, findings: Sequence[st
     pairs = [(rows, rows.answers(own)) for rows, own in zip(seeds, cuts, strict=True)]
     return {
         "alpha": alpha,
-        "each_label": seeds[0].each_label,
+        "each_label": seeds[0].task.each_label,
         # labels that so few validation rows have that they can never be ruled out
         "no_cut": defined_mean([float(np.isinf([cut.values for cut in own.values()]).mean()) for own in cuts]),
         **_coverage([(rows.test.label, answers) for rows, answers in pairs]),
@@ -115,7 +118,7 @@ def _sets_at(pairs: Sequence[tuple[SeedRows, Answers]], site: str, alpha: float)
     labels = [rows.test.at(site).label for rows, _ in there]
     shares = [coverage(answers.conformal, label) for label, (_, answers) in zip(labels, there, strict=True)]
     ends = [
-        _of_all_findings(rows, answers.conformal, site, alpha) if rows.findings else band
+        _of_all_findings(rows, answers.conformal, site, alpha) if rows.task.findings else band
         for (rows, answers), band in zip(there, bands, strict=True)
     ]
     low, high = (defined_mean([float(end[place]) for end in ends]) for place in (0, 1))
@@ -157,8 +160,8 @@ def _share(values: np.ndarray, known: np.ndarray | bool = True) -> float:
 
 def _expected(rows: SeedRows, site: str, alpha: float) -> np.ndarray:
     """Between which shares coverage lies in 99 of 100 runs: (2,), or (findings, 2). NaN where no label is known."""
-    bands = np.array([expected_coverage(counts, alpha) for counts in _counts_at(rows, site)])
-    return bands if rows.findings else bands[0]
+    bands = [np.array(expected_coverage(counts, alpha)) for counts in _counts_at(rows, site)]
+    return rows.task.together(bands)
 
 
 def _of_all_findings(rows: SeedRows, conformal: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
@@ -191,10 +194,8 @@ def _correlation(missed: np.ndarray, patient: np.ndarray) -> np.ndarray:
 def _counts_at(rows: SeedRows, site: str) -> list[tuple[tuple[int, int], ...]]:
     """Of all classes, or of each finding."""
     validation, test = rows.validation.at(site), rows.test.at(site)
-    labels = 2 if rows.each_label else 0
-    if not rows.findings:
-        return [_counts(validation.label, validation.patient, test.label, test.patient, labels)]
-    pairs = zip(validation.label.T, test.label.T, strict=True)
+    labels = 2 if rows.task.each_label else 0
+    pairs = zip(rows.task.questions(validation.label), rows.task.questions(test.label), strict=True)
     return [_counts(label, validation.patient, truth, test.patient, labels) for label, truth in pairs]
 
 

@@ -1,0 +1,120 @@
+"""What a bundle is made from, as one plain value, wherever the model was trained.
+
+A run on one machine (`make.py`), a hospital in a deployment (`deployment/flat/site_bundle.py`) and a new hospital
+(`adaptation/handover.py`) each fill it in; `assemble.build_bundle` makes a bundle from it, and does not know which of
+them it was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.bundles.build.run_inputs import LabelledRows, RunInputs, labelled_rows
+from wardround.bundles.card.card import CardFacts
+from wardround.core.errors import BundleError
+from wardround.core.settings import Factory
+from wardround.core.tree import Tree
+from wardround.data.cohort import Cohort
+from wardround.data.site import Rows, Site
+from wardround.evaluation.scores import labels_and_scores
+from wardround.tasks import Task
+
+
+class OtherRows(BundleError):
+    """The run has predicted other rows than are here."""
+
+
+class SavedScores(NamedTuple):
+    """Of a site's test rows, in the order of `site.test_rows`."""
+
+    label: np.ndarray
+    score: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """One site's model in one arm with one seed, and all that is known of it."""
+
+    facts: CardFacts
+    run: str  # the run folder's name
+    task: Task
+    data: RunInputs
+    params: Tree
+    buffers: Tree
+    vocabulary: Mapping[str, str]
+    train: LabelledRows
+    validation: LabelledRows  # without patients whom any site tests
+    test: np.ndarray  # places of the test rows in the table and among the images
+    saved: SavedScores
+    models: Mapping[str, Factory] | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether each patient is protected: what is read off patients without noise then stays out of the bundle."""
+        return self.facts.arm.privacy.example is not None
+
+    @property
+    def unrecorded(self) -> tuple[str, ...]:
+        """Columns that the recipe needs and the site's files do not have."""
+        table = self.data.table
+        if table is None:
+            return ()
+        names = [column.name for column in table.columns]
+        recorded = dict(zip(names, table.records_of(self.test).tolist(), strict=True))
+        return tuple(column.name for column in self.data.recipe.columns if not recorded[column.name])
+
+
+def origin_at(
+    site: Site,
+    cohort: Cohort,
+    dtype: torch.dtype,
+    *,
+    facts: CardFacts,
+    run: str,
+    data: RunInputs,
+    weights: tuple[Tree, Tree],
+    saved: SavedScores,
+    validation: Rows | None = None,
+    models: Mapping[str, Factory] | None = None,
+) -> Origin:
+    """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
+    site predicts; `validation` is the site's own, unless given."""
+    params, buffers = weights
+    return Origin(
+        facts=facts,
+        run=run,
+        task=cohort.records.task,
+        data=data,
+        params=params,
+        buffers=buffers,
+        vocabulary=_vocabulary(cohort, site.name),
+        train=labelled_rows(site.train, dtype),
+        validation=labelled_rows(site.validation if validation is None else validation, dtype),
+        test=np.searchsorted(cohort.row_numbers, site.test_rows),
+        saved=saved,
+        models=models,
+    )
+
+
+def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
+    """How the site's file writes the outcome, where the site is a hospital and its file has words for it."""
+    by_site = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
+    return dict(by_site.get(site, {}))
+
+
+def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> SavedScores:
+    """From a run's predictions."""
+    rows = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
+    if not rows.index.is_unique or set(rows.index) != set(site.test_rows.tolist()):
+        problem = f"does not hold the test rows of {site.name} in arm {arm}"
+        raise OtherRows(where, problem, "Run the study again with --again.")
+    ordered: pd.DataFrame = rows.loc[site.test_rows]
+    saved = SavedScores(*labels_and_scores(ordered))
+    if np.isnan(saved.score).any():
+        problem = f"arm {arm} diverged with seed {seed}: its scores are no numbers"
+        raise BundleError(where, problem, "Name another seed.")
+    return saved
