@@ -49,7 +49,7 @@ LAYERS = [
     ["training"],
     ["protocol"],
     ["engines", "evaluation", "uncertainty"],
-    ["runs"],
+    ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles"],
     ["serving"],

@@ -139,10 +139,16 @@ def starting_model(
     `private` and `buffers` hold what sites keep, by site; of `private` only leaves that are private in the model count.
     """
     own, statistics = model.init(0)
-    shared = {name: leaf for name, leaf in params.items() if not model.is_private(name)}
     expected = {name: leaf for name, leaf in own.items() if not model.is_private(name)}
+    shared = {name: leaf for name, leaf in params.items() if not model.is_private(name)}
+    refuse_other_leaves(shared, expected, where)
     kept = {site: {n: leaf for n, leaf in leaves.items() if model.is_private(n)} for site, leaves in private.items()}
     there = {site: {n: leaf for n, leaf in leaves.items() if n in statistics} for site, leaves in buffers.items()}
+    refuse_broken(chain([shared], kept.values(), there.values()), where)
+    return StartingModel({name: shared[name] for name in expected}, kept, there, pooled or None)
+
+
+def refuse_other_leaves(shared: Tree, expected: Tree, where: str) -> None:
     if missing := sorted(set(expected) ^ set(shared)):
         problem = f"its network has other weights than the model of this study: {_some(missing)}"
         raise StudyError(where, problem, "Give the model the settings with which that one was trained.")
@@ -150,12 +156,13 @@ def starting_model(
         shapes = [f"{name} {tuple(shared[name].shape)}, not {tuple(expected[name].shape)}" for name in other]
         problem = f"{len(other)} of {len(expected)} weights have another shape: {_some(shapes)}"
         raise StudyError(where, problem, "Give the model the settings and data with which that one was trained.")
-    every = chain([shared], kept.values(), there.values())
-    broken = [name for leaves in every for name, leaf in leaves.items() if not bool(leaf.isfinite().all())]
+
+
+def refuse_broken(trees: Iterable[Tree], where: str) -> None:
+    broken = [name for leaves in trees for name, leaf in leaves.items() if not bool(leaf.isfinite().all())]
     if broken:
         problem = f"{len(broken)} of its weights are not finite numbers: {_some(dict.fromkeys(broken))}"
         raise StudyError(where, problem, "Start from a model whose training did not diverge.")
-    return StartingModel({name: shared[name] for name in expected}, kept, there, pooled or None)
 
 
 def _alike(drawn: Tree, known: Tree) -> Tree:

@@ -5,9 +5,9 @@ A run on one machine (`make.py`), a hospital in a deployment (`deployment/flat/s
 them it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,6 +51,7 @@ class Origin:
     test: np.ndarray  # places of the test rows in the table and among the images
     saved: SavedScores
     models: Mapping[str, Factory] | None = None
+    trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
     def private(self) -> bool:
@@ -80,6 +81,7 @@ def origin_at(
     saved: SavedScores,
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
+    trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
     site predicts; `validation` is the site's own, unless given."""
@@ -97,6 +99,7 @@ def origin_at(
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         saved=saved,
         models=models,
+        trained=trained,
     )
 
 

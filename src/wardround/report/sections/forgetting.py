@@ -199,8 +199,8 @@ def forgetting_figure(evidence: Evidence) -> Figure | None:
         axes.plot([], [], MARKERS[number % len(MARKERS)], color=COLOURS[number % len(COLOURS)], label=name)
     axes.axvline(0, color="#555555", linewidth=0.8)
     name_rows(axes, places)
-    better = "lower" if headline.sign < 0 else "higher"
-    axes.set_xlabel(f"new less old model, {headline.difference_unit}{headline.word} ({better} is better, to the right)")
+    which = "old less new" if headline.sign < 0 else "new less old"
+    axes.set_xlabel(f"{which} model, {headline.difference_unit}{headline.word}; better to the right")
     legend(drawn, loc="outside lower center", ncols=min(4, len(scored)))
     return drawn
 

@@ -3,7 +3,7 @@
 Described in docs/reference/results.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,29 +102,36 @@ def described(plan: Plan, arm: Arm, predecessor: Predecessor) -> dict[str, Any]:
     }
 
 
-def measure(plan: Plan, folder: RunFolder, opened: dict[str, tuple[Arm, Earlier]]) -> dict[str, dict[str, Any]]:
+def measure(plan: Plan, folder: RunFolder, opened: Mapping[str, tuple[Arm, Earlier]]) -> dict[str, dict[str, Any]]:
     """By arm whose earlier run is at hand with its rows."""
     forgotten: dict[str, dict[str, Any]] = {}
     tables: list[pd.DataFrame] = []
     # arms may start from several runs, whose rows have nothing to do with each other
     for path in dict.fromkeys(earlier.folder.path for _, earlier in opened.values()):
-        arms = {name: pair for name, pair in opened.items() if pair[1].folder.path == path}
-        earlier = next(iter(arms.values()))[1]
-        parts = {name: predict_earlier(plan, folder, arm, earlier) for name, (arm, _) in arms.items()}
-        known = {name: table for name, (table, _) in parts.items() if table is not None}
-        forgotten |= {name: {"not_measured": NO_ROWS} for name in parts if name not in known}
-        if known:
-            table = pd.concat(known.values(), ignore_index=True)
-            drawn = {name: _as_drawn(plan, arms[name][0], earlier) for name in known}
-            scored = score_forgetting(plan.study, table, earlier.folder.groups(), drawn, plan.task)
-            forgotten |= {
-                name: {"forgetting": {**scored[name], "left_out": parts[name][1]}} for name in known if name in scored
-            }
-            forgotten |= {name: {"not_measured": NO_ROWS} for name in known if name not in scored}
-            tables.append(table.assign(run=path.name))
+        arms = {name: arm for name, (arm, earlier) in opened.items() if earlier.folder.path == path}
+        earlier = next(earlier for _, earlier in opened.values() if earlier.folder.path == path)
+        of_run, table = _of_run(plan, folder, arms, earlier)
+        forgotten |= of_run
+        tables += [] if table is None else [table.assign(run=path.name)]
     if tables:
         folder.write_table(FILE, pd.concat(tables, ignore_index=True))
     return forgotten
+
+
+def _of_run(
+    plan: Plan, folder: RunFolder, arms: Mapping[str, Arm], earlier: Earlier
+) -> tuple[dict[str, dict[str, Any]], pd.DataFrame | None]:
+    """What arms that start from one run forgot, and the predictions behind it."""
+    parts = {name: predict_earlier(plan, folder, arm, earlier) for name, arm in arms.items()}
+    forgotten: dict[str, dict[str, Any]] = {name: {"not_measured": NO_ROWS} for name in arms}
+    known = [table for table, _ in parts.values() if table is not None]
+    if not known:
+        return forgotten, None
+    table = pd.concat(known, ignore_index=True)
+    drawn = {name: _as_drawn(plan, arm, earlier) for name, arm in arms.items()}
+    for name, content in score_forgetting(plan.study, table, earlier.folder.groups(), drawn, plan.task).items():
+        forgotten[name] = {"forgetting": {**content, "left_out": parts[name][1]}}
+    return forgotten, table
 
 
 def _as_drawn(plan: Plan, arm: Arm, earlier: Earlier) -> Evaluation:

@@ -175,11 +175,18 @@ def _from_bundle(path: Path, seeds: Sequence[int]) -> Predecessor:
     return Predecessor("bundle", path, arm, False, dict.fromkeys(seeds, model))
 
 
+def _task_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """As it is written; of a bundle that was made before tasks were, by its classes."""
+    if about.get("task") is not None:
+        return dict(about["task"])
+    names = tuple(map(str, about["classes"]))
+    task = findings_task(names) if about.get("findings") else class_task(names)
+    return dict(json.loads(json.dumps(task.to_json())))
+
+
 def _model_of_bundle(path: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> SavedModel:
     recipe = read_recipe(json.loads(files[PREPARATION]), str(path / PREPARATION))
     model, shape = about["model"], about["model"]["shape"]
-    names = tuple(map(str, about["classes"]))
-    task = findings_task(names) if shape.get("findings") else class_task(names)
     own, site = recipe.settings.schema == "own", str(about["site"])
     has_columns = bool(recipe.columns)
     tensors = unflatten(load(files[WEIGHTS]))
@@ -187,7 +194,7 @@ def _model_of_bundle(path: Path, about: Mapping[str, Any], files: Mapping[str, b
     description = Description(
         kind=str(model["kind"]),
         options=network_options(model["options"]),
-        task=dict(json.loads(json.dumps(task.to_json()))),
+        task=_task_of(about),
         inputs=tuple(map(int, shape["inputs"])),
         scale=recipe.settings.scale,
         columns=recipe.layout.names if has_columns and not own else None,

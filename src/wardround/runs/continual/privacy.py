@@ -5,13 +5,13 @@ not depend on the patient, or is not touched again.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
 
 from wardround.core.errors import StudyError
-from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.accountant import Adjacency, Charge, epsilon
 from wardround.privacy.dp.epsilons import to_json
 from wardround.runs.continual.description import Charges, Generation
 from wardround.runs.continual.earlier import Earlier, open_earlier, sharing, sharing_by_name
@@ -127,26 +127,39 @@ def _of_arm(
 
 
 def _with_seed(
-    entries: Sequence[Entry],
-    arm: Arm,
-    lineage: Sequence[Generation],
-    shares: Sequence[Shares],
+    entries: Sequence[Entry], arm: Arm, lineage: Sequence[Generation], shares: Sequence[Shares]
 ) -> dict[str, dict[str, Any]]:
-    delta = min([entry.delta for entry in entries] + [g.delta for g in lineage if g.delta is not None])
-    paid = {site: tuple(charges_of(e for e in entries if e.site == site)) for site in {e.site for e in entries}}
+    delta, paid = _smallest_delta(entries, lineage), _paid(entries)
     rows: dict[str, dict[str, Any]] = {}
     if arm.privacy.example is not None or any(generation.example for generation in lineage):
-        for site in shares[0] if shares else ():
-            here = None if arm.privacy.example is None else paid.get(site, paid.get(POOLED, ()))
-            rows[site] = _row(here, lineage, [of_site[site] for of_site in shares], delta)
-        for place, generation in enumerate(lineage):
-            for site in generation.sites:  # whose patients do not train again, as far as their names tell
-                before = [(site,) if site in other.sites and n >= place else () for n, other in enumerate(lineage)]
-                rows[site] = rows[site] if site in rows else _row((), lineage, before, delta)
+        rows |= _patients(paid if arm.privacy.example is not None else None, lineage, shares, delta)
     if arm.privacy.site is not None or any(generation.site for generation in lineage):
         here = None if arm.privacy.site is None else paid.get(EACH_SITE, ())
         again = [(EACH_SITE,) if any(of_site.values()) else () for of_site in shares]
         rows[EACH_SITE] = _row(here, lineage, again, delta)
+    return rows
+
+
+def _smallest_delta(entries: Sequence[Entry], lineage: Sequence[Generation]) -> float:
+    return min([entry.delta for entry in entries] + [g.delta for g in lineage if g.delta is not None])
+
+
+def _paid(entries: Sequence[Entry]) -> dict[str, tuple[Charge, ...]]:
+    sites = dict.fromkeys(entry.site for entry in entries)
+    return {site: tuple(charges_of(entry for entry in entries if entry.site == site)) for site in sites}
+
+
+def _patients(
+    paid: Mapping[str, Sequence[Charge]] | None, lineage: Sequence[Generation], shares: Sequence[Shares], delta: float
+) -> dict[str, dict[str, Any]]:
+    """Of each site of this training and of those before. `paid` is None where nothing protects patients here."""
+    rows: dict[str, dict[str, Any]] = {}
+    for site in shares[0] if shares else ():
+        here = None if paid is None else paid.get(site, paid.get(POOLED, ()))
+        rows[site] = _row(here, lineage, [of_site[site] for of_site in shares], delta)
+    for site in dict.fromkeys(site for generation in lineage for site in generation.sites):
+        if site not in rows:  # its patients do not train again, as far as its name tells
+            rows[site] = _row((), lineage, [(site,) if site in g.sites else () for g in lineage], delta)
     return rows
 
 
@@ -176,20 +189,32 @@ def _as_charges(charges: Charges) -> tuple[Charge, ...]:
 
 def _composed(
     here: Sequence[Charge] | None, ways: Sequence[Sequence[Sequence[Charge] | None]], delta: float
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Epsilons before, here and of both together; the most that any way of having been at earlier sites costs."""
     if math.prod(map(len, ways)) > MOST_WAYS:  # as if the patient had been everywhere, which costs no less
-        ways = [[None if None in way else [c for charges in way for c in charges or ()]] for way in ways]
-    spent: dict[str, float] = dict.fromkeys(("before", "here", "epsilon", "epsilon_replace"), 0.0)
-    spent["here"] = math.inf if here is None else epsilon(here, delta)
-    for chosen in product(*ways):
-        before = None if None in chosen else [charge for charges in chosen for charge in charges or ()]
-        both = None if before is None or here is None else [*before, *here]
-        spent["before"] = max(spent["before"], math.inf if before is None else epsilon(before, delta))
-        spent["epsilon"] = max(spent["epsilon"], math.inf if both is None else epsilon(both, delta))
-        replaced = math.inf if both is None else epsilon(both, delta, "replace")
-        spent["epsilon_replace"] = max(spent["epsilon_replace"], replaced)
-    return dict(spent)
+        ways = [[_together(way)] for way in ways]
+    before = [_together(chosen) for chosen in product(*ways)]
+    both = [_together((charges, here)) for charges in before]
+    return {
+        "before": max(_cost(charges, delta) for charges in before),
+        "here": _cost(here, delta),
+        "epsilon": max(_cost(charges, delta) for charges in both),
+        "epsilon_replace": max(_cost(charges, delta, "replace") for charges in both),
+    }
+
+
+def _together(parts: Iterable[Sequence[Charge] | None]) -> list[Charge] | None:
+    """None where any part hides nobody."""
+    charges: list[Charge] = []
+    for part in parts:
+        if part is None:
+            return None
+        charges += part
+    return charges
+
+
+def _cost(charges: Sequence[Charge] | None, delta: float, adjacency: Adjacency = "add-remove") -> float:
+    return math.inf if charges is None else epsilon(charges, delta, adjacency)
 
 
 def _larger(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -1,13 +1,23 @@
 """A run's models described, so that a later study can start from them: `models/ARM/seed-N.json`."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 from wardround.core.atomic_files import write_atomically
-from wardround.runs.continual.description import Charges, Description, Generation, as_text, describe
+from wardround.runs.continual.description import (
+    Charges,
+    Description,
+    Generation,
+    as_text,
+    describe,
+    read_description,
+)
 from wardround.runs.continual.fit import parts_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.ledger import Entry, charges_of
 from wardround.runs.plan import Plan, members_of
+from wardround.study.parser import plain
 from wardround.study.schema import Arm
 
 
@@ -21,6 +31,16 @@ def describe_models(plan: Plan, folder: RunFolder, entries: Sequence[Entry], dat
                 generation = _generation(plan, folder, arm, seed, entries, data)
                 content = as_text(_description(plan, arm, seed, generation))
                 write_atomically(file.with_suffix(".json"), content)
+
+
+def trainings(folder: RunFolder, arm: Arm, seed: int, sites: Sequence[str]) -> list[dict[str, Any]]:
+    """Each training behind a saved model, the last one first, as plain data; `sites` are those whose rows the last one
+    used. Empty for a run of an earlier version, which does not describe its models."""
+    file = folder.path / "models" / arm.name / f"seed-{seed}.json"
+    if not file.is_file():
+        return []
+    last, *earlier = read_description(file).trained
+    return [plain(asdict(training)) for training in (replace(last, sites=tuple(sites)), *earlier)]
 
 
 def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Description:
