@@ -129,8 +129,8 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
 def test_the_other_party_learns_how_many_scores_there_are_and_no_name(both: tuple[Parties, StudyRun]) -> None:
     network, _ = both
     messages = [body_of(sealed) for site, sealed, _ in network.transport.carried if site == "records"]
-    (agreed,) = [body["outputs"] for body in messages if "outputs" in body]
-    assert agreed == {"count": len(FINDINGS), "findings": True}
+    (agreed,) = [body["task"] for body in messages if "task" in body]
+    assert agreed == {"kind": "multilabel", "names": [f"class {place}" for place in range(len(FINDINGS))]}
     assert not [name for name in FINDINGS for body in messages if f"'{name}'" in str(body)]
 
 

@@ -253,7 +253,9 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
     network = federation(content, tmp_path, sources)
     network.run()
     ready = {
-        site: body_of(answer)["classes"] for site, _, answer in network.transport.carried if kind_of(answer) == "ready"
+        site: body_of(answer)["task"]["names"]
+        for site, _, answer in network.transport.carried
+        if kind_of(answer) == "ready"
     }
     assert [entry["name"] for entry in ready["alder"]] == ["well", "ill", "worse"]
     assert [entry["name"] for entry in ready["cedar"]] == ["well", "ill", None]

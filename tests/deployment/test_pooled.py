@@ -10,7 +10,7 @@ from wardround.deployment.regional.region_merging import merged_figures
 
 
 def body(rows: int, auc: float | None, loss: float | None = 0.5) -> dict[str, Any]:
-    return {"figures": {"0": {"test": {"rows": rows, "loss": loss, "accuracy": 0.8, "auc": auc}}}}
+    return {"figures": {"0": {"test": {"rows": rows, "figures": {"loss": loss, "accuracy": 0.8, "auc": auc}}}}}
 
 
 def test_regions_change_no_mean() -> None:
@@ -24,6 +24,6 @@ def test_regions_change_no_mean() -> None:
 def test_a_model_that_diverged_at_a_site_has_no_figure() -> None:
     figures = pooled_figures("0", "test", [body(100, None, None), body(100, 0.7)])
     assert figures is not None
-    assert math.isnan(figures["loss"])
-    assert math.isnan(figures["auc"])
+    assert figures["figures"] == {"loss": None, "accuracy": 0.8, "auc": None}
+    assert math.isnan(curve(0, [body(100, None, None)])["test_loss"])
     assert pooled_figures("0", "validation", [body(100, 0.7)]) is None

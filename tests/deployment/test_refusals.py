@@ -199,7 +199,7 @@ def with_text() -> Source:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        (with_classes, r"other classes \(healthy, ill\) than at alder \(well, ill\)"),
+        (with_classes, "it predicts classes healthy, ill, and alder predicts classes well, ill"),
         (with_text, "'dose' is categorical here and numeric at alder"),
         (dots_at_sites()["cedar"], "classes|has images where alder has a table"),
     ],

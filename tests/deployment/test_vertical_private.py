@@ -105,7 +105,7 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     """The whole of it: names that the study has, sizes, class names, figures of enough rows."""
     network, _ = run
     allowed = {
-        "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
+        "ready": {"columns", "inputs", "task", "visits", "voucher", "versions"},
         "matched": {"common"},
         "assigned": {"sizes", "unmatched", "described"},
         "shaped": {"shapes"},
@@ -122,7 +122,7 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
         fields = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
         assert fields == allowed[kind_of(answer)]
     ready = {site: body_of(answer) for site, _, answer in network.transport.carried if kind_of(answer) == "ready"}
-    assert ready["lab"]["classes"] == []
+    assert ready["lab"]["task"] is None
     assert ready["lab"]["columns"] is None
     (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "assigned"]
     assert set(dealt["described"]) <= {"train", "validation", "test", "classes", "age"}

@@ -13,7 +13,7 @@ from wardround.deployment.common.site_counts import describe_deployed, own_count
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import score_columns
-from wardround.evaluation.summaries.site_summary import class_summary
+from wardround.evaluation.summaries.site_summary import site_summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.tasks import class_task
@@ -43,7 +43,7 @@ def lines_of(
         score = part[columns].to_numpy()
         of_rows = known.reindex(part["row"])
         kinds = {kind: of_rows[kind].to_numpy(dtype=object) for kind in ("sex", "age") if kind in known}
-        summary = class_summary(
+        summary = site_summary(
             prediction(part["label"].to_numpy(), score[:, 0] if columns == ["score"] else score), kinds, smallest
         )
         lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **summary})
@@ -70,7 +70,9 @@ def as_deployed(run: wardround.StudyRun, study: Mapping[str, Any], target: Path,
         lines += lines_of(selection, folder.groups().iloc[:0], smallest, side)
     folder.write_summaries(lines)
     sites = describe_deployed(parsed, facts_of(plan, smallest), run.results["sites"][0]["features"])
-    folder.write_json("results.json", deployed_results(parsed, folder.summaries(), folder.records(), sites, **more))
+    folder.write_json(
+        "results.json", deployed_results(parsed, plan.task, folder.summaries(), folder.records(), sites, **more)
+    )
     for name in ("predictions.parquet", "groups.parquet", "selection.parquet", "audit.jsonl", "report.html"):
         (target / name).unlink(missing_ok=True)
     return folder

@@ -15,6 +15,7 @@ from wardround.evaluation.comparisons.benefit import benefit, best_single, by_nu
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Summaries
 from wardround.study.schema import Study
+from wardround.tasks import class_task
 from wardround.tasks.classes import AT_SITES
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -111,7 +112,7 @@ def test_the_spread_over_sites_is_that_of_their_mean_accuracies() -> None:
     single_site = spread(scores({("a", "north"): [30, 32]}), "a", "accuracy")
     assert single_site["sd"] is None
     assert single_site["lowest"] == single_site["highest"]
-    withheld = Summaries(("a",), (1, 2), {})
+    withheld = Summaries(("a",), (1, 2), {}, class_task(2))
     assert spread(withheld, "a", "accuracy") == {"sd": None, "lowest": None, "highest": None}
 
 

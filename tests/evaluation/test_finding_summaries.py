@@ -1,7 +1,6 @@
 """What hospitals tell of rows with several findings is enough for the results, and says nothing of few patients."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,15 +19,16 @@ from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_metrics
+from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_figures
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.evaluation.thresholds import best_threshold
 from wardround.privacy.disclosure.small_cells import suppress_small_findings
-from wardround.tasks import findings_task
+from wardround.tasks import class_task, findings_task
 from wardround.tasks.class_metrics import METRICS, auc, finding_metrics, mean_auc
 
 SMALLEST = 5
 RANKED = ("auc", "pr_auc")
+TASK = findings_task(NAMES)
 
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:
@@ -58,7 +58,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
 def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     table, groups = predictions({"fedavg": 1.5, "local": 0.7}, seeds=(1, 2), rows=300)
     exact = Scores.of(table, groups)
-    summaries = gather_summaries(lines_of(table), exact.arms, exact.seeds, NAMES)
+    summaries = gather_summaries(lines_of(table), exact.arms, exact.seeds, TASK)
     places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     area = METRICS.index("auc")
     for arm in exact.arms:
@@ -73,8 +73,8 @@ def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
 
 def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
-    summaries = gather_summaries(lines_of(table), ["a"], [1], NAMES)
-    each = [summaries.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
+    summaries = gather_summaries(lines_of(table), ["a"], [1], TASK)
+    each = [summaries.parts[name].over_sites["a"][0][1] for name in NAMES]
     assert summaries.auc_error_bound("a") == pytest.approx(np.mean(each))
 
 
@@ -83,7 +83,7 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     table, groups = predictions({"a": 1.2}, rows=90)
     table = table.assign(site="north")
     exact = Scores.of(table, groups)
-    summaries = gather_summaries(lines_of(table), ["a"], [1], NAMES)
+    summaries = gather_summaries(lines_of(table), ["a"], [1], TASK)
     np.testing.assert_allclose(summaries.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
     assert summaries.auc_error_bound("a") == 0
 
@@ -107,7 +107,7 @@ def results_of(table: pd.DataFrame, smallest: int = 1) -> dict[str, Any]:
     facts = {site: {"train": 100, "validation": 0, "test": 60, "classes": classes} for site in ("north", "south")}
     sites = [{"sites": facts, "features": None, "arms": ["fedavg"]}]
     study = a_study(("fedavg",), seeds=int(table["seed"].nunique()))
-    return deployed_results(study, lines_of(table, smallest), records_of(table), sites, findings=NAMES)
+    return deployed_results(study, TASK, lines_of(table, smallest), records_of(table), sites)
 
 
 def test_findings_are_described_as_in_a_simulation() -> None:
@@ -146,7 +146,7 @@ def test_thresholds_are_those_of_the_sites_own_validation_rows() -> None:
     table, _ = predictions({"a": 1.5}, rows=150)
     label, score = table[label_names()].to_numpy(), table[score_names()].to_numpy()
     validation = prediction(label[:70], score[:70])
-    cuts = own_thresholds(validation, SMALLEST)
+    cuts = own_thresholds(TASK, validation, SMALLEST)
     assert cuts is not None
     assert cuts.tolist() == [best_threshold(label[:70, f], score[:70, f]) for f in range(3)]
     summary = summary_of(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
@@ -156,7 +156,7 @@ def test_thresholds_are_those_of_the_sites_own_validation_rows() -> None:
         assert summary["findings"][name]["metrics"]["f1"] == pytest.approx(wanted["f1"], nan_ok=True)
         assert summary["findings"][name]["chosen"] is True
     assert "threshold" not in json.dumps(summary)
-    assert own_thresholds(None, SMALLEST) is None
+    assert own_thresholds(TASK, None, SMALLEST) is None
 
 
 def test_no_threshold_is_chosen_by_few_patients() -> None:
@@ -164,10 +164,10 @@ def test_no_threshold_is_chosen_by_few_patients() -> None:
     label = np.zeros((40, 1), dtype=np.int64)
     label[:4] = 1
     score = np.linspace(0.9, 0.1, 40).reshape(-1, 1)
-    thresholds = own_thresholds(prediction(label, score), SMALLEST)
+    thresholds = own_thresholds(findings_task(1), prediction(label, score), SMALLEST)
     assert thresholds is not None
     assert np.isnan(thresholds).all()
-    thresholds = own_thresholds(prediction(label, score), 4)
+    thresholds = own_thresholds(findings_task(1), prediction(label, score), 4)
     assert thresholds is not None
     assert thresholds[0] == score[3, 0]
     summary = summary_of(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
@@ -184,8 +184,10 @@ def test_the_curve_over_rounds_is_without_findings_of_few_rows() -> None:
     score = rng.random((60, 3))
     site_prediction = prediction(label, score)
     assert curve_figures(site_prediction, SMALLEST)["rows"] == 60
-    assert curve_figures(site_prediction, SMALLEST)["auc"] == pytest.approx(auc(label[:, 2] == 1, score[:, 2]))
-    assert curve_figures(site_prediction, 1)["auc"] == pytest.approx(mean_auc(label, score))
+    assert curve_figures(site_prediction, SMALLEST)["figures"]["auc"] == pytest.approx(
+        auc(label[:, 2] == 1, score[:, 2])
+    )
+    assert curve_figures(site_prediction, 1)["figures"]["auc"] == pytest.approx(mean_auc(label, score))
     assert curve_figures(prediction(label[:, :2], score[:, :2]), SMALLEST) == {}
 
 
@@ -204,14 +206,14 @@ def test_a_curve_is_made_of_what_the_summary_tells() -> None:
     ]
     assert len(finding_figures) == 2
     curve = curve_figures(site_prediction, SMALLEST)
-    assert curve.pop("rows") == 80
-    for name, value in curve.items():
+    assert curve["rows"] == 80
+    for name, value in curve["figures"].items():
         assert value == pytest.approx(np.mean([entry[name] for entry in finding_figures]), abs=1e-15)
     nothing = np.where(np.arange(80)[:, None] < 3, label, -1)
     assert curve_figures(prediction(nothing, score), SMALLEST) == {}
     assert curve_figures(prediction(label[:4], score[:4]), SMALLEST) == {}
     lost = curve_figures(prediction(label, np.full((80, 3), np.nan)), SMALLEST)
-    assert all(math.isnan(lost[name]) for name in ("loss", "accuracy", "auc"))
+    assert lost == {"rows": 80, "figures": dict.fromkeys(("loss", "accuracy", "auc"))}
 
 
 def test_of_a_finding_that_few_have_only_the_rows_are_told() -> None:
@@ -236,10 +238,10 @@ def test_findings_count_patients_and_not_their_images() -> None:
     four = np.where(np.arange(90) < 30, np.arange(90) % 4, np.arange(90))  # thirty images of four patients
     site_prediction = replace(prediction(label, score), patients=four)
     assert summary_of(site_prediction, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
-    thresholds = own_thresholds(site_prediction, SMALLEST)
+    thresholds = own_thresholds(findings_task(1), site_prediction, SMALLEST)
     assert thresholds is not None
     assert np.isnan(thresholds).all()
-    assert math.isnan(curve_figures(site_prediction, SMALLEST).get("auc", math.nan))
+    assert curve_figures(site_prediction, SMALLEST) == {}
     opened = label.copy()
     opened[:30] = -1  # of four patients: one more is opened, with all of its images
     finding_summary = summary_of(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)["findings"][
@@ -355,12 +357,14 @@ def test_a_sites_own_figures_are_means_over_what_it_tells() -> None:
     table, _ = predictions({"a": 1.0}, rows=60)
     label, score = table[label_names()].to_numpy(), table[score_names()].to_numpy()
     line = summary_of(prediction(label, score), NAMES, {}, 1)
-    own_figures = own_metrics(line)
-    assert own_figures is not None
-    assert own_figures == pytest.approx(metrics(label, score), abs=1e-12)
-    assert own_metrics({"metrics": {"auc": 0.7}}) == {"auc": 0.7}
-    assert own_metrics({"rows": 9, "diverged": True}) is None
-    assert own_metrics({"findings": {"a": {"suppressed": True}}}) is None
+    figures = own_figures(TASK, line)
+    assert figures is not None
+    assert figures == pytest.approx(metrics(label, score), abs=1e-12)
+    told = {"rows": 9, "diverged": False}
+    assert own_figures(class_task(2), {**told, "metrics": {"auc": 0.7}}) == {"auc": 0.7}
+    assert own_figures(TASK, {"rows": 9, "diverged": True}) is None
+    assert own_figures(TASK, {"suppressed": True}) is None
+    assert own_figures(TASK, {**told, "findings": {"a": {"suppressed": True}}}) is None
 
 
 def rows_with(**groups: int) -> np.ndarray:
@@ -404,12 +408,12 @@ def test_a_mean_pr_auc_is_of_the_same_findings_as_the_mean_auc() -> None:
     would be that of two."""
     table, _ = predictions({"a": 1.2}, rows=200)
     table.loc[table["site"] == "south", ["label_fluid", "label_air"]] = -1
-    summaries = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
+    summaries = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], TASK)
     area, precision = METRICS.index("auc"), METRICS.index("pr_auc")
     assert not np.isnan(summaries.overall["a"][0, area])
     assert np.isnan(summaries.overall["a"][0, precision])
     table.loc[table["site"] == "south", "label_mass"] = -1
-    alone = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
+    alone = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], TASK)
     assert not np.isnan(alone.overall["a"][0, precision])
 
 

@@ -23,12 +23,15 @@ from wardround.evaluation.deployed_results import diverged_arms, withheld
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
-from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
+from wardround.evaluation.summaries.score_histograms import EDGES, score_cells
+from wardround.evaluation.summaries.site_summary import site_summary
 from wardround.privacy.disclosure.small_cells import suppress_small_classes
+from wardround.tasks import class_task
 from wardround.tasks.class_metrics import METRICS, THRESHOLDS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
 SMALLEST = 5
+TWO = class_task(2)
 STUDY: dict[str, Any] = {
     "name": "told",
     "data": {"source": "heart"},
@@ -71,7 +74,7 @@ def test_every_metric_without_ranks_is_that_of_the_predictions(run: wardround.St
     predictions = full_lines(read(run, "predictions"))
     assert predictions["site"].nunique() >= 3
     exact = Scores.of(predictions)
-    summaries = gather_summaries(lines_of(predictions, read(run, "groups")), exact.arms, exact.seeds)
+    summaries = gather_summaries(lines_of(predictions, read(run, "groups")), exact.arms, exact.seeds, TWO)
     exact_places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     auc = METRICS.index("auc")
     for arm in exact.arms:
@@ -111,7 +114,7 @@ def summaries_of(rows: Rows, smallest: int) -> tuple[list[dict[str, Any]], np.nd
     summaries, included_rows = [], np.zeros(len(rows), dtype=bool)
     for number in np.unique(site):
         mine = site == number
-        summary = class_summary(prediction(label[mine], score[mine]), {}, smallest)
+        summary = site_summary(prediction(label[mine], score[mine]), {}, smallest)
         if not summary.get("suppressed"):
             summaries.append(summary)
             included_rows |= mine & (summary["histogram"] is not None)
@@ -123,7 +126,7 @@ def summaries_of(rows: Rows, smallest: int) -> tuple[list[dict[str, Any]], np.nd
 @example([(0, 1, 1.0), (1, 0, 1.0), (0, 0, 0.95), (1, 1, 0.0)], 1)
 def test_auc_is_within_its_bound_whatever_the_scores(rows: Rows, smallest: int) -> None:
     summaries, label, score = summaries_of(rows, smallest)
-    merged_figures, bound = merge_summaries(summaries)
+    merged_figures, bound = merge_summaries(TWO, summaries)
     wanted = metrics(label, score)["auc"]
     if math.isnan(wanted):
         assert math.isnan(merged_figures["auc"])
@@ -137,7 +140,7 @@ def test_auc_is_within_its_bound_whatever_the_scores(rows: Rows, smallest: int) 
 def test_counts_add_up_whatever_the_scores(rows: Rows, smallest: int) -> None:
     summaries, label, score = summaries_of(rows, smallest)
     merged_figures, wanted = (
-        merge_summaries([summary for summary in summaries if summary["histogram"] is not None])[0],
+        merge_summaries(TWO, [summary for summary in summaries if summary["histogram"] is not None])[0],
         metrics(label, score),
     )
     for name in METRICS:
@@ -148,15 +151,15 @@ def test_counts_add_up_whatever_the_scores(rows: Rows, smallest: int) -> None:
 def test_one_site_alone_has_its_exact_auc() -> None:
     rng = np.random.default_rng(0)
     label, score = rng.integers(0, 2, 80), rng.random(80)
-    merged_figures, bound = merge_summaries([class_summary(prediction(label, score), {}, SMALLEST)])
+    merged_figures, bound = merge_summaries(TWO, [site_summary(prediction(label, score), {}, SMALLEST)])
     assert merged_figures["auc"] == pytest.approx(metrics(label, score)["auc"], abs=1e-12)
     assert bound == 0
 
 
 def test_the_order_in_which_sites_answer_changes_no_bit() -> None:
     rng = np.random.default_rng(1)
-    summaries = [class_summary(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
-    assert merge_summaries(summaries) == merge_summaries(summaries[::-1])
+    summaries = [site_summary(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
+    assert merge_summaries(TWO, summaries) == merge_summaries(TWO, summaries[::-1])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -164,10 +167,10 @@ def test_several_classes_add_up_and_have_no_auc_over_all_sites(seed: int) -> Non
     rng = np.random.default_rng(seed)
     label, score = rng.integers(0, 3, 120), rng.dirichlet(np.ones(4), 120)  # the fourth class has no row
     summaries = [
-        class_summary(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)
+        site_summary(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)
     ]
     assert all(len(summary["sums"]["confusion"]) == 4 and summary["histogram"] is None for summary in summaries)
-    merged_figures, wanted = merge_summaries(summaries)[0], metrics(label, score)
+    merged_figures, wanted = merge_summaries(class_task(4), summaries)[0], metrics(label, score)
     assert math.isnan(merged_figures["auc"])
     for name in METRICS:
         if name not in RANKED:
@@ -176,16 +179,16 @@ def test_several_classes_add_up_and_have_no_auc_over_all_sites(seed: int) -> Non
 
 def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> None:
     label = np.arange(40) % 2
-    lost = class_summary(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
+    lost = site_summary(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
     assert lost == {"rows": 40, "diverged": True}
-    good = class_summary(prediction(label, label * 0.8), {}, SMALLEST)
+    good = site_summary(prediction(label, label * 0.8), {}, SMALLEST)
     where = {"arm": "fedavg", "subset": "test"}
     lines = [
         {**where, "seed": 1, "site": "north", **lost},
         {**where, "seed": 1, "site": "south", **good},
         {**where, "seed": 2, "site": "south", **good},
     ]
-    summaries = gather_summaries(lines, ["fedavg"], [1, 2])
+    summaries = gather_summaries(lines, ["fedavg"], [1, 2], TWO)
     assert np.isnan(summaries.overall["fedavg"][0]).all()
     assert summaries.overall["fedavg"][1, 0] == 1
     assert np.isnan(summaries.by_site["fedavg"]["north"]).all()
@@ -244,16 +247,16 @@ def test_the_borders_of_cells_are_the_thresholds_of_decision_curves() -> None:
 def test_a_small_class_leaves_nothing_by_class() -> None:
     label = np.array([1] * 4 + [0] * 36)
     score = np.random.default_rng(2).random(40)
-    summary = class_summary(prediction(label, score), {}, SMALLEST)
+    summary = site_summary(prediction(label, score), {}, SMALLEST)
     assert summary["small_classes"] == [1]
     assert summary["sums"]["confusion"] is None
     assert summary["histogram"] is None
     assert {name for name, value in summary["metrics"].items() if value is not None} == {"accuracy", "brier", "loss"}
     assert 4 not in numbers(summary)
     assert 36 not in numbers(summary)
-    enough = class_summary(prediction(np.array([1] * 5 + [0] * 35), score), {}, SMALLEST)
+    enough = site_summary(prediction(np.array([1] * 5 + [0] * 35), score), {}, SMALLEST)
     assert enough["histogram"] is not None
-    none = class_summary(prediction(np.zeros(40, dtype=int), score), {}, SMALLEST)  # no row is no patient
+    none = site_summary(prediction(np.zeros(40, dtype=int), score), {}, SMALLEST)  # no row is no patient
     assert none["histogram"][1] == []
 
 
@@ -261,7 +264,7 @@ def test_a_small_class_leaves_nothing_by_class() -> None:
 def test_a_small_site_says_so_and_nothing_else(rows: int) -> None:
     label = np.arange(rows) % 2
     groups = {"sex": np.full(rows, "female", dtype=object)}
-    assert class_summary(prediction(label, label * 0.9), groups, SMALLEST) == {"suppressed": True}
+    assert site_summary(prediction(label, label * 0.9), groups, SMALLEST) == {"suppressed": True}
 
 
 def group_sizes(summary: Mapping[str, Any], kind: str = "sex") -> dict[str, int]:
@@ -287,7 +290,7 @@ def sexes(*sizes: int, unknown: int = 0) -> np.ndarray:
 )
 def test_a_small_group_cannot_be_worked_out_from_the_rest(values: np.ndarray, expected: dict[str, int]) -> None:
     label = np.arange(len(values)) % 2
-    summary = class_summary(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
+    summary = site_summary(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
     assert group_sizes(summary) == expected
 
 
@@ -295,7 +298,7 @@ def test_a_small_class_of_a_group_cannot_be_worked_out_from_the_rest() -> None:
     """16 women with 2 positives, 30 men with 15: all rows less the men would give the women's."""
     label = np.concatenate([np.arange(16) < 2, np.arange(30) % 2]).astype(int)
     values = sexes(16, 30)
-    summary = class_summary(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
+    summary = site_summary(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
     assert group_sizes(summary) == {"female": 16, "male": 30}
     assert summary["histogram"] is not None
     for group in summary["groups"]["sex"].values():
@@ -316,7 +319,7 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     rows: list[tuple[int, float, str | None]], smallest: int
 ) -> None:
     label, score = np.array([row[0] for row in rows], dtype=int), np.array([row[1] for row in rows], dtype=np.float32)
-    summary = class_summary(
+    summary = site_summary(
         prediction(label, score), {"sex": np.array([row[2] for row in rows], dtype=object)}, smallest
     )
     assert json.loads(json.dumps(summary)) == summary  # plain data
@@ -361,12 +364,12 @@ def test_one_patient_with_many_rows_is_one_patient() -> None:
     people = np.array([0] * 12 + list(range(1, 61)))
     site_prediction = replace(prediction(label, score), patients=people)
     sex = np.array(["female"] * 12 + ["male"] * 60, dtype=object)
-    summary = class_summary(site_prediction, {"sex": sex}, SMALLEST)
+    summary = site_summary(site_prediction, {"sex": sex}, SMALLEST)
     assert summary["small_classes"] == [1]
     assert summary["histogram"] is None
     assert summary["groups"]["sex"] == {}  # the men are told of with all rows less the one woman
-    assert class_summary(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
-    assert class_summary(replace(site_prediction, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
+    assert site_summary(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
+    assert site_summary(replace(site_prediction, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
 
 
 def test_cells_hold_enough_patients_however_many_rows() -> None:
@@ -464,8 +467,8 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
     label = rng.integers(0, 2, 400)
     score = np.clip(0.5 + 0.2 * (label - 0.5) + rng.normal(scale=0.3, size=400), 0, 1)
     for smallest, atol in ((1, 1e-12), (40, 0.06)):
-        line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, smallest)}
-        curve = gather_summaries([line], ["a"], [1]).decision_curve("a")
+        line = {"arm": "a", "seed": 1, "site": "north", **site_summary(prediction(label, score), {}, smallest)}
+        curve = gather_summaries([line], ["a"], [1], TWO).decision_curve("a")
         wanted = decision_curve(label, score)
         assert curve is not None
         assert wanted is not None
@@ -477,8 +480,8 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
 def test_reliability_has_the_means_of_all_rows() -> None:
     rng = np.random.default_rng(5)
     label, score = rng.integers(0, 2, 300), rng.random(300)
-    line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, SMALLEST)}
-    reliability = gather_summaries([line], ["a"], [1]).calibration("a")
+    line = {"arm": "a", "seed": 1, "site": "north", **site_summary(prediction(label, score), {}, SMALLEST)}
+    reliability = gather_summaries([line], ["a"], [1], TWO).calibration("a")
     assert reliability is not None
     bins = reliability["bins"]
     assert sum(part["rows"] for part in bins) == 300

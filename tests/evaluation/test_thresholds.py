@@ -125,17 +125,17 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     from sklearn.metrics import accuracy_score
 
     validation, test = at_a_site(600, 2), at_a_site(600, 1)
-    chosen = own_thresholds(validation, 5)
+    chosen = own_thresholds(class_task(2), validation, 5)
     assert chosen is not None
     assert chosen[0] == class_threshold(validation.label, validation.score)
     summary = site_summary(test, {}, 5, chosen)
     assert summary["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= chosen[0]))
     assert "threshold" not in str(summary)
-    few = own_thresholds(validation, 10_000)  # too few patients of a class to choose by
+    few = own_thresholds(class_task(2), validation, 10_000)  # too few patients of a class to choose by
     assert few is not None
     assert np.isnan(few).all()
-    assert own_thresholds(None, 5) is None
-    given = own_thresholds(None, 5, 0.1)
+    assert own_thresholds(class_task(2), None, 5) is None
+    given = own_thresholds(class_task(2), None, 5, 0.1)
     assert given is not None
     assert given.tolist() == [0.1]
     halves = site_summary(test, {}, 5, None)

@@ -152,8 +152,7 @@ def preflight(site: SiteFile) -> list[Condition]:
     try:
         work = site_work(site, families, lambda line: None)
         records = work.rows()
-        names = ", ".join(name for name in records.classes if name)
-        labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
+        labels = records.task.words if any(records.task.names) else "no labels"
         conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
         conditions += [Condition(notice.code, True, text_of(notice), needed=False) for notice in records.notices]
     except WardroundError as error:

@@ -14,17 +14,18 @@ from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.summaries.merged_summaries import Summaries, Summary, gather_summaries
 from wardround.evaluation.training_notices import training_notices
 from wardround.study.schema import Study
+from wardround.tasks import Task
 
 
 def deployed_results(
     study: Study,
+    task: Task,
     lines: Iterable[Summary],
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]],
     notices: Iterable[Notice] = (),
-    findings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole content of `results.json`. `findings` are named where a row may have several.
+    """The whole content of `results.json`.
 
     `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `subset` and a site's summary. Those
     with the subset `regional` are about test rows too, by the model of the site's region.
@@ -35,10 +36,10 @@ def deployed_results(
     regional, of_all = ([line for line in ordered if (line["subset"] == REGIONAL) == own] for own in (True, False))
     seeds, arms = list(study.evaluation.seeds), [arm.name for arm in study.arms]
     tested = [line for line in of_all if not _for_selection(line, study)]
-    choices = _choices(study, [line for line in of_all if _for_selection(line, study)], findings)
+    choices = _choices(study, [line for line in of_all if _for_selection(line, study)], task)
 
     def gathered(lines: Iterable[Summary]) -> Summaries:
-        return gather_summaries(lines, arms, seeds, findings).with_choices(choices)
+        return gather_summaries(lines, arms, seeds, task).with_choices(choices)
 
     content = assemble(study, gathered(tested), choices, records, sites, deployed=True)
     content["notices"] = with_texts(
@@ -63,12 +64,12 @@ def _for_selection(line: Summary, study: Study) -> bool:
     return line["subset"] == "validation" or study.arm(line["arm"]).held_out is not None
 
 
-def _choices(study: Study, lines: Sequence[Summary], findings: Sequence[str]) -> list[dict[str, Any]]:
+def _choices(study: Study, lines: Sequence[Summary], task: Task) -> list[dict[str, Any]]:
     selection = study.selection
     if selection is None:
         return []
     arms = [scored_name(selection, arm) for arm in study.arms if arm.family in selection.arms]
-    return choose_by(study, selection, gather_summaries(lines, arms, study.evaluation.seeds, findings))
+    return choose_by(study, selection, gather_summaries(lines, arms, study.evaluation.seeds, task))
 
 
 def diverged_arms(lines: Iterable[Summary], seeds: int) -> list[Notice]:

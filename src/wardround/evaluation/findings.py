@@ -3,20 +3,30 @@
 A finding that no test row has is left out of averages over findings, and named.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
-from wardround.tasks.class_metrics import THRESHOLD, grouped_finding_metrics
+from wardround.evaluation.summaries.merged_summaries import Scored, Summaries, Summary
+from wardround.tasks.class_metrics import THRESHOLD, Counts, grouped_finding_metrics
 
 POINTS = 60  # of a curve in a report
 SHOWN_AT_SITES = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
 
 
-def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[str, Any]:
+def describe_findings(scores: Scored, arm: str, resampling: Resampling) -> dict[str, Any]:
     """What results.json says of each finding under one arm. Counts are those of one seed, on average."""
+    if not scores.findings:
+        return {}
+    if isinstance(scores, Scores):
+        return _from_rows(scores, arm, resampling)
+    return _from_summaries(scores, arm, resampling)
+
+
+def _from_rows(scores: Scores, arm: str, resampling: Resampling) -> dict[str, Any]:
     places = scores.of_arm(arm)
     seeds = len(scores.seeds)
     label, score, cut = scores.label[places], scores.score[places], scores.thresholds[places]
@@ -56,6 +66,53 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
             **curves_of(positive[counted], score[counted, f]),
         }
     return described
+
+
+def _from_summaries(scores: Summaries, arm: str, resampling: Resampling) -> dict[str, Any]:
+    """Over the sites that send figures; None for what none of them sends. Thresholds stay at
+    the sites, and curves are drawn from histograms. Rows and predictions are of the same sites: those of one seed, on
+    average over the seeds in which any site sends them."""
+    return {name: _describe_finding(summaries, arm, resampling) for name, summaries in scores.parts.items()}
+
+
+def _describe_finding(summaries: Summaries, arm: str, resampling: Resampling) -> dict[str, Any]:
+    by_seed = [[line for line in lines if line["sums"]] for lines in summaries.converged(arm)]
+    seeds, lines = sum(map(bool, by_seed)), [line for of_seed in by_seed for line in of_seed]
+    confusion = _counted(lines, seeds)
+    rows = summaries.rows_of_cells(arm, all_seeds=False)
+    return {
+        "rows": sum(line["rows"] for line in lines) / max(1, seeds),
+        "positives": _positives(confusion),
+        "threshold": {"mean": None, "chosen": bool(lines) and all(line["chosen"] for line in lines)},
+        "confusion": confusion,
+        "metrics": summarise_metrics(summaries.metric_names, summaries.overall[arm], resampling),
+        "sites": {
+            site: {
+                "positives": _positives(_at_site(summaries, arm, site)),
+                "metrics": summarise_metrics(summaries.metric_names, of_site, resampling, SHOWN_AT_SITES),
+            }
+            for site, of_site in summaries.by_site[arm].items()
+        },
+        **({"roc": None, "pr": None} if rows is None else curves_of(rows[0] == 1, rows[1])),
+    }
+
+
+def _at_site(summaries: Summaries, arm: str, site: str) -> dict[str, float] | None:
+    """Counts of predictions at a site, on average over the seeds in which it sends them."""
+    lines = [summaries.lines.get((arm, seed), {}).get(site) for seed in summaries.seeds]
+    known = [line for line in lines if line is not None and not line["diverged"] and line["sums"]]
+    return _counted(known, len(known))
+
+
+def _counted(lines: Sequence[Summary], seeds: int) -> dict[str, float] | None:
+    """Right and wrong predictions with one seed."""
+    if not lines:
+        return None
+    return {cell: sum(line["sums"]["confusion"][0][cell] for line in lines) / seeds for cell in Counts._fields}
+
+
+def _positives(confusion: Mapping[str, float] | None) -> float | None:
+    return None if confusion is None else confusion["tp"] + confusion["fn"]
 
 
 def left_out(described: dict[str, Any]) -> list[str]:

@@ -32,12 +32,7 @@ from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_met
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
-from wardround.evaluation.summaries.merged_summaries import (
-    FindingSummaries,
-    Scored,
-    Summaries,
-    describe_finding_summaries,
-)
+from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
@@ -176,11 +171,7 @@ def _arm(
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(arm))
     by_site = scores.by_site[name]
-    described: dict[str, Any] = {}
-    if isinstance(scores, Scores) and scores.findings:
-        described = describe_findings(scores, name, resampling)
-    elif isinstance(scores, FindingSummaries):
-        described = describe_finding_summaries(scores, name, resampling)
+    described = describe_findings(scores, name, resampling)
     algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
         "family": arm.family,
@@ -240,7 +231,8 @@ def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
 def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | None:
     """Of the sites that send counts by class. Each has a threshold of its own, which stays there."""
     summaries = [line for seed in scores.seeds for line in scores.at(arm, seed) if not line["diverged"]]
-    counts = [line["sums"]["confusion"] for line in summaries if line["sums"] is not None and line["sums"]["confusion"]]
+    sums = [line["sums"] for line in summaries if line.get("sums") is not None]
+    counts = [of_site["confusion"] for of_site in sums if of_site["confusion"]]
     if not counts:
         return None
     of_classes = [

@@ -19,6 +19,7 @@ from wardround.protocol.values import (
     MOST_CLASSES,
     MOST_COLUMNS,
     MOST_LEVELS,
+    MOST_METRICS,
     MOST_ROWS,
     MOST_SITES,
     MOST_TRIALS,
@@ -65,12 +66,19 @@ class Column(Part):
     levels: Annotated[list[Name], Meta(max_length=MOST_LEVELS)] | None
 
 
-class ClassName(Part):
-    name: Name | None  # None: of too few rows to be named
+class HashedName(Part):
+    name: Name | None  # None: a class of too few rows to be named
     hash: Hash
 
 
-Classes = Annotated[list[ClassName], Meta(max_length=MOST_CLASSES)]
+class TaskPart(Part):
+    """What a site predicts, as its task has it; `options` are checked by the task of this kind."""
+
+    kind: Name
+    names: Annotated[list[HashedName], Meta(min_length=1, max_length=MOST_CLASSES)]
+    options: Annotated[dict[Name, Any], Meta(max_length=20)]
+
+
 Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
 Versions = Annotated[
     dict[Annotated[str, Meta(max_length=40)], Annotated[str, Meta(max_length=80)] | None], Meta(max_length=40)
@@ -149,13 +157,14 @@ SealedShares = Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
 # -- figures of predictions: after a round, and of the final models
 
 
+Metrics = Annotated[dict[Name, float | None], Meta(max_length=MOST_METRICS)]  # None where one is not defined
+
+
 class Curve(Part):
-    """Figures of the last model on a site's rows; None where one is no number."""
+    """Figures of the last model on a site's rows."""
 
     rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
-    loss: Positive | None
-    accuracy: Share | None
-    auc: Share | UnsetType | None = UNSET
+    figures: Metrics
 
 
 class RegionCurve(Curve):
@@ -191,19 +200,6 @@ class Sums(Part):
     confusion: Annotated[list[Confusion], Meta(max_length=MOST_CLASSES)] | None
 
 
-class Metrics(Part):
-    accuracy: Share | None
-    auc: Share | None
-    pr_auc: Share | None
-    f1: Share | None
-    sensitivity: Share | None
-    specificity: Share | None
-    ppv: Share | None
-    npv: Share | None
-    brier: Annotated[float, Meta(ge=0, le=2.001)] | None
-    loss: Positive | None
-
-
 class GroupSummary(Part):
     """Either `suppressed` alone, or figures: all of them, or the number of rows where the model diverged."""
 
@@ -211,6 +207,7 @@ class GroupSummary(Part):
     rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)] | UnsetType = UNSET
     diverged: bool | UnsetType = UNSET
     small_classes: Annotated[list[Place], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET
+    terms: Annotated[list[float], Meta(max_length=MOST_METRICS)] | UnsetType = UNSET  # of numbers: sums over rows
     metrics: Metrics | UnsetType = UNSET
     sums: Sums | UnsetType | None = UNSET
     histogram: tuple[Cells, Cells] | UnsetType | None = UNSET  # of the negative and the positive class
@@ -293,7 +290,7 @@ class Voucher(Part):
 Kinds = Mapping[str, type[Struct]]
 SENDER: Fields = {"site": Name, "head": Hex, "wave": Place | UnsetType, "round": Place | UnsetType}
 ANSWER: Fields = {**SENDER, "run": Name}
-GREETING: Fields = {"classes": Classes, "findings": bool, "versions": Versions}
+GREETING: Fields = {"task": TaskPart | None, "versions": Versions}  # no task where a party has no labels
 AGREEING: Fields = {"left": Left, "gone": Sites | UnsetType}  # who left while all had to agree: then there is no more
 SUMMARY: Fields = {"summaries": Summaries, "figures": Figures}
 REFUSALS = messages(

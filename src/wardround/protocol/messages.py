@@ -19,7 +19,7 @@ from wardround.core.tree import Tree
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.text import plain_text
 
-PROTOCOL = 5  # both ends must speak the same one
+PROTOCOL = 6  # both ends must speak the same one
 
 
 @dataclass(frozen=True)

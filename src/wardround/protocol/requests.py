@@ -4,7 +4,7 @@ before it looks at a value. What the approved study allows is checked by the sit
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_type_hints
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import DeployError, StudyError
 from wardround.core.extras import needs
 from wardround.protocol.answers import AdvertPart, Columns, Voucher
 from wardround.protocol.text import plain_text
@@ -24,10 +24,12 @@ from wardround.protocol.values import (
     Positive,
     Shape,
     Sites,
+    TaskJson,
     Text,
     Values,
     messages,
 )
+from wardround.tasks import Task, read_task
 
 with needs("deploy", "a study across hospitals"):
     import msgspec
@@ -85,11 +87,6 @@ class SumTerms(Part):
     confirmations: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)] | UnsetType = UNSET
 
 
-class Outputs(Part):
-    count: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)]
-    findings: bool
-
-
 Score = Annotated[list[Place], Meta(max_length=MOST_TRIALS)]
 Counted = Annotated[int, Meta(ge=-1, le=MOST_TRIALS)]  # the last round in which the site's work counted
 Shapes = Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]
@@ -106,8 +103,7 @@ TO_SITES: Kinds = messages(
         "hello": {"study": Hash, "sites": Sites},
         "facts": {
             "columns": Columns | None,
-            "classes": Levels | UnsetType,  # to a region, which needs them for its own plan
-            "findings": bool | UnsetType,
+            "task": TaskJson | UnsetType,  # to a region, which needs it for its own plan
         },
         "fill_values": {
             "layouts": Layouts,
@@ -138,7 +134,7 @@ TO_SITES: Kinds = messages(
         },
         "assign": {},
         "shape": {},
-        "agree": {"shapes": Annotated[dict[Name, Shapes], Meta(max_length=MOST_SITES)], "outputs": Outputs},
+        "agree": {"shapes": Annotated[dict[Name, Shapes], Meta(max_length=MOST_SITES)], "task": TaskJson},
         "embed": ROUND,
         "learn": ROUND,
         "embed_last": ROUND,
@@ -159,3 +155,12 @@ def read_request(kind: str, body: Mapping[str, Any], kinds: Kinds) -> None:
         except msgspec.ValidationError as error:
             problem = plain_text(str(error))
     raise DeployError("coordinator", f"asks what cannot be read: {problem}", "Install the same version everywhere.")
+
+
+def read_request_task(content: Mapping[str, Any]) -> Task:
+    """DeployError where it is no task that this version knows."""
+    try:
+        return read_task(content)
+    except StudyError as error:
+        problem = f"asks for a task that cannot be read: {error.where}: {error.problem}"
+        raise DeployError("coordinator", plain_text(problem), "Install the same version everywhere.") from None

@@ -13,6 +13,7 @@ MOST_ROWS = 100_000_000  # of one hospital
 MOST_COLUMNS = 50_000
 MOST_LEVELS = 100_000  # of one column
 MOST_CLASSES = 10_000
+MOST_METRICS = 50  # of a task, or sums that its metrics follow from
 MOST_TRIALS = 100_000
 MOST_SITES = 10_000
 MOST_HEAD = 256 * 2**20  # bytes of an answer beside its tensors
@@ -36,6 +37,7 @@ Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
 Epochs = Annotated[int, Meta(ge=1, le=1_000_000)]
 Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
+TaskJson = Annotated[dict[Name, Any], Meta(max_length=20)]  # a task, which `read_task` checks
 Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
 Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 

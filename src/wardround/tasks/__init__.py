@@ -1,8 +1,11 @@
 """Tasks: what a study predicts. Each owns all that depends on the kind of outcome."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import alternatives, parse_settings, settings_of
 from wardround.tasks.binary import Binary
 from wardround.tasks.count import Count
 from wardround.tasks.metric import Metric
@@ -34,6 +37,8 @@ __all__ = [
     "row_odds",
 ]
 
+MOST_FIELDS, MOST_NAMES, LONGEST_NAME = 20, 10_000, 500
+REMEDY = "Install the same version of wardround everywhere."
 
 # by name; tasks that share a metric's name share its meaning
 METRIC_FACTS: dict[str, Metric] = {metric.name: metric for task in TASKS.values() for metric in task.metrics}
@@ -54,6 +59,25 @@ def _names(names: Sequence[str] | int) -> tuple[str, ...]:
 
 
 def read_task(content: Mapping[str, Any]) -> Task:
-    """The task that `to_json` wrote."""
-    options = {name: value for name, value in content.items() if name not in ("kind", "names")}
-    return TASKS[content["kind"]](tuple(content["names"]), **options)
+    """The task that `to_json` wrote. It may come from a file or from another institution: StudyError names the first
+    thing that no task has."""
+    if not isinstance(content, Mapping) or len(content) > MOST_FIELDS:
+        raise StudyError("task", "is no table of a task's settings", REMEDY)
+    kind = content.get("kind")
+    if not isinstance(kind, str) or kind not in TASKS:
+        raise StudyError("task: kind", f"no task is called {shown(kind)}", suggest(kind, TASKS, "Tasks"))
+    known = settings_of(TASKS[kind])
+    # what may be None is left out of a study, where nothing is called so
+    given = {
+        name: value
+        for name, value in content.items()
+        if name != "kind" and not (value is None and name in known and type(None) in alternatives(known[name].kind))
+    }
+    options = parse_settings(known, given, "task", Path())
+    names = options["names"]
+    if not 0 < len(names) <= MOST_NAMES or any(len(name) > LONGEST_NAME for name in names):
+        problem = f"has {len(names)} names, or one that is too long"
+        raise StudyError("task: names", problem, f"Write 1 to {MOST_NAMES} of {LONGEST_NAME} characters at most.")
+    if TASKS[kind].name_count not in (None, len(names)):
+        raise StudyError("task: names", f"has {len(names)} names", f"Write {TASKS[kind].name_count} of {kind}.")
+    return TASKS[kind](**options)

@@ -1,7 +1,8 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,16 +12,22 @@ from torch.nn import functional as F
 from wardround.tasks.answer import Answer, PositiveClass
 from wardround.tasks.classes import ClassTask
 from wardround.tasks.probabilities import absent_and_present
-from wardround.tasks.task import MIDDLE
+from wardround.tasks.task import MIDDLE, ThresholdRule
 
 
 @dataclass(frozen=True)
 class Binary(ClassTask):
     kind = "binary"
+    name_count = 2
+    scored_by_class = True
     probability_scale = "logit"
     each_label = True
     calibration = "logistic"
-    threshold_rule = "youden"
+    threshold_rule: ClassVar[ThresholdRule | None] = "youden"
+
+    @property
+    def counted_classes(self) -> Sequence[int]:
+        return (1,)
 
     @property
     def outputs(self) -> int:

@@ -62,7 +62,7 @@ def _nothing() -> dict[str, float]:
     return dict.fromkeys(METRICS, float("nan"))
 
 
-def finding_metrics(label: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
+def finding_metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> dict[str, float]:
     figures = _binary(label, score, threshold)
     return figures if (label == 1).any() else figures | dict.fromkeys(NEED_POSITIVES, float("nan"))
 
@@ -73,7 +73,7 @@ def mean_auc(label: np.ndarray, score: np.ndarray) -> float:
     return defined_mean([auc(label[known[:, f], f] == 1, score[known[:, f], f]) for f in range(label.shape[1])])
 
 
-def _binary(label: np.ndarray, score: np.ndarray, threshold: float = THRESHOLD) -> dict[str, float]:
+def _binary(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD) -> dict[str, float]:
     positive = label == 1
     predicted = score >= threshold
     p = np.clip(score.astype(np.float64), CLIP, 1 - CLIP)

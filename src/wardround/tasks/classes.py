@@ -1,7 +1,8 @@
 """What two classes and several have in common: a row is of exactly one of them."""
 
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ class ClassTask(ProbabilityTask):
     metrics = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
+    # whether nothing is told of rows where a class is of few patients; otherwise means over all of them are
+    told_by_class_only: ClassVar[bool] = False
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
@@ -77,3 +80,41 @@ class ClassTask(ProbabilityTask):
 
     def rarity(self, labels: Tensor) -> Tensor:
         return (torch.bincount(labels, minlength=len(self.names)) / len(labels))[labels]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
+    def words(self) -> str:
+        return f"classes {', '.join(self.names)}"
+
+    @property
+    def counted_classes(self) -> Sequence[int]:
+        """Of which predictions are counted, right and wrong: the positive one of two, or each of several."""
+        return range(len(self.names))
+
+    def class_of(self, label: np.ndarray) -> np.ndarray:
+        return label
+
+    def row_sums(
+        self, label: np.ndarray, score: np.ndarray, threshold: float = MIDDLE, by_class: bool = True
+    ) -> dict[str, Any]:
+        from wardround.tasks.class_sums import class_sums  # SciPy, which training does without
+
+        return class_sums(self, label, score, threshold, by_class)
+
+    def figures_of_rows(self, told: Mapping[str, Any]) -> Mapping[str, float | None]:
+        """A site's own, for which it has every row: AUC does not follow from sums."""
+        metrics: Mapping[str, float | None] = told["metrics"]
+        return metrics
+
+    def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        from wardround.tasks.class_sums import merged_class_figures
+
+        return merged_class_figures(self, told)
+
+    def check_sums(self, told: Mapping[str, Any], rows: int) -> None:
+        from wardround.tasks.class_sums import check_class_sums
+
+        check_class_sums(self, told, rows)

@@ -5,6 +5,7 @@ Poisson counts vary as their mean. The negative binomial (NB2) has the variance 
 of patients mostly need. A row's target has two columns: the count and its exposure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
@@ -13,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
-from wardround.tasks.summed import VALUE, SummedTask, as_double, needed, ratio
+from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
+from wardround.tasks.task import require
 
 EXPOSURE = 1  # column of a row's target
 LARGEST = 30.0  # of the logarithm of an expected count: beyond it only an overflow would follow
@@ -99,3 +101,12 @@ class Count(SummedTask):
             "rmse": np.sqrt(ratio(squared, rows)),
             "calibration_ratio": ratio(observed, expected),
         }
+
+    def check_terms(self, sums: Mapping[str, float]) -> None:
+        rows, observed, expected, absolute = (sums[name] for name in ("rows", "observed", "expected", "absolute"))
+        require(all(sums[name] >= 0 for name in self.terms), "a sum below zero")
+        require(expected > 0 or not rows, "rows in which nothing is expected")
+        require_spread(rows, absolute, sums["squared"], "errors")
+        room = CLOSE * (observed + expected)
+        require(abs(expected - observed) - room <= absolute, "errors smaller than their sum")
+        require(absolute <= expected + observed + room, "errors larger than what was expected and observed")

@@ -1,8 +1,10 @@
 """Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
 in training nor in figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +12,34 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wardround.tasks.answer import Answer, EachFinding
+from wardround.tasks.binary import Binary
 from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
 from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
-from wardround.tasks.task import HEAVIEST, MIDDLE
+from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there
+
+
+@dataclass(frozen=True)
+class Finding(Binary):
+    """One finding by itself, over the rows in which it is known.
+
+    Where few patients have it, or lack it, nothing is told of its rows but their number: a model that predicts nobody
+    ill would give the number of the ill away by its number of right predictions.
+    """
+
+    kind = "finding"
+    threshold_rule = "f1"
+    told_by_class_only = True
+    needs_positives = True
+
+    names: tuple[str, ...] = ("absent", "present")
+
+    def figures(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> dict[str, float]:
+        from wardround.tasks.class_metrics import finding_metrics
+
+        return finding_metrics(label, score, threshold)
 
 
 @dataclass(frozen=True)
@@ -162,6 +186,48 @@ class Multilabel(ProbabilityTask):
         nothing = (~present.any(1)).float().mean()
         rarest = torch.where(present, shares, torch.inf).min(1).values
         return torch.where(present.any(1), rarest, nothing)
+
+    @property
+    def parts(self) -> dict[str, Task]:
+        return dict.fromkeys(self.names, Finding())
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        return (*self.names, NO_FINDING)
+
+    @property
+    def words(self) -> str:
+        return f"findings {', '.join(self.names)}"
+
+    def row_sums(
+        self, label: np.ndarray, score: np.ndarray, threshold: float = MIDDLE, by_class: bool = True
+    ) -> dict[str, Any]:
+        """Each finding has its own."""
+        return {}
+
+    def figures_of_rows(self, told: Mapping[str, Any]) -> Mapping[str, float | None]:
+        """Means over the findings that are told."""
+        each = [part["metrics"] for part in told["findings"].values() if "metrics" in part]
+        known = {name: [figures[name] for figures in each if figures[name] is not None] for name in self.metric_names}
+        return {name: fsum(values) / len(values) if values else None for name, values in known.items()}
+
+    def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return {}
+
+    def check_sums(self, told: Mapping[str, Any], rows: int) -> None:
+        pass
+
+    def figures_over_parts(self, each: np.ndarray) -> np.ndarray:
+        """Of all findings (findings, ..., metrics), from those of sites that tell of different ones.
+
+        PR-AUC is only known for findings that a single site tells of: its mean would be over other findings than the
+        mean AUC, so there is none unless all findings have one.
+        """
+        auc, pr_auc = (self.metric_names.index(name) for name in ("auc", "pr_auc"))
+        means = super().figures_over_parts(each)
+        lacking = (np.isnan(each[..., pr_auc]) & ~np.isnan(each[..., auc])).any(axis=0)
+        means[..., pr_auc] = np.where(lacking, np.nan, means[..., pr_auc])
+        return means
 
 
 def count_findings(target: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ A row's target has three columns: the value, its centre and its spread. The last
 federation; they travel with the rows, because they differ from split to split.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from wardround.tasks.metric import Metric
-from wardround.tasks.summed import VALUE, SummedTask, as_double, needed, ratio
+from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
+from wardround.tasks.task import require
 
 CENTRE, SPREAD = 1, 2  # columns of a row's target
 NO_SPREAD = 1e-12  # what rounding leaves of a constant, in parts of its square
@@ -88,6 +90,19 @@ class Regression(SummedTask):
             "calibration_slope": slope,
             "calibration_intercept": mean_y + self.origin - slope * (mean_p + self.origin),
         }
+
+    def check_terms(self, sums: Mapping[str, float]) -> None:
+        """Squares are those of numbers with these sums, and errors are differences of what was predicted and what was
+        observed: their squares follow from the others."""
+        rows, p, y = sums["rows"], sums["p"], sums["y"]
+        require_spread(rows, y, sums["yy"], "the target")
+        require_spread(rows, p, sums["pp"], "predictions")
+        require_spread(rows, sums["absolute"], sums["squared"], "errors")
+        room = CLOSE * (sums["pp"] + sums["yy"])
+        require(abs(sums["pp"] - 2 * sums["yp"] + sums["yy"] - sums["squared"]) <= room, "errors of other predictions")
+        require(sums["yp"] ** 2 <= sums["yy"] * sums["pp"] * (1 + CLOSE), "sums of products that no numbers have")
+        absolute = sums["absolute"]
+        require(absolute >= abs(p - y) - CLOSE * (abs(p) + abs(y) + absolute), "errors smaller than their sum")
 
 
 def _spread(squares: np.ndarray, around: np.ndarray) -> np.ndarray:

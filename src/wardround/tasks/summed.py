@@ -6,8 +6,9 @@ and so is a prediction.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from math import fsum, isnan
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,13 +16,16 @@ from torch import Tensor
 
 from wardround.core.errors import StudyError
 from wardround.tasks.answer import Answer, OneNumber
-from wardround.tasks.task import MIDDLE, Task
+from wardround.tasks.task import MIDDLE, Task, require
 
 FIFTHS = 5
+FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a number
+CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
 class SummedTask(Task):
+    name_count = 1
     answers: ClassVar[Literal["class", "findings", "number"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
@@ -82,6 +86,34 @@ class SummedTask(Task):
         figures = self.of_sums(sums)
         return np.stack([figures[metric.name] for metric in self.metrics], axis=-1)
 
+    def diverged(self, score: np.ndarray) -> bool:
+        return not bool((np.abs(score) < FARTHEST).all())  # NaN is not below it either
+
+    def row_sums(
+        self, label: np.ndarray, score: np.ndarray, threshold: float = MIDDLE, by_class: bool = True
+    ) -> dict[str, Any]:
+        """Each term of `terms`, summed over the rows: no value of a single one, and neither a least nor a largest."""
+        return {"terms": self.row_terms(label, score).sum(axis=0).tolist()}
+
+    def figures_of_rows(self, told: Mapping[str, Any]) -> Mapping[str, float | None]:
+        return {name: _or_none(value) for name, value in self.merged_figures([told]).items()}
+
+    def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        if not told:
+            return {}
+        sums = np.array([fsum(term) for term in zip(*(of_site["terms"] for of_site in told), strict=True)])
+        return {name: float(value) for name, value in self.of_sums(sums).items()}
+
+    def check_sums(self, told: Mapping[str, Any], rows: int) -> None:
+        terms = told.get("terms", ())
+        require(len(terms) == len(self.terms), "another number of sums than the task has")
+        require(terms[0] == rows, "sums of another number of rows")
+        self.check_terms(dict(zip(self.terms, terms, strict=True)))
+
+    @abstractmethod
+    def check_terms(self, sums: Mapping[str, float]) -> None:
+        """`Impossible` where no rows can have these sums. The first, their number, is known to be right."""
+
     def score_unit(self, label: np.ndarray) -> float:
         return float(label.std())
 
@@ -127,6 +159,16 @@ def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """NaN where there is nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(whole > 0, part / whole, np.nan))
+
+
+def require_spread(rows: float, total: float, squares: float, what: str) -> None:
+    """The squares of numbers are at least what Cauchy and Schwarz say of their sum."""
+    least = total * total / rows if rows else 0.0
+    require(squares >= 0 and squares >= least - CLOSE * max(squares, least), f"sums of {what} that no numbers have")
+
+
+def _or_none(value: float) -> float | None:
+    return None if isnan(value) else value
 
 
 def _no_classes(setting: str) -> StudyError:

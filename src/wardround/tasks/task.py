@@ -5,7 +5,7 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -38,6 +38,12 @@ class Task(ABC):
     compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
     at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
     over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
+
+    name_count: ClassVar[int | None] = None  # how many names it must have; None: any number
+    # whether rows of several sites can be ranked by a histogram of the scores of either class
+    scored_by_class: ClassVar[bool] = False
+    # whether figures of the positive class are undefined where no row is of it, however many are predicted to be
+    needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
 
@@ -186,6 +192,66 @@ class Task(ABC):
         """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
         `threshold` is that of each row, in the shape of the scores, or one for all."""
 
+    # -- what a site may tell of its predictions in their place: sums that add up over hospitals
+
+    @property
+    def parts(self) -> dict[str, "Task"]:
+        """What has figures of its own that are averaged, by name, such as each finding; none where the whole has."""
+        return {}
+
+    def figures_over_parts(self, each: np.ndarray) -> np.ndarray:
+        """(parts, ..., metrics) as (..., metrics): means over the parts in which a figure is defined."""
+        from wardround.tasks.class_metrics import average  # SciPy, which training does without
+
+        return average(each)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of which a row is exactly one; none where it may have several findings, or has a number."""
+        return ()
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The names of `label_counts`."""
+        return self.classes
+
+    def class_of(self, label: np.ndarray) -> np.ndarray:
+        """By which a sum could tell of few patients: the class of each row. Numbers are of one for all."""
+        return np.zeros(len(label), dtype=np.int64)
+
+    def diverged(self, score: np.ndarray) -> bool:
+        """Whether a model has left the numbers, so that there is nothing to tell of its predictions."""
+        return bool(np.isnan(score).any())
+
+    @abstractmethod
+    def row_sums(
+        self, label: np.ndarray, score: np.ndarray, threshold: float = MIDDLE, by_class: bool = True
+    ) -> dict[str, Any]:
+        """Plain data about these rows that add up over hospitals; without what is by class unless `by_class`."""
+
+    @abstractmethod
+    def figures_of_rows(self, told: Mapping[str, Any]) -> Mapping[str, float | None]:
+        """Each metric at one site, from what `row_sums` gave there; None where it is not told."""
+
+    @abstractmethod
+    def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The metrics that follow from the sums of several sites. Those that do not are left out."""
+
+    @abstractmethod
+    def check_sums(self, told: Mapping[str, Any], rows: int) -> None:
+        """`Impossible` where no such number of rows can have these sums."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All that it has beside its names, as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "names"}
+
+    @property
+    def words(self) -> str:
+        """What is predicted, as a phrase for people."""
+        options = ", ".join(f"{name} {value}" for name, value in self.options.items() if value not in (None, ""))
+        return f"{self.kind} of {', '.join(self.names)}{f' ({options})' if options else ''}"
+
     @abstractmethod
     def weighted_figures(
         self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
@@ -194,7 +260,16 @@ class Task(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """`read_task` reads it again."""
-        return {"kind": self.kind, **asdict(self), "names": list(self.names)}
+        return {"kind": self.kind, **self.options, "names": list(self.names)}
+
+
+class Impossible(ValueError):
+    """Names the figure that no rows can have. What another institution sends may be wrong, or forged."""
+
+
+def require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise Impossible(problem)
 
 
 HEAVIEST = 100.0  # a finding that one row in a thousand has would otherwise drown all the others

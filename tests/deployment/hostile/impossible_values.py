@@ -53,17 +53,8 @@ def of_greeting(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
         yield put("columns with something else in them", ("columns", 0), ["age", "numeric"])
         yield put("images where others have tables", ("columns",), None)
         yield put("images and tables", ("inputs",), [3, 3], "safe")
-    if body["classes"]:
-        classes = body["classes"]
-        yield put("no class", ("classes",), [])
-        yield put("one class", ("classes",), classes[:1])
-        yield put("200,000 classes", ("classes",), Many('{"name":"c@","hash":"@"}'))
-        yield put("classes the other way round", ("classes",), classes[::-1])
-        yield put("a class with another's hash", ("classes", 0, "hash"), classes[-1]["hash"])
-        yield put("a class of another name", ("classes", 0, "name"), "owned", "safe")
-        yield put("a class with control characters", ("classes", 0, "name"), FORGED_TEXT, "safe")
-        yield put("classes in words", ("classes",), ["no", "yes"])
-    yield put("findings where others have classes", ("findings",), True, "refused" if body["classes"] else "safe")
+    if body["task"]:
+        yield from of_task(body["task"]["names"], body["task"])
     yield put("versions with control characters", ("versions",), {FORGED_TEXT: FORGED_TEXT}, "safe")
     yield put("200,000 versions", ("versions",), many_names("1"), "safe")
     if "sites" in body:
@@ -72,6 +63,30 @@ def of_greeting(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
         yield put("no hospital", ("sites",), [], "safe")
         yield put("a hospital twice", ("sites",), body["sites"] * 2, "safe")
         yield put("hospitals in a number", ("sites",), 2)
+
+
+def of_task(names: list[Body], task: Body) -> Iterator[Mutation]:
+    place = ("task", "names")
+    yield put("no class", place, [])
+    yield put("one class", place, names[:1])
+    yield put("200,000 classes", place, Many('{"name":"c@","hash":"@"}'))
+    yield put("classes the other way round", place, names[::-1])
+    yield put("a class with another's hash", (*place, 0, "hash"), names[-1]["hash"])
+    yield put("a class of another name", (*place, 0, "name"), "owned", "safe")
+    yield put("a class with control characters", (*place, 0, "name"), FORGED_TEXT, "safe")
+    yield put("classes in words", place, ["no", "yes"])
+    yield put("no task", ("task",), None)
+    yield put("a task in words", ("task",), "binary")
+    yield put("findings where others have classes", ("task", "kind"), "multilabel")
+    yield put("a number where others have classes", ("task", "kind"), "regression")
+    yield put("a task that nobody knows", ("task", "kind"), "owned")
+    yield put("a task with control characters", ("task", "kind"), FORGED_TEXT)
+    yield put("an option that the task does not have", ("task", "options"), {"owned": 1})
+    yield put("an option = a task", ("task", "options"), {"names": [task]})
+    yield put("an option = the kind", ("task", "options"), {"kind": "regression"})
+    yield put("200,000 options", ("task", "options"), many_names(1))
+    yield put("options in a list", ("task", "options"), [1])
+    yield put("more in a task", ("task", "owned"), 1)
 
 
 def of_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
@@ -209,17 +224,20 @@ def of_figures(body: Body) -> Iterator[Mutation]:
         yield put(f"rows of a figure = {name}", ("figures", number, side, "rows"), value)
     yield put("rows of a figure: one more", ("figures", number, side, "rows"), figure["rows"] + 1)
     yield put("figures of training rows", ("figures", number, "train"), figure)
-    yield put("accuracy = 7", ("figures", number, side, "accuracy"), 7)
-    yield put("accuracy = -0.1", ("figures", number, side, "accuracy"), -0.1)
-    yield put("accuracy = text", ("figures", number, side, "accuracy"), "0.9")
-    yield put("accuracy of half a row", ("figures", number, side, "accuracy"), 0.5 / figure["rows"])
-    yield put("loss = -3", ("figures", number, side, "loss"), -3.0)
+    place = ("figures", number, side, "figures")
+    yield put("accuracy = 7", (*place, "accuracy"), 7)
+    yield put("accuracy = -0.1", (*place, "accuracy"), -0.1)
+    yield put("accuracy = text", (*place, "accuracy"), "0.9")
+    yield put("accuracy of half a row", (*place, "accuracy"), 0.5 / figure["rows"])
+    yield put("loss = -3", (*place, "loss"), -3.0)
     yield put("more in a figure", ("figures", number, side, "site"), "elsewhere")
-    yield put("no accuracy", ("figures", number, side), {"rows": figure["rows"], "loss": figure["loss"]})
+    yield put("another metric in a figure", (*place, "owned"), 0.5)
+    yield put("200,000 metrics in a figure", place, many_names(0.5))
+    yield put("no accuracy", place, {"loss": figure["figures"]["loss"]})
 
 
 def _figure() -> Body:
-    return {"rows": 12, "loss": 0.1, "accuracy": 0.5}
+    return {"rows": 12, "figures": {"loss": 0.1, "accuracy": 0.5}}
 
 
 def of_rounds(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:

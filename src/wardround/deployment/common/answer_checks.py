@@ -8,26 +8,24 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.data.checks.clinical_names import SAME
 from wardround.data.records import Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_subsets
 from wardround.evaluation.regional import REGIONAL
-from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
+from wardround.evaluation.summaries.summary_validation import Expected, check_curve, check_summary
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.schema import Privacy
-from wardround.tasks.multilabel import NO_FINDING
+from wardround.tasks import Task, read_task
+from wardround.tasks.task import Impossible
+from wardround.tasks.task import require as require
 from wardround.training.trial import Trial
 
 Body = Mapping[str, Any]
 Check = Callable[[str, Message], None]  # of a site's answer
 CLOSE = 1e-6
-
-
-def require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise Impossible(problem)
 
 
 # -- before the first round
@@ -38,13 +36,24 @@ def check_ready(body: Body, run: str) -> None:
     names = [column["name"] for column in columns]
     require(len(set(names)) == len(names), "two columns of one name")
     require(not (columns and body["inputs"]), "columns and images")
-    hashes = [label["hash"] for label in body["classes"]]
-    require(len(set(hashes)) == len(hashes), "two classes of one name")
-    for label in body["classes"]:
-        require(label["name"] is None or label["hash"] == class_hash(run, label["name"]), "a class of another name")
+    if body["task"] is not None:
+        check_task(body["task"], run)
     for column in columns:
         limits = column["limits"]
         require(limits is None or limits[0] < limits[1], f"limits of {column['name']!r} that are none")
+
+
+def check_task(payload: Body, run: str) -> None:
+    """A task that this version knows, with options that it can have."""
+    hashes = [entry["hash"] for entry in payload["names"]]
+    require(len(set(hashes)) == len(hashes), "two classes of one name")
+    for entry in payload["names"]:
+        require(entry["name"] is None or entry["hash"] == class_hash(run, entry["name"]), "a class of another name")
+    names = [entry["name"] or entry["hash"] for entry in payload["names"]]
+    try:
+        read_task({**payload["options"], "kind": payload["kind"], "names": names})
+    except StudyError as error:
+        raise Impossible(f"a task that cannot be read ({error.where}: {error.problem})") from None
 
 
 def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Column], sites: Sequence[str]) -> None:
@@ -78,15 +87,15 @@ def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
 def check_described(described: Body, sizes: Body, plan: DeployedPlan) -> None:
     for subset in ("train", "validation", "test"):
         require(described[subset] == sizes[subset], f"two numbers of {subset} rows")
-    check_classes(described, plan.classes, plan.has_findings)
+    check_classes(described, plan.task)
 
 
-def check_classes(described: Body, classes: Sequence[str], has_findings: bool) -> None:
+def check_classes(described: Body, task: Task) -> None:
     total, counts = sum(described[subset] for subset in ("train", "validation", "test")), described["classes"]
-    require(set(counts) == {*classes, *([NO_FINDING] if has_findings else [])}, "counts of other classes")
+    require(set(counts) == set(task.counted), "counts of other classes")
     known = [count for count in counts.values() if count is not None]
     require(all(count <= total for count in known), "more rows of a class than there are")
-    if not has_findings:
+    if task.classes:
         require(sum(known) == total if len(known) == len(counts) else sum(known) <= total, "classes that do not add up")
 
 
@@ -173,7 +182,7 @@ def check_figures(
         require(int(key) in requested and key == str(int(key)), "figures of a model that was not to be scored")
         for subset, curve in subsets.items():
             rows, exact = rows_scored(site, subset, trials[int(key)], plan)
-            check_curve(curve, rows, exact, plan.has_findings)
+            check_curve(curve, rows, exact, plan.task)
 
 
 def rows_scored(site: str, subset: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
@@ -205,7 +214,7 @@ def check_summaries(
         require("test" in by_subset or not due, "no figures of its test rows")
         for subset, summary in by_subset.items():
             rows, exact = rows_scored(site, subset, trial, plan)
-            check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))
+            check_summary(summary, Expected(plan.task, rows, exact))
 
 
 # -- weights

@@ -33,7 +33,7 @@ from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Topology
-from wardround.tasks import Task, class_task, findings_task
+from wardround.tasks import Task
 from wardround.training.trial import Trial, planned_epochs
 from wardround.training.validation import need_extras, refuse_unkept
 
@@ -64,8 +64,7 @@ class Agreed:
 @dataclass
 class DeployedPlan(Plan):
     sites: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    has_findings: bool = False  # whether a row may have several of them, which are findings then
+    agreed_task: Task = field(kw_only=True)
     own: str | None = None  # None at the coordinator
     agreed: dict[Key, Agreed] = field(default_factory=dict)
     # the sites of one region, whose rounds are a flat federation; empty without regions and at the coordinator of all
@@ -76,7 +75,11 @@ class DeployedPlan(Plan):
 
     @property
     def task(self) -> Task:
-        return findings_task(self.classes) if self.has_findings else class_task(self.classes)
+        return self.agreed_task
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.names
 
     @property
     def row_sets(self) -> list[Key]:
@@ -100,9 +103,10 @@ class DeployedPlan(Plan):
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm, agreed = self.study.arm(key), self.agreed[key, seed]
-        labels = (len(self.classes),) if self.has_findings else ()
         return tuple(
-            self._own_site(arm, seed, agreed) if name == self.own else placeholder(name, agreed, dtype_of(arm), labels)
+            self._own_site(arm, seed, agreed)
+            if name == self.own
+            else placeholder(name, agreed, dtype_of(arm), self.task)
             for name in self.sites
         )
 
@@ -219,13 +223,19 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
     return None if levels_by_site is None else levels_by_site[split.site]
 
 
-def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
-    """One row of zeros, repeated as often as the site has rows. `labels` is the shape of a row's label."""
+def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, task: Task) -> Site:
+    """One row of zeros, repeated as often as the site has rows."""
     count = agreed.split_sizes[name]["train"] if name in agreed.split_sizes else 1
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
-    y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
+    y = no_labels(task, count)
     nothing = Rows(x[:0], y[:0])
     return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
+
+
+def no_labels(task: Task, count: int) -> torch.Tensor:
+    """In the form of those of as many rows."""
+    shape = (len(task.parts),) if task.parts else ()
+    return torch.zeros((1, *shape), dtype=torch.int64).expand(count, *shape)
 
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
@@ -243,8 +253,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         families,
         cohorts,
         sites=tuple(sites),
-        classes=records.classes,
-        has_findings=records.has_findings,
+        agreed_task=records.task,
         own=name,
         within=companions(study, name, sites),
     )
@@ -261,9 +270,8 @@ def coordinator_plan(
     study: Study,
     families: Families,
     sites: Sequence[str],
-    classes: Sequence[str],
+    task: Task,
     within: Sequence[str] = (),
-    with_findings: bool = False,
 ) -> DeployedPlan:
     """The plan at the coordinator. At a region's coordinator, `within` are its sites."""
     return DeployedPlan(
@@ -271,8 +279,7 @@ def coordinator_plan(
         families,
         {},
         sites=tuple(sites),
-        classes=tuple(classes),
-        has_findings=with_findings,
+        agreed_task=task,
         within=tuple(within),
     )
 

@@ -58,8 +58,7 @@ def write_results(
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
     records = folder.records()
-    findings = plan.classes if plan.has_findings else ()
-    content = deployed_results(plan.study, lines, records, sites, notices, findings)
+    content = deployed_results(plan.study, plan.task, lines, records, sites, notices)
     with_models(content["arms"], plan)
     content["privacy"], content["start_from"] = _spending_and_start(folder, plan, records)
     scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))

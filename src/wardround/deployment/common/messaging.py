@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from wardround.core.errors import DeployError, SecureSumError, SiteError
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice, text_of
 from wardround.deployment.common.answer_checks import Check, require
-from wardround.evaluation.summaries.summary_validation import Impossible
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, bad_answer, belongs, read_answer, unusable
 from wardround.protocol.messages import Message, Sealed, Transport, open_sealed, seal
@@ -24,6 +23,7 @@ from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.parser import Families
 from wardround.study.schema import Study
+from wardround.tasks.task import Impossible
 
 Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest

@@ -1,4 +1,4 @@
-"""How sites agree before the first round: on classes, columns, layouts, fill values and scales.
+"""How sites agree before the first round: on what is predicted, columns, layouts, fill values and scales.
 
 The coordinator asks for facts about each site's rows, merges them, and sends everybody the same `prepare` message.
 The values are written as plain data; floats survive JSON to the last bit.
@@ -25,6 +25,7 @@ from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
+from wardround.tasks import Task, read_task
 
 
 def write_facts(facts: Facts) -> Plain:
@@ -190,10 +191,10 @@ class Federation:
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one message to all of them."""
     sites = list(ready)
-    classes, findings = common_classes(ready), with_findings(ready)
+    task = common_task(ready)
     columns, notices = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
-    plan = coordinator_plan(study, families, sites, classes, with_findings=findings)
+    plan = coordinator_plan(study, families, sites, task)
 
     def check(site: str, answer: Message) -> None:
         check_facts(site, answer.body, plan, columns, sites)
@@ -201,7 +202,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     answers = yield from ask(Message("facts", {"run": run, "columns": _column_payload(columns)}), check)
     row_sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in answers.items()}
     described = {site: answer.body["described"] for site, answer in answers.items()}
-    notices += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
+    notices += inverted_labels(study, task.names, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
         sizes = {site: split_sizes(row_sets[site][plan.rows_of(kind)]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sizes)
@@ -260,8 +261,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
     """As plain data, so that a resumed run need not ask the sites again."""
     plan = federation.plan
     return {
-        "classes": list(plan.classes),
-        "findings": plan.has_findings,
+        "task": plan.task.to_json(),
         "split_sizes": [dict(plan.agreed[kind].split_sizes) for kind in plan.kinds],
         "described": {site: dict(counts) for site, counts in federation.described.items()},
         "prepare": dict(federation.prepare.body),
@@ -270,7 +270,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
 
 
 def read_federation(payload: Mapping[str, Any], study: Study, families: Families, sites: Sequence[str]) -> Federation:
-    plan = coordinator_plan(study, families, sites, payload["classes"], with_findings=bool(payload.get("findings")))
+    plan = coordinator_plan(study, families, sites, read_task(payload["task"]))
     body = payload["prepare"]
     plan.agreed = {
         kind: replace(agreed, split_sizes=sizes)
@@ -440,46 +440,53 @@ def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
     return Column(name, next(iter(columns.values())).kind, limits, coded, next(iter(declared.values()), None))
 
 
-def with_findings(ready: Answers) -> bool:
-    """Whether a row may have several findings, which must be so at every site or at none."""
-    forms = {
-        site: "any number of findings" if message.body.get("findings") else "one class"
-        for site, message in ready.items()
-    }
-    refuse_outlier(
-        forms,
-        lambda site, other: f"a row has {forms[site]} here, and {forms[other]} at {other}",
-        "Give all sites labels of the same form: correct [data] in a site file.",
-    )
-    return any(message.body.get("findings") for message in ready.values())
+UNNAMED = "one of too few rows"  # a class whose name a site withholds
 
 
-def common_classes(ready: Answers) -> list[str]:
+def task_payload(task: Task, names: Sequence[Mapping[str, Any]]) -> Plain:
+    """`names` say of each of the task's names its hash, and the name unless it is withheld."""
+    return {"kind": task.kind, "names": list(names), "options": task.options}
+
+
+def read_payload(payload: Mapping[str, Any], unnamed: str = UNNAMED) -> Task:
+    """StudyError where it is no task."""
+    names = [entry["name"] or unnamed for entry in payload["names"]]
+    return read_task({**payload["options"], "kind": payload["kind"], "names": names})
+
+
+def common_task(ready: Answers) -> Task:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
-    by_site = {site: message.body["classes"] for site, message in ready.items()}
-    _refuse_other_classes(by_site, with_findings(ready))
-    names = []
-    for entries in zip(*by_site.values(), strict=True):
-        known = [entry["name"] for entry in entries if entry["name"]]
-        if not known:
-            problem = "a class has too few rows to be named at any site"
-            raise DeployError("target", problem, "Correct the target, or leave the rows of that class out.")
-        names.append(str(known[0]))
-    return names
+    payloads = {site: message.body["task"] for site, message in ready.items()}
+    refuse_other_tasks(payloads)
+    merged = merged_payload(payloads)
+    if not all(entry["name"] for entry in merged["names"]):
+        problem = "a class has too few rows to be named at any site"
+        raise DeployError("target", problem, "Correct the target, or leave the rows of that class out.")
+    return read_payload(merged)
 
 
-def _refuse_other_classes(by_site: Mapping[str, Any], findings: bool) -> None:
-    remedy = "Correct [data] in one of the site files (`positive`, `classes`)."
-    if findings:
-        remedy = "Write the same `findings` in [data] of both site files."
+def merged_payload(payloads: Mapping[str, Any]) -> Plain:
+    """Of sites with the same task, with the names that any of them tells."""
+    first = next(iter(payloads.values()))
+    by_place = zip(*(payload["names"] for payload in payloads.values()), strict=True)
+    names = [next((entry for entry in entries if entry["name"]), entries[0]) for entries in by_place]
+    return {**first, "names": names}
 
-    def problem(*pair: str) -> str:
-        here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[site]]) for site in pair)
-        if findings:
-            return f"its rows have other findings ({here}) than at {pair[1]} ({there}), or in another order"
-        return f"its target has other classes ({here}) than at {pair[1]} ({there})"
 
-    refuse_outlier({site: [entry["hash"] for entry in classes] for site, classes in by_site.items()}, problem, remedy)
+def refuse_other_tasks(payloads: Mapping[str, Any]) -> None:
+    """Disagreement, which names a hospital and says what is predicted there and what elsewhere."""
+
+    def problem(site: str, other: str) -> str:
+        here, there = (read_payload(payloads[name]).words for name in (site, other))
+        unnamed = "; the class that is not named is another one" if here == there else ""
+        return f"it predicts {here}, and {other} predicts {there}{unnamed}"
+
+    meant = {
+        site: (payload["kind"], payload["options"], [entry["hash"] for entry in payload["names"]])
+        for site, payload in payloads.items()
+    }
+    remedy = "Write the same in [data] of all site files: target, task, and `positive`, `classes` or `findings`."
+    refuse_outlier(meant, problem, remedy)
 
 
 def common_inputs(study: Study, ready: Answers) -> list[Any]:

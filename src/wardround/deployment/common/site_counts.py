@@ -17,14 +17,14 @@ from wardround.study.schema import Study
 def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
     """Rows by subset and class, and ages; None where a class or the ages would describe fewer than `smallest`
     patients."""
-    counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
+    counts, task, people = site_counts(split, cohort), cohort.records.task, cohort.patient[split.rows]
+    target = cohort.records.target[split.rows]
     if must_stay(people, smallest):
         counts["classes"] = dict.fromkeys(counts["classes"])
-    elif records.has_findings:
-        counts["classes"] = suppress_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
-    else:
-        target = records.target[split.rows]
-        patients = {name: people[target == number] for number, name in enumerate(records.classes)}
+    elif task.parts:
+        counts["classes"] = suppress_small_findings(target == 1, people, task.names, smallest)
+    else:  # numbers have no classes, and no counts of them
+        patients = {name: people[target == number] for number, name in enumerate(task.classes)}
         counts["classes"] = suppress_small_classes(patients, smallest)
     ages = known_ages(split, cohort)
     if ages is not None and must_stay(people[~np.isnan(ages)], smallest):

@@ -227,36 +227,39 @@ def scored_records(
 
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Loss and accuracy pooled over all rows; of findings the mean of the sites' AUCs."""
+    """Loss and accuracy, or the mean error, pooled over all rows; of findings the mean of the sites' AUCs."""
     values: dict[str, float] = {}
     for subset in ("test", "validation"):
-        figures = pooled_figures(str(number), subset, bodies) or {}
-        values |= {f"{subset}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
+        pooled = pooled_figures(str(number), subset, bodies)
+        figures = {} if pooled is None else pooled["figures"]
+        values |= {f"{subset}_{name}": math.nan if value is None else value for name, value in figures.items()}
     return values
 
 
-def pooled_figures(number: str, subset: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+def pooled_figures(number: str, subset: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Figures of a trial's model over all rows of a subset, with their number; None if there are none.
 
-    `bodies` are those of sites, or of regions that have pooled theirs.
+    `bodies` are those of sites, or of regions that have pooled theirs. The result has the form of theirs.
     """
     parts = [body["figures"][number][subset] for body in bodies if subset in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
         return None
-    figures = {"rows": rows}
-    for name in ("loss", "accuracy"):
-        values = [float("nan") if part[name] is None else part[name] for part in parts]
-        figures[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
-    if any("auc" in part for part in parts):
-        figures |= _mean_auc(parts, math.isnan(figures["loss"]))
-    return figures
-
-
-def _mean_auc(parts: Sequence[Mapping[str, Any]], diverged: bool) -> dict[str, float]:
-    """Weighted by the rows of the sites that have an AUC: how rows of two sites rank is not known."""
-    ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
+    names = [name for name in parts[0]["figures"] if name != "auc"]
+    figures = {name: _mean(parts, name, rows) for name in names}
+    if "auc" not in parts[0]["figures"]:
+        return {"rows": rows, "figures": figures}
+    ranked = [part for part in parts if part["figures"]["auc"] is not None]
+    # weighted by the rows of the sites that have an AUC: how rows of two sites rank is not known
     weights = [part.get(AUC_ROWS, part["rows"]) for part in ranked]
-    missing = diverged or not ranked
-    mean = math.nan if missing else float(np.average([part["auc"] for part in ranked], weights=weights))
-    return {"auc": mean, AUC_ROWS: sum(weights)}
+    known = ranked and figures["loss"] is not None
+    mean = float(np.average([part["figures"]["auc"] for part in ranked], weights=weights)) if known else None
+    return {"rows": rows, "figures": {**figures, "auc": mean}, AUC_ROWS: sum(weights)}
+
+
+def _mean(parts: Sequence[Mapping[str, Any]], name: str, rows: int) -> float | None:
+    """Over all rows; None where a site's model has left the numbers."""
+    values = [part["figures"][name] for part in parts]
+    if any(value is None for value in values):
+        return None
+    return float(sum(value * part["rows"] for value, part in zip(values, parts, strict=True)) / rows)

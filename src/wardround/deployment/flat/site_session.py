@@ -31,6 +31,7 @@ from wardround.deployment.common.schema_agreement import (
     agreed_of,
     direction_payload,
     read_common,
+    task_payload,
     write_facts,
     write_fill_values,
     write_moments,
@@ -148,8 +149,7 @@ class Session:
         return {
             "columns": [write_column(column) for column in records.columns] if shares_columns else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
-            "classes": class_payload(self.records, self.run),
-            "findings": records.has_findings,
+            "task": own_task(records, self.run),
             "versions": versions(),
         }
 
@@ -303,17 +303,16 @@ def _number(trial: Trial, site: str) -> int:
     return [member.name for member in trial.sites].index(site)
 
 
-def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
+def own_task(records: Records, run: str) -> dict[str, Any]:
     """The name of a class of few rows may be a typing error and is withheld; others only see whether they have it
     too. Findings are those that the site file lists, whether or not a row has them."""
-    few = np.zeros(len(records.classes), dtype=bool)
-    if not records.has_findings:
-        counts = np.bincount(records.target, minlength=len(records.classes))
+    task = records.task
+    few = np.zeros(len(task.names), dtype=bool)
+    if task.classes:
+        counts = np.bincount(records.target, minlength=len(task.classes))
         few = (counts > 0) & (counts < LEAST)
-    return [
-        {"name": None if hidden else name, "hash": class_hash(run, name)}
-        for name, hidden in zip(records.classes, few.tolist(), strict=True)
-    ]
+    names = zip(task.names, few.tolist(), strict=True)
+    return task_payload(task, [{"name": None if few else name, "hash": class_hash(run, name)} for name, few in names])
 
 
 def known_messages(folder: Path) -> dict[str, Any] | None:

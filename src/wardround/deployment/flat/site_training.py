@@ -243,11 +243,11 @@ def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -
     study = session.study
     if study.arm(trial.arm).held_out is not None:
         return None
-    findings = len(session.plan.classes) if session.plan.has_findings else 0
+    task = session.plan.task
     if not isinstance(study.evaluation.threshold, str):
-        return own_thresholds(None, 0, study.evaluation.threshold, findings)
+        return own_thresholds(task, None, 0, study.evaluation.threshold)
     prediction = own_prediction(session, trial, shared, memory, "validation")
-    return own_thresholds(prediction, study.deployment.smallest_cell)
+    return own_thresholds(task, prediction, study.deployment.smallest_cell)
 
 
 def own_prediction(

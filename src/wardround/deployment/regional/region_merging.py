@@ -15,14 +15,14 @@ from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key
 from wardround.deployment.common.schema_agreement import (
-    common_classes,
     common_columns,
+    merged_payload,
     read_facts,
     read_fill_values,
     read_moments,
+    refuse_other_tasks,
     refuse_outlier,
     split_sizes,
-    with_findings,
     write_facts,
     write_moments,
 )
@@ -49,8 +49,7 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
     return {
         "columns": [{**write_column(column), "place": places[column.name]} for column in columns] or None,
         "inputs": _same_inputs(ready),
-        "classes": _merged_classes(ready),
-        "findings": with_findings(dict(ready)),
+        "task": _merged_task(ready),
     }
 
 
@@ -149,10 +148,8 @@ def _same_inputs(ready: Answers) -> Any:
     return next(iter(inputs.values()))
 
 
-def _merged_classes(ready: Answers) -> list[dict[str, Any]]:
+def _merged_task(ready: Answers) -> dict[str, Any]:
     """The same at every site. A name that all of them withhold may be known in another region."""
-    names = [{entry["hash"]: entry["name"] for entry in message.body["classes"]} for message in ready.values()]
-    if any(list(site) != list(names[0]) for site in names):
-        common_classes(dict(ready))  # which says what differs
-    known = {digest: next((site[digest] for site in names if site[digest]), None) for digest in names[0]}
-    return [{"name": name, "hash": digest} for digest, name in known.items()]
+    payloads = {site: message.body["task"] for site, message in ready.items()}
+    refuse_other_tasks(payloads)
+    return merged_payload(payloads)

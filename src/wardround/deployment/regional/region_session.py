@@ -38,6 +38,7 @@ from wardround.deployment.regional.region_merging import (
 from wardround.deployment.regional.region_rounds import own_for_sites, region_records, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
 from wardround.protocol.messages import Message
+from wardround.protocol.requests import read_request_task
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
@@ -135,7 +136,7 @@ class RegionSession:
         self.folder, self.coordinator, self.watch, self.notice = folder, coordinator, watch, notice
         self.study, self.families = coordinator.study, coordinator.families
         self.store = Store(folder)
-        self.known: dict[str, Any] = {}  # hospitals; later columns, classes and rows; later what was agreed
+        self.known: dict[str, Any] = {}  # hospitals; later columns, task and rows; later what was agreed
 
     @property
     def run(self) -> str:
@@ -168,7 +169,7 @@ class RegionSession:
         return {**merged, "sites": list(ready), "versions": versions()}
 
     def facts(self, body: Body) -> dict[str, Any]:
-        self.known |= {name: body[name] for name in ("classes", "findings", "columns")}
+        self.known |= {"task": read_request_task(body["task"]).to_json(), "columns": body["columns"]}
         self._forget_plan()
         plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
 
@@ -256,8 +257,8 @@ class RegionSession:
     def plan(self) -> DeployedPlan:
         """KeyError where too little is known so far."""
         hospitals, known = self.known["hospitals"], self.known
-        near, findings = self.coordinator.members, bool(known.get("findings"))
-        plan = coordinator_plan(self.study, self.families, hospitals, known["classes"], near, findings)
+        task = read_request_task(known["task"])
+        plan = coordinator_plan(self.study, self.families, hospitals, task, self.coordinator.members)
         if "prepare" in known and "split_sizes" in known:
             for kind, agreed in agreed_of(plan, known["prepare"]).items():
                 place = plan.row_sets.index(plan.rows_of(kind))

@@ -34,14 +34,13 @@ from wardround.deployment.common.schema_agreement import (
     Federation,
     SiteFacts,
     agree_on_layouts,
-    common_classes,
     common_columns,
     common_inputs,
+    common_task,
     inverted_labels,
     most_train_rows,
     read_facts,
     split_sizes,
-    with_findings,
 )
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
@@ -263,7 +262,7 @@ class CoordinatorOfAll(Coordinator):
             require(key == str(int(key)) and int(key) in score, "figures of a model that was not to be scored")
             for subset, curve in by_subset.items():
                 most = sum(rows_scored(hospital, subset, trials[int(key)], self.agreed_plan)[0] for hospital in members)
-                check_curve(curve, most, False, self.agreed_plan.has_findings)
+                check_curve(curve, most, False, self.agreed_plan.task)
                 require(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
     def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
@@ -314,12 +313,12 @@ def agree_on_regions(
     study: Study, families: Families, ready: Answers, hospitals: Sequence[str], ask: Any, run: str
 ) -> Generator[Any, None, Federation]:
     """`ready` are the regions' first answers; `hospitals` are those of all of them, in the order that numbers them."""
-    classes, findings = common_classes(ready), with_findings(ready)
+    task = common_task(ready)
     columns, notices = _columns(ready)
     inputs = None if columns else common_inputs(study, ready)
-    plan = coordinator_plan(study, families, hospitals, classes, with_findings=findings)
+    plan = coordinator_plan(study, families, hospitals, task)
     payload = [write_column(column) for column in columns] or None
-    body = {"run": run, "columns": payload, "classes": classes, "findings": findings}
+    body = {"run": run, "columns": payload, "task": task.to_json()}
     members = regions_of(study, hospitals)
 
     def check(region: str, answer: Message) -> None:
@@ -328,7 +327,7 @@ def agree_on_regions(
     answers = yield from ask(Message("facts", body), check)
     sets = _by_hospital(answers, "sets", hospitals)
     described = _by_hospital(answers, "described", hospitals)
-    notices += inverted_labels(study, classes, _by_hospital(answers, "directions", hospitals))
+    notices += inverted_labels(study, task.names, _by_hospital(answers, "directions", hospitals))
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))

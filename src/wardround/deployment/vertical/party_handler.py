@@ -156,15 +156,14 @@ def score(wave: Wave, tensors: Tree) -> dict[str, Any]:
 
 def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> TrialScores:
     session, study = wave.session, wave.session.study
-    smallest, classes = study.deployment.smallest_cell, session.plan.classes
+    smallest, task = study.deployment.smallest_cell, session.plan.task
     received = {party: _received(wave, place, party, tensors) for party in session.others}
     embeddings = {subset: {party: parts[n] for party, parts in received.items()} for n, subset in enumerate(SUBSETS)}
     scored_rows = local.trial.scored[0]
     predictions = {
         subset: prediction(local, subset, embeddings[subset]) for subset in SUBSETS if len(getattr(scored_rows, subset))
     }
-    findings = len(classes) if session.plan.has_findings else 0
-    thresholds = own_thresholds(predictions.get("validation"), smallest, study.evaluation.threshold, findings)
+    thresholds = own_thresholds(task, predictions.get("validation"), smallest, study.evaluation.threshold)
     summaries: dict[str, Any] = {}
     for subset in reported_subsets(study):
         if subset in predictions:
@@ -176,7 +175,7 @@ def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> T
         lacking = {party: prediction(local, "test", embeddings["test"], party) for party in received}
         without = {party: site_summary(rows, {}, smallest, thresholds) for party, rows in lacking.items()}
     figures: dict[str, Any] = {
-        subset: known for subset, rows in predictions.items() if (known := _curve(rows, smallest))
+        subset: known for subset, rows in predictions.items() if (known := curve_figures(rows, smallest))
     }
     return TrialScores(summaries, figures, without, predictions.get("test"), thresholds)
 
@@ -241,11 +240,6 @@ def row_chunks(rows: Rows) -> Iterator[Tensor]:
     """As `evaluation.predict` cuts them: sums of a long batch and of a short one may differ in the last bit."""
     size = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
     yield from torch.split(torch.arange(len(rows)), size) if len(rows) else ()
-
-
-def _curve(rows: SitePrediction, smallest: int) -> dict[str, float | None]:
-    """JSON knows no NaN."""
-    return {name: None if math.isnan(value) else value for name, value in curve_figures(rows, smallest).items()}
 
 
 def save_parts(wave: Wave) -> None:

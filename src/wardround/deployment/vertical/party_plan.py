@@ -8,6 +8,7 @@ travel.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +25,14 @@ from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.site import Block, Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.deployment.common.deployed_plan import NOWHERE, Agreed, DeployedPlan, Key
+from wardround.deployment.common.deployed_plan import NOWHERE, Agreed, DeployedPlan, Key, no_labels
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.engines.serial import order_of
 from wardround.models import Model, ModelBuilder, Shape
 from wardround.runs.plan import cohort_key, dtype_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
+from wardround.tasks import Task
 from wardround.training.trial import Trial
 
 EQUAL_ROWS = ("leak", "copies", "shared-rows", "equal-rows")  # checks that look for equal rows
@@ -65,9 +67,7 @@ class VerticalPlan(DeployedPlan):
         width = max([0, *(block.stop for block in blocks), *(1 + (block.present or 0) for block in blocks)])
         if self.own is None:
             count = self.counts[key, seed]
-            labels = (len(self.classes),) if self.has_findings else ()
-            x = torch.zeros((1, width)).expand(count, width)
-            y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
+            x, y = torch.zeros((1, width)).expand(count, width), no_labels(self.task, count)
             nothing = Rows(x[:0], y[:0])
             return (Site(self.holder, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE, None, blocks),)
         return (own_site(self, arm, seed, blocks, width),)
@@ -139,9 +139,9 @@ class VerticalPlan(DeployedPlan):
         self.shapes = dict(shapes)
         self.agreed = {kind: Agreed((1,)) for kind in shapes}
 
-    def expect(self, outputs: int, findings: bool) -> None:
-        """At a party without labels: how many scores a row has. Their names stay with the holder."""
-        self.classes, self.has_findings = tuple(f"class {place}" for place in range(outputs)), findings
+    def expect(self, task: Task) -> None:
+        """At a party without labels: what is predicted, so that the network is of one size everywhere."""
+        self.agreed_task = task
 
     def steps_of(self, trial: Trial) -> tuple[int, int]:
         """Blocks in a round, and in all rounds."""
@@ -258,7 +258,7 @@ def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
 
 def own_vertical_plan(study: Study, families: Families, name: str, records: Records) -> VerticalPlan:
     holder = holder_of(study)
-    if name == holder and len(records.classes) < 2 and not records.has_findings:
+    if name == holder and not has_labels(records):
         problem = "has the labels of this study, and its rows have none"
         raise DataError(name, problem, "Name the column to predict (`target`) in [data] of its site file.")
     source = Source(lambda: records)
@@ -268,8 +268,7 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
         families,
         cohorts,
         sites=(holder,),
-        classes=records.classes,
-        has_findings=records.has_findings,
+        agreed_task=records.task,
         own=name,
     )
     for arm in study.trained_arms:
@@ -277,11 +276,18 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
     return plan
 
 
-def coordinator_vertical_plan(
-    study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
-) -> VerticalPlan:
-    holder = holder_of(study)
-    return VerticalPlan(study, families, {}, sites=(holder,), classes=tuple(classes), has_findings=with_findings)
+def has_labels(records: Records) -> bool:
+    """A table without a target is read as one with a single class."""
+    return not records.task.classes or len(records.task.classes) > 1
+
+
+def coordinator_vertical_plan(study: Study, families: Families, task: Task) -> VerticalPlan:
+    return VerticalPlan(study, families, {}, sites=(holder_of(study),), agreed_task=task)
+
+
+def without_names(task: Task) -> dict[str, Any]:
+    """What parties without labels are told of the task: the names stay with the holder."""
+    return {**task.to_json(), "names": [f"class {place}" for place in range(len(task.names))]}
 
 
 def shapes_by_kind(

@@ -1,6 +1,6 @@
 """One run as a party sees it whose columns are its own and whose patients are others' too.
 
-hello       which study, which run, which parties    ready          its key of the run; the classes, if it has labels
+hello       which study, which run, which parties    ready          its key of the run; the task, if it has labels
 match       messages of the matching                 matched        its own; the protocol is that of privacy/psi
 assign      to the holder of the labels              assigned       who trains, validates and tests, sealed for each
 shape       what the holder sealed for it            shaped         how many numbers it gives of a row
@@ -32,9 +32,9 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.flat.run_secret import RunSecret
-from wardround.deployment.flat.site_session import Body, Gate, class_payload, known_messages
+from wardround.deployment.flat.site_session import Body, Gate, known_messages, own_task
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.deployment.vertical.party_plan import AssignedRows, own_vertical_plan, shapes_by_kind
+from wardround.deployment.vertical.party_plan import AssignedRows, own_vertical_plan, shapes_by_kind, without_names
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
     STAGES,
@@ -56,6 +56,7 @@ from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
+from wardround.protocol.requests import read_request_task
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
@@ -139,8 +140,7 @@ class PartySession:
         return {
             "columns": None,
             "inputs": None,
-            "classes": class_payload(self.records, self.run) if self.is_holder else [],
-            "findings": self.records.has_findings and self.is_holder,
+            "task": own_task(self.records, self.run) if self.is_holder else None,
             "visits": self.has_visits,
             "voucher": self.channel.voucher(),
             "versions": versions(),
@@ -201,7 +201,7 @@ class PartySession:
     def agree(self, body: Body) -> dict[str, Any]:
         """Until the first block, what all give may be corrected: a party may have refused it, or told it wrongly."""
         before = self.messages.get("agree", body)
-        differs = any(before.get(name) != body.get(name) for name in ("shapes", "outputs"))
+        differs = any(before.get(name) != body.get(name) for name in ("shapes", "task"))
         if differs and any(kind == STEP for kind, _ in self.commitments.known):
             problem = "says otherwise what all parties give than it did before"
             raise DeployError("coordinator", problem, "Begin a new run.")
@@ -212,18 +212,17 @@ class PartySession:
 
     def _agree(self, body: Body) -> None:
         """Checked whole before anything of it is used."""
-        shapes, outputs = body["shapes"], body["outputs"]
+        shapes, task = body["shapes"], read_request_task(body["task"])
         own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
         if set(shapes) != set(self.parties) or any(len(given) != len(own) for given in shapes.values()):
             raise DeployError("coordinator", "does not say what every party gives", "Start the coordinator again.")
         if [list(shape) for shape in shapes[self.site]] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
-        expected = len(self.plan.classes), self.plan.has_findings
-        if self.is_holder and (outputs["count"], outputs["findings"]) != expected:
+        if self.is_holder and task.to_json() != without_names(self.plan.task):
             raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
         self.waves = []
         if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
-            self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
+            self.plan.expect(task)
         self.plan.agree(shapes_by_kind(self.study, self.plan.kinds, shapes))
         self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()

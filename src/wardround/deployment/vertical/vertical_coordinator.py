@@ -23,7 +23,12 @@ from wardround.deployment.common.deployment_results import Participants, save_su
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.schema_agreement import split_sizes
 from wardround.deployment.flat.coordinator import Coordinator
-from wardround.deployment.vertical.party_plan import VerticalPlan, coordinator_vertical_plan, shapes_by_kind
+from wardround.deployment.vertical.party_plan import (
+    VerticalPlan,
+    coordinator_vertical_plan,
+    shapes_by_kind,
+    without_names,
+)
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
     STAGES,
@@ -43,10 +48,10 @@ from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.folder import JsonLines, write_atomically
+from wardround.tasks import Task, read_task
 from wardround.training.trial import RoundRecord, Trial
 
 MOST_NUMBERS = 1_000_000  # that a party gives of one row
-CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
 Number = TypeVar("Number", int, float)
 Answered = tuple[Message, Tree]
 Answers = dict[str, Answered]
@@ -119,6 +124,12 @@ def _without(counts: Mapping[str, Number], place: str) -> dict[str, Number]:
     return {key: value for key, value in counts.items() if key != place}
 
 
+def holders_task(payload: Mapping[str, Any]) -> Task:
+    """A class of too few rows to be named is called by its place: no other site could tell its name."""
+    names = [entry["name"] or f"class {place}" for place, entry in enumerate(payload["names"])]
+    return read_task({**payload["options"], "kind": payload["kind"], "names": names})
+
+
 def _bytes(tensors: Tree, place: str) -> int:
     return sum(leaf.numel() for name, leaf in tensors.items() if name.split("/", 1)[0] == place)
 
@@ -127,7 +138,7 @@ def _bytes(tensors: Tree, place: str) -> int:
 class Matched:
     """All that is known before the first block, as plain data: a resumed run does not ask again."""
 
-    classes: list[str]
+    task: dict[str, Any]
     sizes: dict[str, int]  # patients of each party
     common: int
     traffic: int  # bytes of the matching
@@ -135,7 +146,6 @@ class Matched:
     unmatched: int | None  # None: withheld, because they are few
     described: dict[str, Any]
     shapes: dict[str, list[list[int]]]  # by party, for each kind of arm
-    findings: bool = False  # whether a row may have several of the classes
 
 
 @dataclass
@@ -163,8 +173,7 @@ class VerticalCoordinator(Coordinator):
             path = self.folder.path / "state" / "matched.json"
             matched = yield from self._federate_parties(path)
             self.plan = plan = self._plan(matched)
-            outputs = {"count": len(matched.classes), "findings": matched.findings}
-            agreed = {"run": self.run_name, "shapes": matched.shapes, "outputs": outputs}
+            agreed = {"run": self.run_name, "shapes": matched.shapes, "task": without_names(plan.task)}
             count = len(plan.waves())
             request = dict.fromkeys(self.members, Message("agree", agreed))
             yield from self._exchange(request, "agree", lambda party, answer: check_waves(answer[0].body, count))
@@ -173,7 +182,7 @@ class VerticalCoordinator(Coordinator):
             waves = yield from self._train_all(plan)
             self.title = "computing results"
             yield self.step()
-            facts = topology_facts(self.folder, self.study, waves, _facts(matched))
+            facts = topology_facts(self.folder, self.study, plan.task, waves, _facts(matched))
             invited = Participants(self.invited, self.members, {}, scored=self.members)
             write_results(self.folder, plan, {self.holder: matched.described}, waves, [], invited, facts)
             yield from self._finish()
@@ -188,7 +197,7 @@ class VerticalCoordinator(Coordinator):
         return len(waves)
 
     def _plan(self, matched: Matched) -> VerticalPlan:
-        plan = coordinator_vertical_plan(self.study, self.families, matched.classes, matched.findings)
+        plan = coordinator_vertical_plan(self.study, self.families, read_task(matched.task))
         plan.agree(shapes_by_kind(self.study, plan.kinds, matched.shapes))
         for kind, sizes in zip(plan.kinds, matched.rows, strict=True):
             plan.counts[kind] = sizes["train"]
@@ -208,10 +217,8 @@ class VerticalCoordinator(Coordinator):
             raise
 
     def _match_all(self, ready: Mapping[str, Message]) -> Generator[Step, None, Matched]:
-        names = [entry["name"] for entry in ready[self.holder].body["classes"]]
-        classes = [name or f"class {place}" for place, name in enumerate(names)]
-        findings = ready[self.holder].body["findings"]
-        plan = coordinator_vertical_plan(self.study, self.families, classes, findings)
+        task = holders_task(ready[self.holder].body["task"])
+        plan = coordinator_vertical_plan(self.study, self.families, task)
         vouchers = {party: message.body["voucher"] for party, message in ready.items()}
         rosters = {PATIENTS: list(parties_of(self.study))}
         by_visit = [party for party in self.others if ready[party].body["visits"]]
@@ -236,7 +243,7 @@ class VerticalCoordinator(Coordinator):
         }
         shaped = yield from self._exchange(messages, "shape", lambda party, answer: check_shapes(party, answer, plan))
         return Matched(
-            classes=classes,
+            task=task.to_json(),
             sizes=sizes,
             common=common,
             traffic=self.carried,
@@ -244,12 +251,11 @@ class VerticalCoordinator(Coordinator):
             unmatched=assigned.body["unmatched"],
             described=dict(assigned.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
-            findings=findings,
         )
 
     def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
-        require(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
+        require((answer.body["task"] is not None) == (site == self.holder), "a task where there are no labels, or none")
         known = vouched_key(self.run_name, site, answer.body["voucher"], self.keys)
         require(known is not None, "a key that the key of its kit has not signed")
 
@@ -354,7 +360,11 @@ class VerticalCoordinator(Coordinator):
         assessed, _ = (yield from self._exchange({self.holder: message}, "predictions", check))[self.holder]
         for record in state.pending:
             figures = assessed.body["figures"].get(str(record["trial"]), {})
-            curve = {f"{subset}_{name}": curve.get(name) for subset, curve in figures.items() for name in CURVE}
+            curve = {
+                f"{subset}_{name}": value
+                for subset, curve in figures.items()
+                for name, value in curve["figures"].items()
+            }
             known = {name: value for name, value in curve.items() if value is not None}
             records.add({**{name: value for name, value in record.items() if name != "trial"}, **known})
         save_summaries(self.folder, number, trials, {self.holder: assessed})
@@ -494,7 +504,7 @@ def check_assigned(answer: Answered, plan: VerticalPlan, others: Sequence[str]) 
     require(all(sizes["train"] > 0 for sizes in body["sizes"]), "no training rows")
     for part, rows in body["sizes"][0].items():
         require(body["described"][part] == rows, f"two numbers of {part} rows")
-    check_classes(body["described"], plan.classes, plan.has_findings)
+    check_classes(body["described"], plan.task)
 
 
 def check_shapes(party: str, answer: Answered, plan: VerticalPlan) -> None:
@@ -518,4 +528,4 @@ def check_without(
         require(set(by_party) == set(others), "figures without other parties than the study has")
         rows, exact = rows_scored(holder, "test", trials[int(key)], plan)
         for summary in by_party.values():
-            check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))
+            check_summary(summary, Expected(plan.task, rows, exact))

@@ -10,11 +10,10 @@ from wardround.evaluation.comparisons.benefit import compared_metrics
 from wardround.evaluation.comparisons.differences import correct, difference_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_deployed_noise
-from wardround.evaluation.summaries.merged_summaries import own_metrics
+from wardround.evaluation.summaries.merged_summaries import own_figures
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.schema import Study
-from wardround.tasks import class_task
-from wardround.tasks.class_metrics import METRICS
+from wardround.tasks import Task
 from wardround.training.trial import Trial
 
 
@@ -31,7 +30,7 @@ def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], without:
 
 
 def topology_facts(
-    folder: RunFolder, study: Study, waves: int, matched: Mapping[str, Any]
+    folder: RunFolder, study: Study, task: Task, waves: int, matched: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """By arm: what its entry `topology` says in addition to the study."""
     state = folder.path / "state"
@@ -41,7 +40,7 @@ def topology_facts(
     return {
         arm.name: {
             "matched": dict(matched),
-            "missing_party": _missing_party(study, arm.name, without, whole),
+            "missing_party": _missing_party(study, task, arm.name, without, whole),
             "embeddings": describe_deployed_noise(study, arm),
         }
         for arm in study.arms
@@ -49,20 +48,21 @@ def topology_facts(
 
 
 def _missing_party(
-    study: Study, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
+    study: Study, task: Task, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
-    metrics = compared_metrics(class_task(2), study.evaluation.metric)
+    metrics = compared_metrics(task, study.evaluation.metric)
     by_party: dict[str, Any] = {}
     for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
-        lone = _figures(study, arm, [line for line in without if line["party"] == party])
-        full = _figures(study, arm, whole)
+        lone = _figures(study, task, arm, [line for line in without if line["party"] == party])
+        full = _figures(study, task, arm, whole)
         if lone is None or full is None:
             continue
         by_party[party] = {
-            "metrics": summarise_metrics(METRICS, lone, resampling),
+            "metrics": summarise_metrics(task.metric_names, lone, resampling),
             "difference": {
-                metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in metrics
+                metric: difference_of((lone - full)[:, task.metric_names.index(metric)], metric, resampling)
+                for metric in metrics
             },
         }
     for metric in metrics:
@@ -70,14 +70,14 @@ def _missing_party(
     return by_party
 
 
-def _figures(study: Study, arm: str, lines: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+def _figures(study: Study, task: Task, arm: str, lines: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """Seeds x metrics, NaN where a figure is withheld; None where all are."""
-    metrics = {line["seed"]: own_metrics(line) for line in lines if line["arm"] == arm}
+    metrics = {line["seed"]: own_figures(task, line) for line in lines if line["arm"] == arm}
     by_seed = {seed: values for seed, values in metrics.items() if values is not None}
     if not by_seed:
         return None
     rows = [
-        [np.nan if (value := by_seed.get(seed, {}).get(name)) is None else value for name in METRICS]
+        [np.nan if (value := by_seed.get(seed, {}).get(name)) is None else value for name in task.metric_names]
         for seed in study.evaluation.seeds
     ]
     return np.array(rows, dtype=float)
