@@ -13,6 +13,7 @@ from wardround.models import Model
 from wardround.models.starting_weights import StartingModel, starting_model
 from wardround.runs.continual.description import Description, network_options, public_ranges
 from wardround.runs.continual.predecessor import POOLED, WHERE, Predecessor, SavedModel
+from wardround.study.parser import plain
 from wardround.study.schema import Arm
 from wardround.tasks import Task
 
@@ -116,7 +117,7 @@ def changed_sites(saved: SavedModel, sites: Sequence[Site]) -> list[str]:
 
 def parts_of(site: Site) -> list[dict[str, Any]]:
     """Of each party that holds columns of its own, as plain data."""
-    return [dict(json.loads(json.dumps(asdict(block)))) for block in site.blocks]
+    return [dict(plain(json.loads(json.dumps(asdict(block))))) for block in site.blocks]
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:

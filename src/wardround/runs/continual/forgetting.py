@@ -94,13 +94,14 @@ def _by_new(
 ) -> list[SitePrediction]:
     """A hospital that takes part again predicts with what it keeps now. Another one has the new shared weights, and
     what it kept for itself as the earlier run left it. Where every site has a model of its own, hospitals that do not
-    take part again have no new one."""
+    take part again have no new one; nor has one whose own columns are others now, for its old rows."""
     again = {site.name: number for number, site in enumerate(trial.sites)}
+    changed = [
+        site.name for site in sites if site.name in again and _has_other_columns(site, trial.sites[again[site.name]])
+    ]
     predicted = []
     for site in sites:
-        if not len(site.test):
-            continue
-        if trial.algorithm.personal and site.name not in again:
+        if not len(site.test) or site.name in changed or (trial.algorithm.personal and site.name not in again):
             continue
         params, buffers = site_model(trial, run, again.get(site.name, 0))
         if site.name not in again:
@@ -127,6 +128,13 @@ def _as_new(site: Site, trial: Trial, cohort: Cohort) -> Site:
         prepared = replace(site.recipe, fit=fit).apply(cohort.table, places)
         rows = replace(rows, x=torch.from_numpy(prepared).to(rows.x.dtype))
     return replace(site, test=replace(rows, x=rows.x.to(trial.dtype)) if rows.x.is_floating_point() else rows)
+
+
+def _has_other_columns(old: Site, new: Site) -> bool:
+    recipes = (old.recipe, new.recipe)
+    return all(recipe is not None and recipe.settings.schema == "own" for recipe in recipes) and (
+        len({recipe.names for recipe in recipes if recipe is not None}) > 1
+    )
 
 
 def _trainer(trial: Trial, site: str) -> int:

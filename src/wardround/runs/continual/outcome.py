@@ -23,7 +23,7 @@ from wardround.study.schema import Arm, Evaluation
 
 FILE = "forgetting.parquet"
 AT_HOSPITALS = "the rows of the old hospitals are not at the coordinator"
-NO_ROWS = "the new model was trained on all patients of the old test rows"
+NO_ROWS = "no old hospital has a new model, or the new ones know all their test patients"
 
 
 def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> dict[str, Any]:

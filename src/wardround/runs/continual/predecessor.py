@@ -24,6 +24,7 @@ from wardround.runs.continual.description import (
     read_description,
 )
 from wardround.runs.folder import MISFITS, RunFolder
+from wardround.study.parser import plain
 from wardround.study.schema import StartFrom
 from wardround.tasks import class_task, findings_task
 
@@ -199,7 +200,7 @@ def _model_of_bundle(path: Path, about: Mapping[str, Any], files: Mapping[str, b
         scale=recipe.settings.scale,
         columns=recipe.layout.names if has_columns and not own else None,
         ranges=public_ranges(recipe.layout, recipe.settings.scale) if has_columns and not own else {},
-        parts=tuple(shape.get("parts", ())),
+        parts=tuple(dict(plain(part)) for part in shape.get("parts", ())),
         own_columns={site: recipe.names} if own else {},
         trained=tuple(parse(Generation, part, f"{path}: trained") for part in about.get("trained") or ()),
     )
