@@ -27,7 +27,7 @@ from wardround.training.rounds import site_model, start
 from wardround.training.trial import Run, Trial
 
 TABLE, IMAGES = (4,), (1, 8, 8)
-START_AT_ZERO = {"logistic"}
+START_AT_ZERO = {"logistic", "linear"}
 HEAVY = {"resnet", "densenet"}  # images only; built when a test asks for them, because MONAI takes seconds to import
 SMALL: dict[str, dict[str, Any]] = {"residual": {"widths": (4, 8), "reduce": 2}}  # defaults that are large for a test
 

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import gammaln
 from sklearn import metrics as sklearn_metrics
 from statsmodels.genmod.families import NegativeBinomial, Poisson
 
-from wardround.tasks import TASKS, Count, Regression, Task, read_task
+from wardround.core.errors import StudyError
+from wardround.tasks import TASKS, Count, Regression, Task, declared_task, read_task
 from wardround.tasks.summed import SummedTask
 
 RNG = np.random.default_rng(3)
@@ -82,7 +84,7 @@ def test_sums_of_hospitals_give_the_figures_of_all_their_rows(
 
 def test_values_far_from_zero_keep_their_digits_when_counted_from_an_origin() -> None:
     """A million and a few units: squares have twelve digits before those that matter."""
-    far = Regression(("t",), origin=1e6).figures(STAY + 1e6, PREDICTED_STAY + 1e6)
+    far = Regression(("t",), range=(1e6 - 50, 1e6 + 50)).figures(STAY + 1e6, PREDICTED_STAY + 1e6)
     near = Regression(("t",)).figures(STAY, PREDICTED_STAY)
     for name in ("mae", "rmse", "r2", "calibration_slope"):
         assert far[name] == pytest.approx(near[name], rel=1e-8)
@@ -102,8 +104,10 @@ def test_a_constant_has_no_r2_and_a_constant_prediction_no_slope(value: float) -
 TARGETS = {
     "regression": torch.tensor(np.stack([STAY, np.full(ROWS, 8.0), np.full(ROWS, 5.0)], axis=1)),
     "huber": torch.tensor(np.stack([STAY, np.full(ROWS, 8.0), np.full(ROWS, 5.0)], axis=1)),
-    "poisson": torch.tensor(np.stack([ADMISSIONS, EXPOSURE], axis=1)),
-    "negative binomial": torch.tensor(np.stack([ADMISSIONS, EXPOSURE], axis=1)),
+    "poisson": torch.tensor(Count(("a",)).training_target(np.stack([ADMISSIONS, EXPOSURE], axis=1), (0.3, 2.0))),
+    "negative binomial": torch.tensor(
+        Count(("a",)).training_target(np.stack([ADMISSIONS, EXPOSURE], axis=1), (0.3, 2.0))
+    ),
 }
 LOSSES: dict[str, SummedTask] = {
     "regression": Regression(("stay",)),
@@ -132,7 +136,7 @@ def test_the_loss_is_the_likelihood_of_statsmodels_but_for_a_constant(dispersion
     scores = [torch.tensor(RNG.normal(size=(ROWS, 1))) for _ in range(2)]
     ours = [float(task.row_losses(s, y).sum()) for s in scores]
     theirs = [-family.loglike(ADMISSIONS, task.predictions(s, y).numpy()) for s in scores]
-    assert ours[0] - ours[1] == pytest.approx(theirs[0] - theirs[1], rel=1e-9)
+    assert 2.0 * (ours[0] - ours[1]) == pytest.approx(theirs[0] - theirs[1], rel=1e-9)  # counted in mean counts
 
 
 def test_predictions_are_in_the_units_of_the_target() -> None:
@@ -142,7 +146,8 @@ def test_predictions_are_in_the_units_of_the_target() -> None:
     torch.testing.assert_close(predicted, y[:, 0])
     assert LOSSES["regression"].row_figures(scaled, y).abs().max() < 1e-12
     counts = TARGETS["poisson"]
-    torch.testing.assert_close(LOSSES["poisson"].predictions(torch.zeros(ROWS, 1), counts), counts[:, 1])
+    predicted = LOSSES["poisson"].predictions(torch.zeros(ROWS, 1), counts)
+    torch.testing.assert_close(predicted, counts[:, 1] * np.exp(0.3))
 
 
 def test_a_huge_score_overflows_nothing() -> None:
@@ -154,7 +159,71 @@ def test_a_huge_score_overflows_nothing() -> None:
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_task_is_read_as_it_was_written(kind: str) -> None:
-    options: dict[str, Any] = {"regression": {"loss": "huber", "delta": 2.0}, "count": {"dispersion": 0.5}}
+    options: dict[str, Any] = {
+        "regression": {"loss": "huber", "delta": 2.0, "range": (0.0, 60.0), "unit": "days"},
+        "count": {"dispersion": 0.5, "exposure": "months"},
+    }
     names = ("a", "b")[: TASKS[kind].name_count]
     task: Task = TASKS[kind](names, **options.get(kind, {}))
     assert read_task(json.loads(json.dumps(task.to_json()))) == task
+
+
+@pytest.mark.parametrize("dispersion", [0.2, 0.7, 3.0])
+def test_the_loss_with_a_fitted_dispersion_is_the_likelihood_of_statsmodels(dispersion: float) -> None:
+    """But for lgamma(y + 1), which no model and no dispersion changes."""
+    task, y = Count(("admissions",), dispersion="fitted"), TARGETS["poisson"]
+    score = torch.tensor(RNG.normal(size=(ROWS, 1)))
+    both = torch.cat([score, torch.full((ROWS, 1), float(np.log(dispersion)), dtype=torch.float64)], dim=1)
+    ours = 2.0 * float(task.row_losses(both, y).sum())
+    means = task.predictions(both, y).numpy()
+    theirs = -NegativeBinomial(alpha=dispersion).loglike(ADMISSIONS, means)
+    assert ours == pytest.approx(theirs - gammaln(ADMISSIONS + 1).sum(), rel=1e-9)
+
+
+def test_the_scale_of_a_number_is_the_mean_and_sd_over_all_sites() -> None:
+    task, parts = Regression(("stay",)), np.array_split(STAY, [30, 200])
+    scale = task.scale(np.sum([task.target_sums(part) for part in parts], axis=0))
+    assert scale == pytest.approx((STAY.mean(), STAY.std()), rel=1e-10)
+    y = task.training_target(STAY, scale)
+    assert y.shape == (ROWS, 3)
+    np.testing.assert_array_equal(task.label(torch.from_numpy(y)).numpy(), STAY)
+    assert Regression(("t",)).scale(task.target_sums(np.full(9, 7.1))) == pytest.approx((7.1, 1.0))
+
+
+def test_with_a_public_range_nothing_is_read_off_rows() -> None:
+    for task in (Regression(("stay",), range=(0.0, 60.0)), Count(("visits",), range=(0.0, 20.0))):
+        assert task.target_sums(np.ones((4, 2))).size == 0
+    assert Regression(("stay",), range=(0.0, 60.0)).scale(np.zeros(0)) == (30.0, 15.0)
+    assert Count(("visits",), range=(0.0, 20.0)).scale(np.zeros(0)) == pytest.approx((np.log(5.0), 5.0))
+
+
+def test_the_scale_of_a_count_is_the_rate_and_the_mean_over_all_sites() -> None:
+    task, target = Count(("admissions",), exposure="months"), np.stack([ADMISSIONS, EXPOSURE], axis=1)
+    sums = np.sum([task.target_sums(part) for part in np.array_split(target, 3)], axis=0)
+    assert task.scale(sums) == pytest.approx((np.log(ADMISSIONS.sum() / EXPOSURE.sum()), ADMISSIONS.mean()))
+    assert np.isfinite(task.scale(task.target_sums(np.array([[0.0, 1.0]])))).all()
+
+
+def test_what_cannot_be_a_count_is_named() -> None:
+    task = Count(("admissions",), exposure="months")
+    values = np.array([[1.0, 1.0], [-1.0, 2.0], [2.5, 3.0], [4.0, 0.0], [5.0, np.nan]])
+    wrong = [np.flatnonzero(found.rows).tolist() for found in task.wrong_rows(values)]
+    assert wrong == [[1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("declared", "where"),
+    [
+        ("regresion", "data: task"),
+        ({"loss": "huber"}, "data: task: kind"),
+        ({"kind": "regression", "lossy": 1}, "data: task: lossy"),
+        ({"kind": "regression", "delta": -1.0}, "data: task: delta"),
+        ({"kind": "count", "dispersion": "free"}, "data: task: dispersion"),
+        ({"kind": "regression", "range": [1.0]}, "data: task: range"),
+        ({"kind": 3}, "data: task: kind"),
+    ],
+)
+def test_a_wrong_declaration_is_one_clear_error(declared: Any, where: str) -> None:
+    with pytest.raises(StudyError) as error:
+        declared_task(declared, ("stay",), "data: task")
+    assert error.value.where == where

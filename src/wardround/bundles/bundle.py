@@ -31,7 +31,7 @@ from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.models import MODELS, Model, Shape
+from wardround.models import MODELS, Model, Shape, built
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
 from wardround.tasks import Task, class_task, findings_task, read_task
@@ -286,8 +286,7 @@ def build_model(description: Mapping[str, Any], task: Task, where: str, models: 
     factory = known[kind]
     options = parse_settings(settings_of(factory), description["options"], f"{where}: model", Path())
     shape = description["shape"]
-    model: Model = factory(**options)(Shape(tuple(shape["inputs"]), task, parts_of(shape)))
-    return model
+    return built(factory(**options), Shape(tuple(shape["inputs"]), task, parts_of(shape)))
 
 
 def _checked(leaves: Tree, expected: Tree, precision: torch.dtype) -> Tree:

@@ -112,10 +112,14 @@ def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
 
 
 def _alternative_for(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """A text is one of the words that may stand in place of a number; anything else is of the first kind."""
+    """A text is one of the words that may stand in place of a number, or a text in place of a table; a table is a
+    table; anything else is of the first kind."""
     candidates = [kind for kind in kinds if kind is not type(None)]
-    literals = [kind for kind in candidates if get_origin(kind) is Literal and isinstance(value, str)]
-    return (literals or candidates)[0]
+    if isinstance(value, str):
+        fitting = [kind for kind in candidates if get_origin(kind) is Literal or kind is str]
+    else:
+        fitting = [kind for kind in candidates if isinstance(value, Mapping) and get_origin(kind) is dict]
+    return (fitting or candidates)[0]
 
 
 def _parse_list(kinds: tuple[Any, ...], value: Any, where: str, base: Path) -> tuple[Any, ...]:

@@ -74,6 +74,11 @@ class Cohort:
     def labels(self) -> torch.Tensor:
         return torch.from_numpy(self.records.target)
 
+    def training_labels(self, scale: tuple[float, ...]) -> torch.Tensor:
+        """As training takes them; `scale` is what the task needs to know of all sites' targets (`target_scale`)."""
+        target = self.records.task.training_target(self.records.target, scale)
+        return self.labels if target is self.records.target else torch.from_numpy(target)
+
     @property
     def fingerprint(self) -> str:
         """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
@@ -191,26 +196,43 @@ def prepare_sites(
     """
     train = {split.site: split.train for split in splits}
     members = list(train) if members is None else members
+    scale = target_scale(cohort, splits, members)
     if not cohort.records.is_table:
-        scale = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
-        return tuple(image_site(cohort, split, None if scale is None else scale[split.site]) for split in splits)
+        by_image = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
+        labels = cohort.training_labels(scale)
+        return tuple(
+            image_site(cohort, split, None if by_image is None else by_image[split.site], labels) for split in splits
+        )
     by_site = recipes(cohort.table, train, preparation, members)
-    return tuple(table_site(cohort, split, by_site[split.site], dtype) for split in splits)
+    return tuple(table_site(cohort, split, by_site[split.site], dtype, scale) for split in splits)
 
 
-def table_site(cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype) -> Site:
+def target_scale(cohort: Cohort, splits: Sequence[Split], members: Sequence[str]) -> tuple[float, ...]:
+    """What the task needs to know of the target over the training rows of all members, from their sums."""
+    task, target = cohort.records.task, cohort.records.target
+    sums = [task.target_sums(target[split.train]) for split in splits if split.site in members]
+    return task.scale(np.sum(sums, axis=0))
+
+
+def table_site(
+    cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype, target_scale: tuple[float, ...] = ()
+) -> Site:
+    labels = cohort.training_labels(target_scale)
+
     def rows(chosen: np.ndarray) -> Rows:
-        return Rows(torch.from_numpy(recipe.apply(cohort.table, chosen)).to(dtype), cohort.labels[chosen])
+        return Rows(torch.from_numpy(recipe.apply(cohort.table, chosen)).to(dtype), labels[chosen])
 
     return replace(site_of(cohort, split, rows), recipe=recipe)
 
 
-def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
-    """`scale` is one centre and spread for the site, or one for each image; None: pixels as they are."""
+def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None, labels: torch.Tensor | None = None) -> Site:
+    """`scale` is one centre and spread for the site, or one for each image; None: pixels as they are. `labels` are
+    those of training; without them the source's own, which classes and findings are trained on as they are."""
+    of_rows = cohort.labels if labels is None else labels
 
     def rows(chosen: np.ndarray) -> Rows:
         own_levels = None if scale is None else levels_of(scale, chosen)
-        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), own_levels)
+        return Rows(cohort.images, of_rows, torch.from_numpy(chosen), own_levels)
 
     return site_of(cohort, split, rows)
 

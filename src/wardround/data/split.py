@@ -26,11 +26,15 @@ class Split:
 def fingerprints(records: Records) -> np.ndarray:
     """A number per row that is equal where features and target are equal. Stays in memory, never written."""
     if isinstance(records.features, pd.DataFrame):
-        labels = {"__target__": records.target}
-        if records.has_findings:
-            labels = {f"__target_{place}__": label for place, label in enumerate(records.target.T)}
-        return pd.util.hash_pandas_object(records.features.assign(**labels), index=False).to_numpy()
+        return pd.util.hash_pandas_object(with_target(records.features, records.target), index=False).to_numpy()
     return prints_of(records.features, records.target)
+
+
+def with_target(features: pd.DataFrame, target: np.ndarray) -> pd.DataFrame:
+    """The features with a column for the target, or for each of its columns."""
+    labels = target.reshape(len(target), -1).T
+    names = ["__target__"] if labels.shape[0] == 1 else [f"__target_{place}__" for place in range(len(labels))]
+    return features.assign(**dict(zip(names, labels, strict=True)))
 
 
 def prints_of(images: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ The rules, by arm and seed; the first that applies is noticed, with the number o
 * rising-loss          the mean training loss of the last tenth of the rounds is more than 5 % above that of the first
 * flat-loss            the same has fallen by less than 0.1 %
 
-The last two need 5 rounds. Seeds that diverged are left to `diverged`.
+The last two need 5 rounds, and a loss that begins at 0, which that of counts does not. Seeds that
+diverged are left to `diverged`.
 """
 
 from collections.abc import Iterator
@@ -75,6 +76,8 @@ def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None, task: Task | None)
         last = rounds["test_loss"].iloc[-1] if "test_loss" in rounds else np.nan
         yield from _rules_of_scores(task, label, score, float(last))
     losses = rounds["loss"].to_numpy(dtype=float)
+    if task is not None and not task.loss_from_zero:
+        return
     if len(losses) < FEWEST_ROUNDS or np.isnan(losses).any() or not losses[0] > 0:
         return
     end = losses[-max(1, len(losses) // 10) :].mean()

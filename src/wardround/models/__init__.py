@@ -5,15 +5,16 @@ from collections.abc import Callable
 from wardround.models.adapter import adapter
 from wardround.models.cnn import cnn
 from wardround.models.joined import joined
-from wardround.models.logistic import logistic
+from wardround.models.logistic import linear, logistic
 from wardround.models.mlp import mlp
-from wardround.models.model import SMALL_MODEL, Dropout, Model, ModelBuilder, Shape, from_module
+from wardround.models.model import SMALL_MODEL, Dropout, Model, ModelBuilder, Shape, built, from_module
 from wardround.models.monai import densenet, resnet
 from wardround.models.residual import residual
 from wardround.models.starting_weights import weights_digest
 
 MODELS: dict[str, Callable[..., ModelBuilder]] = {
     "logistic": logistic,
+    "linear": linear,
     "mlp": mlp,
     "adapter": adapter,
     "joined": joined,
@@ -23,4 +24,14 @@ MODELS: dict[str, Callable[..., ModelBuilder]] = {
     "densenet": densenet,
 }
 
-__all__ = ["MODELS", "SMALL_MODEL", "Dropout", "Model", "ModelBuilder", "Shape", "from_module", "weights_digest"]
+__all__ = [
+    "MODELS",
+    "SMALL_MODEL",
+    "Dropout",
+    "Model",
+    "ModelBuilder",
+    "Shape",
+    "built",
+    "from_module",
+    "weights_digest",
+]

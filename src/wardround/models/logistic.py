@@ -1,4 +1,5 @@
-"""Logistic regression, for two classes or several (multinomial), with its gradient in closed form."""
+"""The linear model of a task, with its gradient in closed form: logistic regression for two classes or several
+(multinomial), least squares or Huber's regression for a number, Poisson regression for a count."""
 
 import math
 from collections.abc import Callable
@@ -8,15 +9,31 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wardround.core.errors import StudyError
 from wardround.core.settings import NonNegative
 from wardround.core.tree import Tree
 from wardround.models.model import Model, ModelBuilder, Shape, from_module
 from wardround.models.patient_gradients import Patients
 from wardround.study.facts import ModelFacts, declares
 
+FACTS = declares(lambda options: ModelFacts(seeds=20, keeps_private=options.get("intercept") == "private"))
 
-@declares(lambda options: ModelFacts(seeds=20, keeps_private=options.get("intercept") == "private"))
+
+@FACTS
 def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "shared") -> ModelBuilder:
+    """`linear` under the name that it has for classes and findings."""
+
+    def build(shape: Shape) -> Model:
+        if shape.task.answers == "number":
+            problem = f"logistic regression predicts classes, and {', '.join(shape.task.names)} is a number"
+            raise StudyError("model: kind", problem, 'Write `kind = "linear"`, or leave [model] out.')
+        return linear(l2, intercept)(shape)
+
+    return build
+
+
+@FACTS
+def linear(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "shared") -> ModelBuilder:
     """`l2` adds l2/2 times the squared weights (not the intercept) to the loss. Starts from zero.
 
     With `intercept = "private"` each site keeps an intercept of its own, so that hospitals may agree on what raises a

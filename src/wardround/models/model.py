@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import local
 
@@ -174,6 +174,39 @@ class Model:
     def stacked_logits(self, params: Tree, x: Tensor) -> Tensor:
         """Scores for a stack of models, each with rows of its own."""
         return vmap(lambda params, x: self.logits(params, {}, x, None)[0])(params, x)
+
+
+TASK = "task."  # before the names of a task's own leaves
+
+
+def built(build: "ModelBuilder", shape: Shape) -> Model:
+    """A model with the task's own leaves behind its scores, where the task has any. They have no closed gradient."""
+    model, first = build(shape), shape.task.leaves
+    if not first:
+        return model
+    names = {f"{TASK}{name}": value for name, value in first.items()}
+
+    def init(seed: int) -> tuple[Tree, Tree]:
+        params, buffers = model.init(seed)
+        like = next(iter(params.values()))
+        return params | {name: like.new_full((1,), value) for name, value in names.items()}, buffers
+
+    def behind(scores: Tensor, params: Tree) -> Tensor:
+        leaves = [params[name].expand(*scores.shape[:-1], 1) for name in names]
+        return torch.cat([scores, *leaves], dim=-1)
+
+    def without(params: Tree) -> Tree:
+        return {name: leaf for name, leaf in params.items() if name not in names}
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        scores, buffers = model.logits(without(params), buffers, x, masks)
+        return behind(scores, params), buffers
+
+    cut = model.cut
+    if cut is not None:
+        top = cut.top
+        cut = replace(cut, top=lambda params, *others: behind(top(without(params), *others), params))
+    return replace(model, init=init, logits=logits, closed_gradient=None, row_gradients=None, cut=cut)
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from wardround.algorithms.algorithm import Algorithm
 from wardround.core.errors import StudyError
 from wardround.study.schema import Arm, ExamplePrivacy
+from wardround.tasks import Task
 
 PUBLIC_SCALES = ("ranges", "image", "none")
 LEAST_SITES = 3  # of a secure sum: of two, each can work out the other's part
@@ -17,15 +18,24 @@ def broken(rules: Rules) -> Refusals:
     return ((where, problem, remedy) for is_broken, where, problem, remedy in rules if is_broken)
 
 
-def refuse_unsound(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool) -> None:
+def refuse_unsound(
+    arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool, task: Task
+) -> None:
     """`buffers` are the model's, `tables` says whether rows are columns, `overlapping` whether a patient may be at two
     sites."""
-    for where, problem, remedy in _refusals(arm, algorithm, buffers, tables, overlapping):
+    for where, problem, remedy in _refusals(arm, algorithm, buffers, tables, overlapping, task):
         raise StudyError(f"arms: {arm.name}: {where}", problem, remedy)
 
 
-def _refusals(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool) -> Refusals:
+def _refusals(
+    arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool, task: Task
+) -> Refusals:
     if arm.privacy.example is not None:
+        if not task.scale_is_public:
+            name = task.names[0]
+            problem = f"the centre and spread of {name!r} would be read off patients' rows without noise"
+            remedy = f"Declare its public range: `ranges = {{ {name} = [lowest, highest] }}` in [data]; {OFF}"
+            yield "privacy: example", problem, remedy
         yield from _settings(arm.privacy.example)
         yield from broken(_example(arm, algorithm, buffers, overlapping))
         yield from broken(_preparation(arm, tables))

@@ -14,13 +14,13 @@ from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import CHECKS, Notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
-from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
+from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites, target_scale
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
 from wardround.data.prepare import Layout
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
-from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
+from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.fit import start_at
@@ -107,7 +107,7 @@ class Plan:
     @property
     def chooses_thresholds(self) -> bool:
         """Whether validation rows decide the thresholds of classes or findings."""
-        return self.study.evaluation.threshold == CHOSEN and (self.has_findings or len(self.classes) == 2)
+        return self.study.evaluation.threshold == CHOSEN and self.task.threshold_rule is not None
 
     @property
     def synthetic(self) -> bool:
@@ -164,7 +164,7 @@ class Plan:
     def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
         arm = self.study.arm(arm_name)
         build: ModelBuilder = arm.model.build(self.families.models)
-        model = build(Shape(inputs, self.task, parts))
+        model = built(build, Shape(inputs, self.task, parts))
         if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
@@ -226,7 +226,7 @@ class Plan:
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""
         tables = self.cohort_of(arm).records.is_table
-        refuse_unsound(arm, trial.algorithm, buffers, tables, arm.sites.facts.overlapping)
+        refuse_unsound(arm, trial.algorithm, buffers, tables, arm.sites.facts.overlapping, self.task)
         refuse_unkept(trial)
         if trial.seed == self.study.evaluation.seeds.first:  # the others have the same model
             refuse_unfit(arm, trial)
@@ -305,8 +305,9 @@ def load_plan(study: Study, families: Families) -> Plan:
     for arm in study.arms:  # in a simulation all hospitals are known, so that a misspelt one can be refused
         known, where = cohorts[cohort_key(arm)].records.hospitals, f"arms: {arm.name}: data: not_recorded"
         refuse_strangers(arm.preparation.not_recorded, known, where, "hospital", "Hospitals")
-    if len({(cohort.records.classes, cohort.records.has_findings) for cohort in cohorts.values()}) > 1:
-        raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
+    if len({cohort.records.task for cohort in cohorts.values()}) > 1:
+        problem = "their data have different outcomes, or different classes"
+        raise StudyError("arms", problem, "Compare arms on data with the same outcome and the same classes.")
     return Plan(study, families, cohorts)
 
 
@@ -362,7 +363,7 @@ def rehearse(plan: Plan) -> None:
             raise StudyError(
                 f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
             ) from None
-        outputs = trial.model.task.outputs
+        outputs = trial.model.task.outputs + len(trial.model.task.leaves)
         if tuple(logits.shape) != (len(x), outputs):
             problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
             raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")
@@ -420,7 +421,8 @@ def sites_of_parties(
         splits = matched(splits, present)
     table = table_of(cohort.records, holdings)
     if cohort.records.is_table:
-        base = tuple(_without_numbers(cohort, split) for split in splits)
+        scale = target_scale(cohort, splits, members)
+        base = tuple(_without_numbers(cohort, split, scale) for split in splits)
     else:
         base = prepare_sites(cohort, splits, arm.preparation, dtype, members)
     subsets = ("train", "validation", "test")
@@ -450,8 +452,9 @@ def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple
     return common
 
 
-def _without_numbers(cohort: Cohort, split: Split) -> Site:
-    return site_of(cohort, split, lambda chosen: Rows(torch.zeros((len(chosen), 0)), cohort.labels[chosen]))
+def _without_numbers(cohort: Cohort, split: Split, scale: tuple[float, ...]) -> Site:
+    labels = cohort.training_labels(scale)
+    return site_of(cohort, split, lambda chosen: Rows(torch.zeros((len(chosen), 0)), labels[chosen]))
 
 
 def _key(choice: Choice[Any]) -> str:

@@ -72,6 +72,7 @@ class TaskFacts:
     primary: str  # metric
     metrics: tuple[str, ...]
     undirected: tuple[str, ...] = ()  # metrics whose best value lies in between, so that nothing is chosen by them
+    linear_model: str = "linear"  # what a study without [model] trains
     after_training: tuple[str, ...] = ()  # figures on other rows than test rows
 
 

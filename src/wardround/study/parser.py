@@ -133,6 +133,9 @@ class _Reader:
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
         self.apply(overrides, tables, TABLES, where, "Sections")
+        default = self.families.task_of(self.source_facts(tables)).linear_model
+        if default != SECTIONS["model"].default:
+            tables["model"].setdefault(SECTIONS["model"].tag, default)
         return tables
 
     def apply(
@@ -268,6 +271,12 @@ class _Reader:
         kind = tables["model"].get(SECTIONS["model"].tag, SECTIONS["model"].default)
         known = isinstance(kind, str) and kind in self.families.models
         return facts_of(ModelFacts, self.families.models[kind], tables["model"]) if known else ModelFacts()
+
+    def source_facts(self, tables: Mapping[str, Any]) -> SourceFacts:
+        """Of the study's source, before its settings are checked."""
+        name = tables["data"].get(SECTIONS["data"].tag)
+        known = isinstance(name, str) and name in self.families.sources
+        return facts_of(SourceFacts, self.families.sources[name], tables["data"]) if known else SourceFacts()
 
     def resolve(
         self, raw: Mapping[str, Any], tables: Mapping[str, Any], where: str

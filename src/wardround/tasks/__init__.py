@@ -32,6 +32,8 @@ __all__ = [
     "Regression",
     "Task",
     "class_task",
+    "declared_kind",
+    "declared_task",
     "findings_task",
     "read_task",
     "row_odds",
@@ -56,6 +58,27 @@ def findings_task(findings: Sequence[str] | int) -> Task:
 
 def _names(names: Sequence[str] | int) -> tuple[str, ...]:
     return tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
+
+
+def declared_kind(declared: str | Mapping[str, Any]) -> str:
+    """The kind that a study names: `task = "count"`, or `task = { kind = "count", exposure = "months" }`."""
+    kind = declared if isinstance(declared, str) else declared.get("kind", "")
+    return kind if isinstance(kind, str) else ""
+
+
+def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where: str) -> Task:
+    """The task that a study names, with its settings checked."""
+    kind = declared_kind(declared)
+    if kind not in TASKS:
+        raise StudyError(f"{where}: kind" if isinstance(declared, Mapping) else where, *_no_such_task(kind))
+    settings = {name: known for name, known in settings_of(TASKS[kind]).items() if name != "names"}
+    given = {} if isinstance(declared, str) else {name: value for name, value in declared.items() if name != "kind"}
+    options = parse_settings(settings, given, where, Path())
+    return TASKS[kind](tuple(names), **options)
+
+
+def _no_such_task(kind: str) -> tuple[str, str]:
+    return f"{shown(kind)} is no kind of outcome" if kind else "no kind is named", suggest(kind, TASKS, "Kinds")
 
 
 def read_task(content: Mapping[str, Any]) -> Task:

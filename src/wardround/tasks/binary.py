@@ -29,6 +29,10 @@ class Binary(ClassTask):
     def counted_classes(self) -> Sequence[int]:
         return (1,)
 
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        return None if len(names) == 2 else f"it has {len(names)} classes, and binary has two"
+
     @property
     def outputs(self) -> int:
         return 1

@@ -32,6 +32,7 @@ OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
 
 
 class ClassTask(ProbabilityTask):
+    reads = "classes"
     answers = "class"
     metrics = CLASS_METRICS
     primary = "auc"

@@ -2,22 +2,31 @@
 
 The model gives the logarithm of the rate per unit of exposure; a row's expected count is that rate times its exposure.
 Poisson counts vary as their mean. The negative binomial (NB2) has the variance mean + dispersion x mean², which counts
-of patients mostly need. A row's target has two columns: the count and its exposure.
+of patients mostly need.
+
+Training starts at the rate of all sites together, and its loss is counted in mean counts, so that a learning rate means
+the same for rare and for frequent events; neither changes which model fits best. A row's target in training has four
+columns: the count, its exposure, the logarithm of that rate, and the mean count. The last two are the same in all rows
+of a federation.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from wardround.core.settings import NonNegative
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
-from wardround.tasks.task import require
+from wardround.tasks.task import WrongRows, require
 
-EXPOSURE = 1  # column of a row's target
+EXPOSURE, LOG_RATE, MEAN = 1, 2, 3  # columns of a row's target
+LEAST_MEAN = 1e-3  # where no event is known
 LARGEST = 30.0  # of the logarithm of an expected count: beyond it only an overflow would follow
 
 
@@ -25,6 +34,7 @@ LARGEST = 30.0  # of the logarithm of an expected count: beyond it only an overf
 class Count(SummedTask):
     kind: ClassVar[str] = "count"
     curve: ClassVar[str] = "mae"
+    loss_from_zero: ClassVar[bool] = False  # a likelihood without its constant terms
     primary: ClassVar[str] = "deviance"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("deviance", "deviance", "lower", "plain", 0.0, inf, over_rows=True),
@@ -37,40 +47,97 @@ class Count(SummedTask):
     over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
-    dispersion: float = 0.0  # 0: Poisson; above: negative binomial
+    dispersion: NonNegative | Literal["fitted"] = 0.0  # 0: Poisson; above: negative binomial; fitted: a shared leaf
     exposure: str = ""  # the column with each row's exposure; empty: 1 in all rows
 
     @property
-    def family(self) -> Literal["poisson", "negative binomial"]:
-        return "negative binomial" if self.dispersion else "poisson"
+    def leaves(self) -> dict[str, float]:
+        """`fitted`: the logarithm of the dispersion, learnt like any weight."""
+        return {"log_dispersion": 0.0} if self.dispersion == "fitted" else {}
+
+    @property
+    def known_dispersion(self) -> float:
+        """By which figures are computed: where it is fitted, all arms have Poisson's deviance as one yardstick."""
+        return 0.0 if isinstance(self.dispersion, str) else self.dispersion
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.exposure,) if self.exposure else ()
+
+    def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
+        count = values[:, VALUE]
+        yield WrongRows(count < 0, VALUE, "are negative, and a count is not", "Correct them, or empty them.")
+        remedy = 'Correct them, or write `task = "regression"` for a number that need not be whole.'
+        yield WrongRows(count != np.round(count), VALUE, "are no whole numbers, and a count is", remedy)
+        if self.exposure:
+            remedy = "Give the time or the number of people at risk, above 0, or leave these rows out."
+            yield WrongRows(~(values[:, EXPOSURE] > 0), EXPOSURE, "are not above 0, and an exposure is", remedy)
+
+    def of_numbers(self, values: np.ndarray) -> np.ndarray:
+        exposure = values[:, EXPOSURE] if self.exposure else np.ones(len(values))
+        return np.column_stack([values[:, VALUE], exposure])
+
+    def target_sums(self, target: np.ndarray) -> np.ndarray:
+        if self.range is not None:
+            return np.zeros(0)
+        return np.array([len(target), *target.sum(axis=0)], dtype=np.float64)
+
+    def scale(self, sums: np.ndarray) -> tuple[float, ...]:
+        """The logarithm of the rate and the mean count over all sites; or from a quarter of the way up the public
+        range, for an exposure of 1."""
+        if self.range is not None:
+            low, high = self.range
+            mean = max(low + (high - low) / 4, LEAST_MEAN)
+            return math.log(mean), mean
+        rows, events, exposure = sums.tolist()
+        if not events:
+            return math.log(LEAST_MEAN), LEAST_MEAN
+        return math.log(events / exposure), events / rows
+
+    def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        return np.column_stack([target, *(np.full(len(target), value) for value in scale)])
 
     def values(self, target: np.ndarray) -> np.ndarray:
         return np.asarray(target[:, VALUE])
 
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative log likelihood without the terms that no model changes."""
-        count = y[..., VALUE].to(scores.dtype).unsqueeze(-1)
+        """The negative log likelihood without the terms that no model changes, in mean counts."""
+        count, size = (y[..., place].to(scores.dtype).unsqueeze(-1) for place in (VALUE, MEAN))
         log_mean = self._log_mean(scores, y.unsqueeze(-2))
         mean = log_mean.exp()
-        if not self.dispersion:
-            return mean - count * log_mean, mean - count
-        losses = (count + 1 / self.dispersion) * (self.dispersion * mean).log1p() - count * log_mean
-        return losses, (mean - count) / (1 + self.dispersion * mean)
+        spread = self.known_dispersion
+        if not spread:
+            return (mean - count * log_mean) / size, (mean - count) / size
+        losses = (count + 1 / spread) * (spread * mean).log1p() - count * log_mean
+        return losses / size, (mean - count) / (1 + spread * mean) / size
+
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        if self.dispersion != "fitted":
+            return super().row_losses(scores, y)
+        count, size = y[..., VALUE].to(scores.dtype), y[..., MEAN].to(scores.dtype)
+        log_mean, log_spread = self._log_mean(scores[..., 0], y), scores[..., 1].clamp(-LARGEST, LARGEST)
+        shape = (-log_spread).exp()
+        # the likelihood with its terms that depend on the dispersion
+        constant = torch.lgamma(count + shape) - torch.lgamma(shape)
+        log_total = torch.logaddexp(log_mean, -log_spread)
+        losses = (count + shape) * (log_total + log_spread) - count * (log_mean + log_spread) - constant
+        return losses / size
 
     def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
         """On average over counts with the predicted mean (Fisher's information)."""
         mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
-        return mean / (1 + self.dispersion * mean)
+        return mean / (1 + self.known_dispersion * mean)
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
-        return self._log_mean(scores.squeeze(-1).double(), needed(y)).exp()
+        return self._log_mean(scores[..., 0].double(), needed(y)).exp()
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return (self.predictions(scores, y) - as_double(y, VALUE)).abs()
 
     def _log_mean(self, scores: Tensor, y: Tensor) -> Tensor:
-        return (scores + as_double(y, EXPOSURE).log().to(scores.dtype)).clamp(max=LARGEST)
+        beside = as_double(y, EXPOSURE).log() + as_double(y, LOG_RATE)
+        return (scores + beside.to(scores.dtype)).clamp(max=LARGEST)
 
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
         y, mean = label.astype(np.float64), score.astype(np.float64)
@@ -79,11 +146,11 @@ class Count(SummedTask):
 
     def _deviance(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
         """Twice the log likelihood that a perfect prediction of each row would have more."""
-        logs = y * np.log(np.where(y > 0, y, mean) / mean)
-        if not self.dispersion:
+        logs, spread = y * np.log(np.where(y > 0, y, mean) / mean), self.known_dispersion
+        if not spread:
             return np.asarray(2 * (logs - (y - mean)))
-        shrunk = np.log((1 + self.dispersion * y) / (1 + self.dispersion * mean))
-        return np.asarray(2 * (logs - (y + 1 / self.dispersion) * shrunk))
+        shrunk = np.log((1 + spread * y) / (1 + spread * mean))
+        return np.asarray(2 * (logs - (y + 1 / spread) * shrunk))
 
     def against_constant(self, label: np.ndarray, score: np.ndarray, loss: float) -> tuple[float, float]:
         """Deviance, beside that of the mean count."""

@@ -17,6 +17,10 @@ from wardround.tasks.task import MIDDLE
 class Multiclass(ClassTask):
     kind = "multiclass"
 
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        return None if len(names) > 2 else f"it has {len(names)} classes, and multiclass has three or more"
+
     @property
     def outputs(self) -> int:
         return len(self.names)

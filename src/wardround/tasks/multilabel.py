@@ -45,6 +45,7 @@ class Finding(Binary):
 @dataclass(frozen=True)
 class Multilabel(ProbabilityTask):
     kind = "multilabel"
+    reads = "classes"
     answers = "findings"
     metrics = CLASS_METRICS
     primary = "auc"

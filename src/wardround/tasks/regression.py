@@ -8,6 +8,7 @@ A row's target has three columns: the value, its centre and its spread. The last
 federation; they travel with the rows, because they differ from split to split.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.core.settings import Positive
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import require
@@ -46,10 +48,35 @@ class Regression(SummedTask):
     terms: ClassVar[tuple[str, ...]] = ("rows", "absolute", "squared", "y", "yy", "p", "pp", "yp")
 
     loss: Literal["squared", "huber"] = "squared"
-    delta: float = 1.35
-    # from where values are counted in sums, the same at every hospital: squares of large numbers that differ little
-    # would leave no digits for their differences
-    origin: float = 0.0
+    delta: Positive = 1.35
+    unit: str = ""  # days, mmol/l: shown behind figures
+
+    @property
+    def origin(self) -> float:
+        """From where values are counted in sums, the same at every hospital: squares of large numbers that differ
+        little would leave no digits for their differences."""
+        return 0.0 if self.range is None else sum(self.range) / 2
+
+    def of_numbers(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[:, VALUE])
+
+    def target_sums(self, target: np.ndarray) -> np.ndarray:
+        if self.range is not None:
+            return np.zeros(0)
+        return np.array([len(target), target.sum(), (target**2).sum()], dtype=np.float64)
+
+    def scale(self, sums: np.ndarray) -> tuple[float, ...]:
+        """Centre and spread: mean and SD over all sites, or the middle and a quarter of the public range."""
+        if self.range is not None:
+            low, high = self.range
+            return (low + high) / 2, (high - low) / 4
+        rows, total, squares = sums.tolist()
+        centre = total / max(rows, 1)
+        variance = squares / max(rows, 1) - centre**2
+        return centre, math.sqrt(variance) if variance > NO_SPREAD * squares / max(rows, 1) else 1.0
+
+    def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        return np.column_stack([target, *(np.full(len(target), value) for value in scale)])
 
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         scaled = (as_double(y, VALUE) - as_double(y, CENTRE)) / as_double(y, SPREAD)

@@ -7,6 +7,7 @@ and so is a prediction.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum, isnan
 from typing import Any, ClassVar, Literal
 
@@ -24,11 +25,26 @@ CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
+@dataclass(frozen=True)
 class SummedTask(Task):
+    reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     name_count = 1
     answers: ClassVar[Literal["class", "findings", "number"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
+
+    range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
+
+    @property
+    def public_range(self) -> tuple[float, float] | None:
+        return self.range
+
+    def with_range(self, known: tuple[float, float]) -> Task:
+        return replace(self, range=known)
+
+    @property
+    def scale_is_public(self) -> bool:
+        return self.range is not None
 
     @property
     def outputs(self) -> int:
@@ -127,10 +143,6 @@ class SummedTask(Task):
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         values = self.values(target)
         return fifths(values, values), FIFTHS
-
-    def values(self, target: np.ndarray) -> np.ndarray:
-        """The numbers that are predicted, of a source's target."""
-        return target
 
     def class_weights(self, labels: Tensor) -> Tensor:
         raise _no_classes("class_weights")

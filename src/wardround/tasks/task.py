@@ -5,9 +5,9 @@ evaluation through the scores (metrics). It knows no file, no engine and no page
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from torch import Tensor
 from wardround.study.facts import TaskFacts
 from wardround.tasks.answer import Answer
 from wardround.tasks.metric import Metric
+
+
+class WrongRows(NamedTuple):
+    rows: np.ndarray  # whether each is wrong
+    column: int  # 0: the target itself; then the columns that belong to it
+    problem: str  # after the number of rows
+    remedy: str
+
 
 Calibration = Literal["logistic", "linear"]
 ThresholdRule = Literal["youden", "f1"]
@@ -27,6 +35,8 @@ class Task(ABC):
     """Fields besides `names` are settings that a study may give: `[data] task = { kind = "regression", ... }`."""
 
     kind: ClassVar[str]
+    loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
+    reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
     answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
@@ -55,7 +65,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Scores that a model gives for a row."""
+        """Scores that a model gives for a row, without `leaves`."""
+
+    @property
+    def leaves(self) -> dict[str, float]:
+        """Numbers that are learnt beside the network and shared by all rows, with their first values. They stand behind
+        the scores of each row."""
+        return {}
 
     @property
     @abstractmethod
@@ -84,9 +100,41 @@ class Task(ABC):
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         """What `curve` is the mean of."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of further columns that belong to the target, such as the exposure of a count."""
+        return ()
+
+    @property
+    def public_range(self) -> tuple[float, float] | None:
+        """Lowest and highest value of a number, where they are known without looking at rows."""
+        return None
+
+    def with_range(self, known: tuple[float, float]) -> "Task":
+        """With this public range, where the task has one."""
+        return self
+
+    @classmethod
+    def wrong_names(cls, names: tuple[str, ...]) -> str | None:
+        """Why these cannot be the names of its classes, or None."""
+        return None
+
+    def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
+        """Of numbers as they are in a file, (rows, 1 + columns): what must be corrected before anything is read."""
+        return iter(())
+
+    def of_numbers(self, values: np.ndarray) -> np.ndarray:
+        """The target, from numbers as they are in a file, (rows, 1 + columns)."""
+        raise TypeError(f"{self.kind} is not read from numbers")
+
     def label(self, y: Tensor) -> Tensor:
         """What predictions are compared with: of a number the value alone, without the columns beside it."""
         return y
+
+    @property
+    def scale_is_public(self) -> bool:
+        """Whether `scale` is known without looking at rows, as differential privacy needs it."""
+        return True
 
     def target_sums(self, target: np.ndarray) -> np.ndarray:
         """Sums over a site's training rows from which `scale` follows; empty where nothing needs to be known."""
@@ -129,6 +177,10 @@ class Task(ABC):
         """A number for each row of the source by which `rows` are shared out evenly between training and test. It
         depends on these rows alone, so that a hospital by itself draws the same split."""
 
+    def values(self, target: np.ndarray) -> np.ndarray:
+        """The classes, the findings or the numbers that are predicted, of a source's target."""
+        return target
+
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
@@ -164,6 +216,7 @@ class Task(ABC):
             metrics=tuple(metric.name for metric in cls.metrics),
             undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
             after_training=cls.after_training(),
+            linear_model="linear" if cls.answers == "number" else "logistic",
         )
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, check, count, few, listed, share_text, warning
+from wardround.core.notices.code import NOTHING, Code, check, count, few, listed, quoted, share_text, warning
 from wardround.core.notices.notice import Notice
 
 FEW_CLASSES = 3  # named in a line
@@ -160,6 +160,13 @@ CHECK_CODES: Mapping[str, Code] = {
         "All training rows of all sites are of one class.",
         "Check the target column and its words.",
         _one_class,
+    ),
+    "constant-target": check(
+        ["error", "warning"],
+        "The number to be predicted is the same in all training rows, of all sites or of one.",
+        "Check the target column.",
+        lambda n: f"{quoted(n.columns)} is the same in all training rows{'' if n.site else ' of all sites'}",
+        lambda n: "Nothing need be done, but this site can say nothing about it." if n.site else "Check the column.",
     ),
     "rare-class": check(
         ["warning"],

@@ -113,6 +113,11 @@ FILE_CODES: Mapping[str, Code] = {
         NOTHING,
         lambda n: share_text(n, f"rows left out, without a value in {quoted(n.columns)}"),
     ),
+    "target-outside-range": warning(
+        "Values of the target lie outside the public range that the study declares.",
+        "Correct the cells, or widen the range under `ranges`. The range is only used to scale the target.",
+        lambda n: share_text(n, f"values of {quoted(n.columns)} lie outside the declared range"),
+    ),
     "rows-dropped": info(
         'Rows with gaps are left out (`missing = "drop"`).',
         'Use `missing = "median"` to keep them.',

@@ -81,6 +81,9 @@ def _row_counts(splits: Sequence[Split]) -> Iterable[Notice]:
 
 def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     """Where a row may have any number of findings, a class is the presence of a finding."""
+    if cohort.records.task.answers == "number":
+        yield from _constant_target(cohort, splits)
+        return
     target, names, findings = cohort.records.target, cohort.records.classes, cohort.records.has_findings
     present = target == 1 if findings else target[:, None] == np.arange(len(names))
     details = {"findings": True} if findings else {}
@@ -94,6 +97,18 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
         if count < RARE and (count or findings):
             yield Notice("rare-class", "warning", classes=(name,), counts={"rows": count}, details=details)
     yield from _missing_classes(names, present, splits, details)
+
+
+def _constant_target(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
+    """Over all sites it is an error; at one of them nothing can be learnt about it there."""
+    task = cohort.records.task
+    values = task.values(cohort.records.target)
+    if not np.ptp(values[np.concatenate([split.train for split in splits])]):
+        yield Notice("constant-target", "error", columns=task.names)
+        return
+    for split in splits:
+        if len(split.train) > 1 and not np.ptp(values[split.train]):
+            yield Notice("constant-target", "warning", split.site, task.names, {"rows": len(split.train)})
 
 
 def _missing_classes(

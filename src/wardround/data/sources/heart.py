@@ -3,6 +3,7 @@
 The files ship with the package, byte for byte as UCI gives them. Disease is `num` above 0.
 """
 
+from dataclasses import replace
 from importlib.resources import files
 from io import StringIO
 from typing import Literal
@@ -14,6 +15,7 @@ from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.data.records import Column, Records, Source
 from wardround.study.facts import SourceFacts, declares
+from wardround.tasks import Regression
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
 HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va")
@@ -43,11 +45,22 @@ CITATION = (
 )
 
 
-@declares(SourceFacts(citation=CITATION))
-def heart(hospitals: tuple[Hospital, ...] = HOSPITALS) -> Source:
+# columns that may be predicted in place of the disease, and their units
+Target = Literal["disease", "thalach", "trestbps", "chol", "oldpeak"]
+UNITS = {"thalach": "beats/min", "trestbps": "mm Hg", "chol": "mg/dl", "oldpeak": "mm"}
+
+
+@declares(
+    lambda options: SourceFacts(
+        citation=CITATION, tasks={"": "regression" if options.get("target") in UNITS else "binary"}
+    )
+)
+def heart(hospitals: tuple[Hospital, ...] = HOSPITALS, target: Target = "disease") -> Source:
+    """With a measurement as the `target`, such as the highest heart rate, that number is predicted from the other
+    columns; the diagnosis, which is made later, is then no feature."""
     if not hospitals or len(set(hospitals)) < len(hospitals):
         raise StudyError("data: hospitals", "the list is empty or names one twice", "Name each hospital once.")
-    return Source(lambda: _load(hospitals))
+    return Source(lambda: _load(hospitals, target))
 
 
 def read_hospital(name: str) -> pd.DataFrame:
@@ -57,7 +70,7 @@ def read_hospital(name: str) -> pd.DataFrame:
     return pd.read_csv(StringIO(text), header=None, names=names, na_values="?").astype(float)
 
 
-def _load(hospitals: tuple[str, ...]) -> Records:
+def _load(hospitals: tuple[str, ...], predicted: str) -> Records:
     tables = [read_hospital(name) for name in hospitals]
     table = pd.concat(tables, ignore_index=True)
     hospital = np.repeat(np.array(hospitals, dtype=object), [len(part) for part in tables])
@@ -76,4 +89,27 @@ def _load(hospitals: tuple[str, ...]) -> Records:
         if column.kind == "categorical":
             codes = table[column.name]
             table[column.name] = codes.map(lambda code: str(int(code)), na_action="ignore").astype(object)
-    return Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notices))
+    whole = Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notices))
+    return whole if predicted == "disease" else _of_measurement(whole, table, predicted)
+
+
+def _of_measurement(records: Records, table: pd.DataFrame, name: str) -> Records:
+    """The rows in which it was measured."""
+    measured = table[name].notna().to_numpy()
+    limits = next(column.limits for column in COLUMNS if column.name == name)
+    counts = {site: (records.hospital == site, measured[records.hospital == site]) for site in records.hospitals}
+    notices = tuple(
+        Notice("rows-without-target", "info", site, (name,), {"rows": int((~own).sum()), "of": int(rows.sum())})
+        for site, (rows, own) in counts.items()
+        if not own.all()
+    )
+    of_number = replace(
+        records,
+        features=table.drop(columns=name),
+        columns=tuple(column for column in COLUMNS if column.name != name),
+        target=table[name].to_numpy(dtype=np.float64),
+        classes=(),
+        notes=(*records.notes, *notices),
+        given_task=Regression((name,), range=limits, unit=UNITS[name]),
+    )
+    return of_number.take(np.flatnonzero(measured))

@@ -37,7 +37,7 @@ from wardround.tasks import Task
 from wardround.training.trial import Trial, planned_epochs
 from wardround.training.validation import need_extras, refuse_unkept
 
-ABOUT_ALL_SITES = ("one-class", "rare-class")  # checks that speak of all sites together
+ABOUT_ALL_SITES = ("one-class", "constant-target", "rare-class")  # checks that speak of all sites together
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
 NOWHERE = np.array([], dtype=np.int64)
 Key = tuple[str, int]  # an arm, and the seed of its rows
@@ -181,7 +181,7 @@ class DeployedPlan(Plan):
             trial = self.trial(arm, self.study.evaluation.seeds.first)
             agreed = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]]
             tables = agreed.layout is not None or arm.preparation.schema == "own"
-            refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, overlapping=False)
+            refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, False, self.task)
             refuse_unkept(trial)
 
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
@@ -244,7 +244,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)
         algorithm = arm.algorithm.build(families.algorithms)
-        refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
+        refuse_unsound(arm, algorithm, (), records.is_table, False, records.task)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
     cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}

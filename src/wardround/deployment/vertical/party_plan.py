@@ -28,7 +28,7 @@ from wardround.data.split import Split
 from wardround.deployment.common.deployed_plan import NOWHERE, Agreed, DeployedPlan, Key, no_labels
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.engines.serial import order_of
-from wardround.models import Model, ModelBuilder, Shape
+from wardround.models import Model, ModelBuilder, Shape, built
 from wardround.runs.plan import cohort_key, dtype_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
@@ -79,7 +79,7 @@ class VerticalPlan(DeployedPlan):
             return super()._model_of(arm_name, inputs, parts)
         options = {name: None if name == "weights" else value for name, value in arm.model.options.items()}
         build: ModelBuilder = self.families.models[arm.model.name](**options)
-        return build(Shape(inputs, self.task, parts))
+        return built(build, Shape(inputs, self.task, parts))
 
     def own_notices(self) -> list[Notice]:
         """Without what is known from equal rows, where the holder has so few columns that patients look alike: their

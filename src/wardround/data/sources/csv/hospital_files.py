@@ -7,7 +7,7 @@ A numeric column is float64 with NaN, a categorical one `object` with None, whic
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,16 @@ from wardround.data.sources.csv.columns import (
     agree_on_columns,
     read_features,
 )
-from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
+from wardround.data.sources.csv.outcome import DeclaredOutcome, source_facts
+from wardround.data.sources.csv.target_classes import DeclaredClasses
+from wardround.data.split import with_target
 from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
+from wardround.study.facts import declares
 
 OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 
+@declares(source_facts)
 def csv(
     files: dict[str, Path],
     target: str,
@@ -45,8 +49,10 @@ def csv(
     separator: Separator = "auto",
     age: str | None = None,
     sex: str | None = None,
+    task: str | dict[str, Any] = "",
 ) -> Source:
-    """Rows of `files`, by hospital. `age` and `sex` name the columns for subgroups, where their names do not say so.
+    """Rows of `files`, by hospital. `task` says what the target is where it is not classes: "regression", "count", or a
+    table with `kind` and its settings. `age` and `sex` name the columns for subgroups, where their names do not say so.
 
     `targets` and `patients` are for hospitals with names of their own for these columns, `labels` for those with words
     of their own for the classes. `classes` lists the classes, for hospitals none of which has them all or whose words
@@ -54,10 +60,10 @@ def csv(
     everywhere, so that copies are found. `ranges` and `levels` are what is known of a column without looking at rows.
     """
     declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
-    declared_classes = DeclaredClasses(positive, classes, labels or {})
-    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": declared_classes.labels}
+    outcome = DeclaredOutcome(task, DeclaredClasses(positive, classes, labels or {}), declared.ranges.get(target))
+    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": outcome.classes.labels}
     check_settings(files, declared, by_site, "hospital")
-    declared_classes.check()
+    outcome.check()
     target_of = {site: (targets or {}).get(site, target) for site in files}
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
     if any(target_of[site] == patient_of[site] for site in files):
@@ -66,25 +72,23 @@ def csv(
 
     def load() -> Records:
         whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
-        for site, table in whole.items():
-            require_column("target", target_of[site], table, files, site)
-            require_column("patient", patient_of[site], table, files, site)
+        _require_columns(whole, files, target_of, patient_of, outcome.columns)
         whole, dropped = rows_with_target(whole, target_of)
-        tables = {site: without(table, target_of[site], patient_of[site]) for site, table in whole.items()}
+        own = {site: (target_of[site], patient_of[site], *outcome.columns) for site in whole}
+        tables = {site: without(table, *own[site]) for site, table in whole.items()}
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
         used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
+        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone, (target,))
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
-        labelled = read_target(target_of, rows, declared_classes)
+        labelled = outcome.read(target_of, whole)
         features = read_features(tables, rows, columns, declared, age, sex)
-        labels_of_rows = np.concatenate(list(labelled.numbers.values()))
-        with_labels = features.values.assign(__target__=labels_of_rows)
+        with_labels = with_target(features.values, labelled.target)
         ids, patient_notices = _patients(whole, patient_of, shared_ids, with_labels)
         return Records(
             features=features.values,
-            target=labels_of_rows,
+            target=labelled.target,
             classes=labelled.classes,
             hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
             columns=features.columns,
@@ -101,6 +105,7 @@ def csv(
             ),
             recorded=features.recorded,
             vocabulary=labelled.vocabulary,
+            given_task=labelled.task,
         )
 
     return Source(load)
@@ -144,6 +149,20 @@ def require_column(
     raise DataError(str(files[owner]), f"there is no column {name!r}, which the study names as its {setting}", remedy)
 
 
+def _require_columns(
+    tables: Mapping[str, Table],
+    files: Mapping[str, Path],
+    targets: Mapping[str, str],
+    patients: Mapping[str, str | None],
+    others: Collection[str],
+) -> None:
+    for site, table in tables.items():
+        require_column("target", targets[site], table, files, site)
+        require_column("patient", patients[site], table, files, site)
+        for name in others:
+            require_column("exposure", name, table, files, site)
+
+
 def without(table: Table, *names: str | None) -> Table:
     return {name: cells for name, cells in table.items() if name not in names}
 
@@ -154,14 +173,18 @@ def check_declared(
     declared: DeclaredColumns,
     groups: Mapping[str, str | None],
     alone: bool,
+    targets: Collection[str] = (),
 ) -> list[Notice]:
-    """A declared column that is in no file is an error, so that a misspelt name is noticed.
+    """A declared column that is in no file is an error, so that a misspelt name is noticed. `targets` may have ranges.
 
     For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
     recorded = set().union(*tables.values())
     named = [
-        (setting, name, recorded) for setting in ("types", "ranges", "levels") for name in getattr(declared, setting)
+        (setting, name, recorded)
+        for setting in ("types", "ranges", "levels")
+        for name in getattr(declared, setting)
+        if not (setting == "ranges" and name in targets)
     ]
     named += [(setting, name, set(used)) for setting, name in groups.items() if name is not None]
     unknown = [(setting, name, among) for setting, name, among in named if name not in among]

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,8 +27,10 @@ from wardround.data.sources.csv.hospital_files import (
     rows_with_target,
     without,
 )
-from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
+from wardround.data.sources.csv.outcome import DeclaredOutcome, source_facts
+from wardround.data.sources.csv.target_classes import DeclaredClasses
 from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
+from wardround.study.facts import declares
 
 NO_ROW = -1  # in the place of a row's number
 UNLABELLED = ("",)  # the classes of a party that has no labels
@@ -152,6 +155,7 @@ def _bare(ids: set[str]) -> set[str]:
     return {name.casefold().lstrip("abcdefghijklmnopqrstuvwxyz-_ .:#").lstrip("0") for name in ids}
 
 
+@declares(source_facts)
 def csv_parties(
     files: dict[str, Path],
     patient: str,
@@ -169,6 +173,7 @@ def csv_parties(
     separator: Separator = "auto",
     age: str | None = None,
     sex: str | None = None,
+    task: str | dict[str, Any] = "",
 ) -> Source:
     """Rows of `files`, by party. `holder` is the party whose file has the `target`; it need not be named.
 
@@ -184,7 +189,9 @@ def csv_parties(
     if target is None and len(files) > 1:
         remedy = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
         raise StudyError("data: target", "missing", remedy)
-    DeclaredClasses(positive, classes, {} if labels is None else {holder or next(iter(files)): labels}).check()
+    known = None if target is None else declared.ranges.get(target)
+    first = {} if labels is None else {holder or next(iter(files)): labels}
+    DeclaredOutcome(task, DeclaredClasses(positive, classes, first), known).check()
     patient_of = {party: (patients or {}).get(party, patient) for party in files}
 
     def load() -> Records:
@@ -194,7 +201,11 @@ def csv_parties(
             # not guessed: a column that merely looks alike would match nobody, or the wrong ones
             require_column("patient", patient_of[party], table, files, party, guess=False)
         dropped: list[Notice] = []
+        of_labels = {} if labels is None else {labelled: labels}
+        outcome = DeclaredOutcome(task, DeclaredClasses(positive, classes, of_labels), known)
         if target is not None:
+            for name in outcome.columns:
+                require_column("exposure", name, tables[labelled], {labelled: files[labelled]}, labelled)
             require_column("target", target, tables[labelled], {labelled: files[labelled]}, labelled)
             _refuse_outcome_elsewhere(tables, labelled, target, declared)
         visit_of = _visit_columns(tables, visit, visits or {}, files)
@@ -204,19 +215,31 @@ def csv_parties(
         keys, parts, columns = {}, {}, {}
         for party, table in tables.items():
             keys[party] = keys_of(party, table, patient_of[party], visit_of[party], repeated=party == labelled)
-            columns[party] = without(table, patient_of[party], visit_of[party], target if party == labelled else None)
+            columns[party] = without(
+                table, patient_of[party], visit_of[party], *((target, *outcome.columns) if party == labelled else ())
+            )
         notices = check_declared(
-            columns, set().union(*columns.values()), declared, {"age": age, "sex": sex}, alone=len(files) == 1
+            columns,
+            set().union(*columns.values()),
+            declared,
+            {"age": age, "sex": sex},
+            len(files) == 1,
+            (target or "",),
         )
         for party, own in columns.items():
             parts[party] = _read(party, tables[party], own, declared, age, sex)
         joined = _joined(parts, keys, labelled)
         notices += [*dropped, *joined.notices]
         if target is not None:
-            classes_at_holder = DeclaredClasses(positive, classes, {} if labels is None else {labelled: labels})
-            column = read_target({labelled: target}, {labelled: tables[labelled][target]}, classes_at_holder)
-            vocabulary, notices = column.vocabulary, notices + column.notices
-            joined = replace(joined, target=column.numbers[labelled], classes=column.classes, vocabulary=vocabulary)
+            column = outcome.read({labelled: target}, {labelled: tables[labelled]})
+            notices += column.notices
+            joined = replace(
+                joined,
+                target=column.target,
+                classes=column.classes,
+                vocabulary=column.vocabulary,
+                given_task=column.task,
+            )
         if len(files) == 1:  # with all files here, nobody has to be matched by id
             joined = replace(joined, ids=keys[labelled].patients, visits=keys[labelled].visits)
         return replace(joined, notes=tuple(notices))

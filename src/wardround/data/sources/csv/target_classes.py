@@ -259,9 +259,11 @@ def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], s
     numbers = levels[~np.isnan(levels)]
     present, distinct = sum(cells.present for cells in sites.values()), len(spellings)
     remedy = "Choose a column with a few classes, or add one, such as a yes/no column made with a threshold."
+    number = 'To predict the number itself, write `task = "regression"`, or `task = "count"` for a number of events. '
     many_numbers = distinct > FEW_LEVELS and 2 * len(numbers) > len(levels)
     if many_numbers or np.isinf(numbers).any() or np.any(numbers != np.round(numbers)):
-        raise DataError(where, f"looks like a measurement, not a class ({distinct} different values)", remedy)
+        problem = f"looks like a measurement, not a class ({distinct} different values)"
+        raise DataError(where, problem, number + remedy)
     # A name or a remark must not pass for a class, because class names are shown.
     repeated_too_rarely = len(spellings.keys() - MEANINGS.keys()) > 2 and 2 * distinct > present
     if distinct > FEW_LEVELS or repeated_too_rarely or max(map(len, spellings)) > LONGEST_CLASS_NAME:
@@ -363,7 +365,8 @@ def _multiple_classes(
             "it looks like a count or a score"
         )
         remedy = (
-            "Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
+            'To predict the number itself, write `task = "count"` or `task = "regression"`. Or make a column of two '
+            "classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
             '`"0" = "none"`, `"1" = "some"` and so on for each. If they are names of classes: '
             '`classes = ["1", "2", ...]`.'
         )

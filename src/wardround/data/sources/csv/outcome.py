@@ -1,0 +1,136 @@
+"""The outcome in hospitals' files: classes from words (`target_classes.py`), or numbers, as the study's task says.
+
+A number is read where the study names such a task, never by a guess. What cannot be one is an error with its place, and
+never with its value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
+from wardround.data.sources.csv.columns import shape
+from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
+from wardround.data.text_table import Cells, Table
+from wardround.study.facts import SourceFacts
+from wardround.tasks import TASKS, Task, declared_kind, declared_task
+
+WHERE = "data: task"
+SINGLE = "binary"  # a kind whose metrics all classes have, where the words of the target tell which classes there are
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`target` is of all hospitals' rows, one hospital after another."""
+
+    target: np.ndarray
+    classes: tuple[str, ...]
+    task: Task | None  # None: it follows from the classes
+    vocabulary: Mapping[str, Mapping[str, str]]
+    notices: list[Notice]
+
+
+def source_facts(options: Mapping[str, Any]) -> SourceFacts:
+    """Of a source whose settings are those of `DeclaredOutcome`."""
+    declared = options.get("task") or SINGLE
+    kind = declared_kind(declared) if isinstance(declared, str | Mapping) else SINGLE
+    return SourceFacts(tasks={"": kind if kind in TASKS else SINGLE})
+
+
+@dataclass(frozen=True)
+class DeclaredOutcome:
+    task: str | Mapping[str, Any]  # empty: the words of the target tell its classes
+    classes: DeclaredClasses
+    range: tuple[float, float] | None = None  # of a number: what is known without looking at rows
+
+    @property
+    def kind(self) -> str:
+        return declared_kind(self.task)
+
+    def check(self) -> None:
+        """As far as that is possible before any file is read."""
+        self.classes.check()
+        if not self.task:
+            return
+        task = declared_task(self.task, (), WHERE)
+        if task.answers == "findings":
+            problem = "a column of a file holds one class or number of each row"
+            raise StudyError(WHERE, problem, "Use a source of images for findings.")
+        if task.reads == "numbers":
+            named = {"positive": self.classes.positive, "classes": self.classes.classes, "labels": self.classes.labels}
+            for setting, value in named.items():
+                if value:
+                    problem = f"is about classes, and the task is {self.kind}"
+                    raise StudyError(f"data: {setting}", problem, f"Leave `{setting}` out, or name another task.")
+
+    def of(self, name: str) -> Task:
+        """The task of a number that is called so."""
+        task = declared_task(self.task, (name,), WHERE)
+        return task if self.range is None or task.public_range is not None else task.with_range(self.range)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Further columns of the files that belong to the outcome."""
+        return declared_task(self.task, (), WHERE).columns if self.task else ()
+
+    def read(self, names: Mapping[str, str], tables: Mapping[str, Table]) -> Outcome:
+        """`names` are the hospitals' names for their target, whose rows all have a value."""
+        if self.task and TASKS[self.kind].reads == "numbers":
+            return self._read_numbers(names, tables)
+        cells = {site: table[names[site]] for site, table in tables.items()}
+        labelled = read_target(names, cells, self.classes)
+        target = np.concatenate(list(labelled.numbers.values()))
+        task = None
+        if self.task:
+            if wrong := TASKS[self.kind].wrong_names(labelled.classes):
+                remedy = f"Correct the target, or leave `task` out, or write another than {self.kind!r}."
+                raise DataError(f"target {next(iter(names.values()))!r}", wrong, remedy)
+            task = declared_task(self.task, labelled.classes, WHERE)
+        return Outcome(target, labelled.classes, task, labelled.vocabulary, labelled.notices)
+
+    def _read_numbers(self, names: Mapping[str, str], tables: Mapping[str, Table]) -> Outcome:
+        task = self.of(next(iter(names.values())))
+        parts, notices = [], []
+        for site, table in tables.items():
+            columns = (names[site], *task.columns)
+            values = np.column_stack([_numbers(table[name], name, site) for name in columns])
+            refuse_wrong_rows(task, columns, values, table[names[site]].lines, site)
+            notices += _outside(task, columns[0], values[:, 0], site)
+            parts.append(task.of_numbers(values))
+        return Outcome(np.concatenate(parts), (), task, {}, notices)
+
+
+def _numbers(cells: Cells, name: str, site: str) -> np.ndarray:
+    """Of every row; gaps stay gaps."""
+    where, form = f"column {name!r} at {site!r}", shape(cells)
+    if form in ("dates", "unclear dates", "dates and text"):
+        remedy = "Give a number, such as the days between two dates, or choose another column."
+        raise DataError(where, "holds dates, and a number is to be predicted", remedy)
+    if cells.distinct and np.isnan(cells.numbers).any():
+        bad, line = cells.count_and_first_line(np.isnan(cells.numbers))
+        problem = f"{bad} of {cells.present} values are not numbers, the first in line {line}"
+        raise DataError(where, problem, "Correct these cells or empty them, or leave `task` out to predict classes.")
+    if np.isinf(cells.numbers).any():
+        bad, line = cells.count_and_first_line(np.isinf(cells.numbers))
+        raise DataError(where, f"{bad} values are infinite, the first in line {line}", "Correct or empty these cells.")
+    return np.asarray(cells.spread(cells.numbers, np.nan))
+
+
+def refuse_wrong_rows(task: Task, columns: tuple[str, ...], values: np.ndarray, lines: np.ndarray, site: str) -> None:
+    for wrong in task.wrong_rows(values):
+        if wrong.rows.any():
+            line = int(lines[np.flatnonzero(wrong.rows)[0]])
+            problem = f"{int(wrong.rows.sum())} of {len(values)} values {wrong.problem}; the first is in line {line}"
+            raise DataError(f"column {columns[wrong.column]!r} at {site!r}", problem, wrong.remedy)
+
+
+def _outside(task: Task, name: str, values: np.ndarray, site: str) -> list[Notice]:
+    known = task.public_range
+    if known is None:
+        return []
+    outside = int(((values < known[0]) | (values > known[1])).sum())
+    counts = {"rows": outside, "of": len(values)}
+    return [Notice("target-outside-range", "warning", site, (name,), counts)] if outside else []
