@@ -61,6 +61,7 @@ class Plan:
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
             kind += repr(arm.topology) if arm.model.facts.in_parts else ""
+            kind += "" if arm.start.start_from is None else f" from {arm.start.start_from.digest}"
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
@@ -148,9 +149,10 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         members = members_of(arm, [split.site for split in splits])
         splits = self.for_selection(arm, splits)
+        scale = self.carried_scale(arm, seed)
         if arm.model.facts.in_parts:
-            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed)
-        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
+            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed, scale)
+        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members, scale)
 
     def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
         """The splits without rows on which nothing may be chosen."""
@@ -178,6 +180,23 @@ class Plan:
             self._predecessors[start] = read_predecessor(start, list(self.study.evaluation.seeds))
         return self._predecessors[start]
 
+    def carried_scale(self, arm: Arm, seed: int) -> tuple[float, ...] | None:
+        """Of the target: that with which the model was trained from which the arm starts, in whose units its weights
+        are. None: the arm's own rows decide."""
+        old = self._known_predecessor(arm)
+        return None if old is None else old.models[seed].description.target_scale or None
+
+    def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
+        """What training knows of the target of all sites."""
+        carried, cohort = self.carried_scale(arm, self.data_seed(arm, seed)), self.cohort_of(arm)
+        if carried is not None:
+            return carried
+        splits = self.for_selection(arm, self.splits(arm, seed))
+        if arm.topology.kind == "vertical":
+            present = present_at(cohort, holdings_of(arm.topology, cohort.records), arm.topology, seed)
+            splits = matched(splits, present)
+        return target_scale(cohort, splits, members_of(arm, [split.site for split in splits]))
+
     def layout_of(self, arm: Arm, seed: int) -> Layout | None:
         """What the arm's sites agreed on; None for images, and where each site has columns of its own."""
         recipe = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))[0].recipe
@@ -186,15 +205,22 @@ class Plan:
     def starting(self, arm: Arm, seed: int, model: Model, sites: Sequence[Site]) -> StartingModel | None:
         """The weights that an arm begins with, checked; None where the seed draws them."""
         if (arm.name, seed) not in self._starting:
-            try:
-                old = self.predecessor_of(arm)
-            except (StudyError, RunError):
-                if not self.finished:
-                    raise
-                old = None
-            started = None if old is None else start_at(old, arm, seed, model, self.layout_of(arm, seed), sites)
-            self._starting[arm.name, seed] = started
+            old = self._known_predecessor(arm)
+            self._starting[arm.name, seed] = (
+                None
+                if old is None
+                else start_at(old, arm, seed, model, self.layout_of(arm, seed), sites, self.target_scale_of(arm, seed))
+            )
         return self._starting[arm.name, seed]
+
+    def _known_predecessor(self, arm: Arm) -> Predecessor | None:
+        """None as well where a finished run's is gone."""
+        try:
+            return self.predecessor_of(arm)
+        except (StudyError, RunError):
+            if not self.finished:
+                raise
+            return None
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
@@ -411,7 +437,13 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
 
 
 def sites_of_parties(
-    cohort: Cohort, splits: Sequence[Split], arm: Arm, dtype: torch.dtype, members: Sequence[str], seed: int
+    cohort: Cohort,
+    splits: Sequence[Split],
+    arm: Arm,
+    dtype: torch.dtype,
+    members: Sequence[str],
+    seed: int,
+    known_scale: tuple[float, ...] | None = None,
 ) -> tuple[Site, ...]:
     """Sites whose columns are grouped by party; in a vertical topology trained on matched patients."""
     holdings = holdings_of(arm.topology, cohort.records)
@@ -421,10 +453,10 @@ def sites_of_parties(
         splits = matched(splits, present)
     table = table_of(cohort.records, holdings)
     if cohort.records.is_table:
-        scale = target_scale(cohort, splits, members)
+        scale = target_scale(cohort, splits, members) if known_scale is None else known_scale
         base = tuple(_without_numbers(cohort, split, scale) for split in splits)
     else:
-        base = prepare_sites(cohort, splits, arm.preparation, dtype, members)
+        base = prepare_sites(cohort, splits, arm.preparation, dtype, members, known_scale)
     subsets = ("train", "validation", "test")
     rows = {split.site: {subset: getattr(split, subset) for subset in subsets} for split in splits}
     return joined_sites(base, table, rows, holdings, present, arm.preparation, members, vertical, dtype)

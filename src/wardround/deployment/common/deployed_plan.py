@@ -129,6 +129,9 @@ class DeployedPlan(Plan):
         """Only the coordinator of all has the model that a study starts from: it comes with the first round."""
         return super().predecessor_of(arm) if self.own is None and not self.within else None
 
+    def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
+        return ()
+
     def layout_of(self, arm: Arm, seed: int) -> Layout | None:
         return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].layout
 

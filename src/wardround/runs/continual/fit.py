@@ -22,13 +22,23 @@ SAME = "Prepare the rows as that study did, or train from the beginning."
 
 
 def start_at(
-    predecessor: Predecessor, arm: Arm, seed: int, model: Model, layout: Layout | None, sites: Sequence[Site]
+    predecessor: Predecessor,
+    arm: Arm,
+    seed: int,
+    model: Model,
+    layout: Layout | None,
+    sites: Sequence[Site],
+    target_scale: tuple[float, ...],
 ) -> StartingModel:
-    """The weights with which an arm begins with a seed. `layout` is what its sites agreed on; `sites` train."""
+    """The weights with which an arm begins with a seed. `layout` is what its sites agreed on; `target_scale` is what
+    training knows of the target."""
     saved, where = predecessor.models[seed], f"arms: {arm.name}: {WHERE}: {predecessor.path}"
     refuse_other_network(saved.description, arm, where)
     refuse_other_task(saved.description.task, model.task, where)
     refuse_other_columns(saved.description, arm, layout, sites, where)
+    if saved.description.target_scale != tuple(target_scale):
+        problem = "seeds of this study share their rows, and start from models whose targets were scaled differently"
+        raise StudyError(where, problem, "Name one `seed` of the run in start_from.")
     private = {site: leaves for site, leaves in saved.private.items() if site not in changed_sites(saved, sites)}
     return starting_model(model, saved.params, private, saved.buffers, where, pooled=POOLED)
 

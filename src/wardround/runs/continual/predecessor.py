@@ -202,6 +202,7 @@ def _model_of_bundle(path: Path, about: Mapping[str, Any], files: Mapping[str, b
         ranges=public_ranges(recipe.layout, recipe.settings.scale) if has_columns and not own else {},
         parts=tuple(dict(plain(part)) for part in shape.get("parts", ())),
         own_columns={site: recipe.names} if own else {},
+        target_scale=tuple(map(float, about.get("target_scale") or ())),
         trained=tuple(parse(Generation, part, f"{path}: trained") for part in about.get("trained") or ()),
     )
     return SavedModel(int(about["seed"]), description, params, {site: params}, {site: buffers} if buffers else {})

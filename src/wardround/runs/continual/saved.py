@@ -54,7 +54,7 @@ def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Des
         plan.layout_of(arm, seed),
         parts_of(sites[0]),
         {site.name: site.recipe.names for site in sites if own and site.recipe is not None},
-        (),
+        plan.target_scale_of(arm, seed),
         (generation, *(() if predecessor is None else predecessor.models[seed].description.trained)),
     )
 
