@@ -29,6 +29,8 @@ from wardround.study.schema import (
     Preparation,
     SecureSum,
     SitePrivacy,
+    Start,
+    StartFrom,
     Topology,
     Training,
     Uncertainty,
@@ -206,6 +208,8 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Topology,
         EmbeddingNoise,
         Uncertainty,
+        Start,
+        StartFrom,
     ],
 )
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:

@@ -47,7 +47,7 @@ SECTIONS = {
 OF_IMAGES = {
     *("attack_canary", "attack_pictures", "attack_inversion", "attack_membership"),
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
-    *("ways",),
+    *("ways", "forgetting"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),
