@@ -75,7 +75,7 @@ def test_a_study_without_it_keeps_its_hash_and_its_resolved_form() -> None:
 
 
 def test_the_resolved_study_reads_back_with_nothing_to_read() -> None:
-    arms = [
+    arms: list[dict[str, Any]] = [
         {"algorithm": "fedavg"},
         {"name": "anew", "algorithm": "fedavg", "model.start_from": "off"},
         {"algorithm": "fedprox", "mu": [0.1, 1.0], "model": {"start_from": {"arm": "other"}}},

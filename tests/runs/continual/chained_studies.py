@@ -13,7 +13,7 @@ OLD, NEW = ("cleveland", "hungarian"), ("switzerland", "va")
 PUBLIC = {"public": True, "scale": "ranges", "missing": "range"}
 
 
-def study(name: str, hospitals: tuple[str, ...] = OLD, **changes: Any) -> dict[str, Any]:
+def study(name: str, hospitals: Any = OLD, **changes: Any) -> dict[str, Any]:
     """A table in `changes` is joined to the one that is there."""
     document: dict[str, Any] = {
         "name": name,
@@ -29,7 +29,7 @@ def study(name: str, hospitals: tuple[str, ...] = OLD, **changes: Any) -> dict[s
     return document
 
 
-def after(run: StudyRun | Path, name: str = "later", arm: str = "fedavg", **changes: Any) -> dict[str, Any]:
+def after(run: StudyRun | Path, name: Any = "later", arm: Any = "fedavg", **changes: Any) -> dict[str, Any]:
     """A study that starts from a run."""
     folder = run.folder if isinstance(run, StudyRun) else run
     start = {"run": str(folder), "arm": arm, **changes.pop("start", {})}
