@@ -9,12 +9,23 @@ import pandas as pd
 from wardround.evaluation.comparisons.compare import in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN
 from wardround.evaluation.comparisons.paired import MEAN, compare_predictions
+from wardround.evaluation.outcome_results import by_outcome
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import thresholds_of
 from wardround.study.schema import Evaluation, Study
 from wardround.tasks import METRIC_FACTS, Task
 
 OLD, NEW = "old", "new"  # `model` in forgetting.parquet
+
+
+def forgetting_by_outcome(
+    study: Study, predictions: pd.DataFrame, groups: pd.DataFrame | None, drawn: Mapping[str, Evaluation], task: Task
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """As `score_forgetting`, of each outcome by its own task; of a study with one outcome under an empty name."""
+    return {
+        name: score_forgetting(own_study, table, groups, drawn, own_task)
+        for name, (own_study, table, own_task) in by_outcome(study, predictions, task).items()
+    }
 
 
 def score_forgetting(

@@ -310,7 +310,10 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
     describe_models(plan, folder, spent, plan.rows_fingerprint)
-    content["start_from"] = describe_start(plan, folder, spent)
+    started = describe_start(plan, folder, spent)
+    content["start_from"] = next(iter(started.values()))
+    for name, of_outcome in content.get("outcomes", {}).items():
+        of_outcome["start_from"] = started[name]
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )

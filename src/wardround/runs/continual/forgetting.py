@@ -55,7 +55,7 @@ def predict_earlier(
             (NEW, _by_new(trial, new, old_trial, old, sites, earlier.plan.cohort_of(old_arm))),
         ):
             if predicted:
-                table = prediction_table([(arm.name, seed)], [predicted], plan.classes)
+                table = prediction_table([(arm.name, seed)], [predicted])
                 parts.append(table.assign(model=name))
     return pd.concat(parts, ignore_index=True) if parts else None, {s: rows for s, rows in left_out.items() if rows}
 

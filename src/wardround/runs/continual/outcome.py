@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from wardround.evaluation.forgetting import score_forgetting
+from wardround.evaluation.forgetting import forgetting_by_outcome
 from wardround.runs.continual.earlier import Earlier, training_sites
 from wardround.runs.continual.fit import changed_sites
 from wardround.runs.continual.forgetting import predict_earlier
@@ -26,8 +26,9 @@ AT_HOSPITALS = "the rows of the old hospitals are not at the coordinator"
 NO_ROWS = "no old hospital has a new model, or the new ones know all their test patients"
 
 
-def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> dict[str, Any]:
-    """For a simulation; empty where every arm starts from the beginning. Saves the predictions that it speaks of."""
+def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
+    """For a simulation, by outcome, under an empty name where there is one; then by arm that starts from a trained
+    model. Saves the predictions that it speaks of."""
     open_predecessor = opener(plan)
     started = {
         arm.name: (arm, predecessor) for arm in plan.study.arms if (predecessor := plan.predecessor_of(arm)) is not None
@@ -39,7 +40,7 @@ def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> d
         content[name] = {
             **described(plan, arm, predecessor),
             "forgetting": None,
-            "not_measured": earlier if isinstance(earlier, str) else None,
+            "not_measured": earlier if isinstance(earlier, str) else NO_ROWS,
             "privacy": spent.get(name),
         }
     opened = {
@@ -47,9 +48,15 @@ def describe_start(plan: Plan, folder: RunFolder, entries: Sequence[Entry]) -> d
         for name, (arm, predecessor) in started.items()
         if isinstance(earlier := open_predecessor(predecessor), Earlier)
     }
-    for name, forgotten in measure(plan, folder, opened).items():
-        content[name] |= forgotten
-    return content
+    measured = measure(plan, folder, opened)
+    return {
+        outcome: {name: {**start, **_forgotten(measured.get(outcome, {}).get(name))} for name, start in content.items()}
+        for outcome in plan.task.outcomes or ("",)
+    }
+
+
+def _forgotten(forgetting: dict[str, Any] | None) -> dict[str, Any]:
+    return {} if forgetting is None else {"forgetting": forgetting, "not_measured": None}
 
 
 def describe_deployed_start(plan: Plan, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -102,16 +109,19 @@ def described(plan: Plan, arm: Arm, predecessor: Predecessor) -> dict[str, Any]:
     }
 
 
-def measure(plan: Plan, folder: RunFolder, opened: Mapping[str, tuple[Arm, Earlier]]) -> dict[str, dict[str, Any]]:
-    """By arm whose earlier run is at hand with its rows."""
-    forgotten: dict[str, dict[str, Any]] = {}
+def measure(
+    plan: Plan, folder: RunFolder, opened: Mapping[str, tuple[Arm, Earlier]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """By outcome, then by arm whose earlier run is at hand with its rows."""
+    forgotten: dict[str, dict[str, dict[str, Any]]] = {}
     tables: list[pd.DataFrame] = []
     # arms may start from several runs, whose rows have nothing to do with each other
     for path in dict.fromkeys(earlier.folder.path for _, earlier in opened.values()):
         arms = {name: arm for name, (arm, earlier) in opened.items() if earlier.folder.path == path}
         earlier = next(earlier for _, earlier in opened.values() if earlier.folder.path == path)
-        of_run, table = _of_run(plan, folder, arms, earlier)
-        forgotten |= of_run
+        table, scored = _of_run(plan, folder, arms, earlier)
+        for outcome, by_arm in scored.items():
+            forgotten.setdefault(outcome, {}).update(by_arm)
         tables += [] if table is None else [table.assign(run=path.name)]
     if tables:
         folder.write_table(FILE, pd.concat(tables, ignore_index=True))
@@ -120,18 +130,19 @@ def measure(plan: Plan, folder: RunFolder, opened: Mapping[str, tuple[Arm, Earli
 
 def _of_run(
     plan: Plan, folder: RunFolder, arms: Mapping[str, Arm], earlier: Earlier
-) -> tuple[dict[str, dict[str, Any]], pd.DataFrame | None]:
-    """What arms that start from one run forgot, and the predictions behind it."""
+) -> tuple[pd.DataFrame | None, dict[str, dict[str, dict[str, Any]]]]:
+    """Predictions of arms that start from one run, and by outcome what these arms forgot."""
     parts = {name: predict_earlier(plan, folder, arm, earlier) for name, arm in arms.items()}
-    forgotten: dict[str, dict[str, Any]] = {name: {"not_measured": NO_ROWS} for name in arms}
     known = [table for table, _ in parts.values() if table is not None]
     if not known:
-        return forgotten, None
+        return None, {}
     table = pd.concat(known, ignore_index=True)
     drawn = {name: _as_drawn(plan, arm, earlier) for name, arm in arms.items()}
-    for name, content in score_forgetting(plan.study, table, earlier.folder.groups(), drawn, plan.task).items():
-        forgotten[name] = {"forgetting": {**content, "left_out": parts[name][1]}}
-    return forgotten, table
+    scored = forgetting_by_outcome(plan.study, table, earlier.folder.groups(), drawn, plan.task)
+    return table, {
+        outcome: {name: {**content, "left_out": parts[name][1]} for name, content in by_arm.items()}
+        for outcome, by_arm in scored.items()
+    }
 
 
 def _as_drawn(plan: Plan, arm: Arm, earlier: Earlier) -> Evaluation:
