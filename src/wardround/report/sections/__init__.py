@@ -21,6 +21,7 @@ def tells_uncertainty(evidence: Evidence) -> bool:
 
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "answer": always,
+    "outcomes": lambda evidence: bool(evidence.outcomes),
     "design.settings": always,
     "design.federation": always,
     "design.pipeline": always,
