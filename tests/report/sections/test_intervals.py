@@ -78,7 +78,7 @@ def test_a_study_of_a_number_has_intervals_and_no_sets(evidence: Evidence) -> No
 
 
 def test_the_section_says_what_was_asked_for_and_what_came(evidence: Evidence) -> None:
-    text = " ".join(load_section("intervals").values["sentences"](evidence))
+    text = " ".join(load_section("numbers.intervals").values["sentences"](evidence))
     assert "should hold the outcome in 90 % of rows" in text
     assert "No interval in together at island: 7 validation rows are too few" in text
     assert "Passes disagree about a row by" in text
@@ -94,7 +94,7 @@ def test_its_tables_are_there_and_those_of_classes_are_not(evidence: Evidence) -
     tables = {table.name: table for table in make_tables(evidence).values()}
     assert {"intervals", "intervals-at-sites", "number-calibration", "number-referral"} <= set(tables)
     assert not {"calibration", "uncertainty", "referral"} & set(tables)
-    assert {"intervals", "residuals"} <= set(sections_of(evidence))
+    assert {"numbers.intervals", "numbers.residuals"} <= set(sections_of(evidence))
     assert "uncertainty" not in sections_of(evidence)
     rows = {row[0]: row for row in tables["intervals"].rows}
     assert set(rows) == {"together", "alone", "passes"}
@@ -116,9 +116,9 @@ def test_across_hospitals_it_stays_in_their_bundles(evidence: Evidence) -> None:
 
     arms = {name: {**arm, "uncertainty": None} for name, arm in evidence.results["arms"].items()}
     deployed = replace(evidence, results={**evidence.results, "deployed": True, "arms": arms})
-    assert "intervals" in sections_of(deployed)
-    [sentence] = load_section("intervals").values["sentences"](deployed)
+    assert "numbers.intervals" in sections_of(deployed)
+    [sentence] = load_section("numbers.intervals").values["sentences"](deployed)
     assert "Nothing of that left it" in sentence
-    section = load_section("intervals")
+    section = load_section("numbers.intervals")
     assert all(table(deployed) is None for table in section.tables)
     assert all(drawing.draw is None or drawing.draw(deployed) is None for drawing in section.figures.values())

@@ -436,7 +436,7 @@ PAGE = """
 {% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
 {{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
-{{ part("residuals") }}
+{{ part("numbers.residuals") }}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}{% endif %}
 </section>"""
 SECTION = Section(
