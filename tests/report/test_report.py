@@ -48,7 +48,7 @@ OF_IMAGES = {
     *("attack_canary", "attack_pictures", "attack_inversion", "attack_membership"),
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
     *("interval-coverage", "number-referral", "predicted-observed", "residuals"),  # of numbers
-    *("ways",),
+    *("ways", "forgetting"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),

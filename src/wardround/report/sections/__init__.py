@@ -36,6 +36,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "uncertainty": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers != "number",
     "numbers.intervals": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers == "number",
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
+    "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,
