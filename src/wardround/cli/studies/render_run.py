@@ -158,7 +158,8 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def _metric_table(evidence: "Evidence") -> Table:
     study, primary, inside = evidence.results["study"], evidence.headline, evidence.ranked_within
     title = f"{study['name']}: {study['question']}" if study["question"] else study["name"]
-    shown = OF_FINDINGS if evidence.findings else SHOWN
+    numbers = {metric.name: metric.words for metric in evidence.task.metrics if metric.name in evidence.task.compared}
+    shown = numbers if evidence.task.answers == "number" else OF_FINDINGS if evidence.findings else SHOWN
     shown = {metric: word for metric, word in shown.items() if metric != primary.metric or inside}
     spread = () if inside else SPREAD_SHOWN  # with one more column, SDs would not fit a terminal
     rows = []
