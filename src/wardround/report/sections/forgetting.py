@@ -15,7 +15,7 @@ from wardround.report.section import Section
 from wardround.runs.spending import EACH_SITE
 
 MEAN = "mean over the old hospitals"
-VERDICTS = {"gains": "better now", "loses": "forgotten", "no evidence": "no evidence of a difference"}
+VERDICTS = {"gains": "better now", "loses": "worse now", "no evidence": "no evidence of a difference"}
 SCALES = {
     "per-site": "Each site's rows are scaled by its own, now as then.",
     "federated": "The scale is that of all sites' rows together: it was fitted anew on the sites of this study.",
