@@ -5,9 +5,9 @@ A run on one machine (`make.py`), a hospital in a deployment (`deployment/flat/s
 them it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -53,6 +53,7 @@ class Origin:
     scale: tuple[float, ...]  # of the target
     saved: SavedScores
     models: Mapping[str, Factory] | None = None
+    trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
     def private(self) -> bool:
@@ -82,6 +83,7 @@ def origin_at(
     saved: SavedScores,
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
+    trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
     site predicts; `validation` is the site's own, unless given."""
@@ -102,6 +104,7 @@ def origin_at(
         scale=task.scale_in(target),
         saved=saved,
         models=models,
+        trained=trained,
     )
 
 
