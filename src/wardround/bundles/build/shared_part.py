@@ -149,6 +149,9 @@ def part_of_run(
     study, _ = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
     task = read_task(results["task"])
+    if task.outcomes:
+        problem = f"predicts several outcomes together ({', '.join(task.outcomes)}), and an adapter is for one"
+        raise BundleError(str(run), problem, "Train a study of one of them.")
     if task.findings:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
