@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.bundles.number_runs import outcome_study, patients
+from tests.bundles.number_runs import STAY, number_run, number_study, outcome_study, patients
 from wardround.bundles import FinishedRun, bundle_from, load_bundle, make_bundles, make_shared, open_finished_run
 from wardround.bundles.predict.predict import predict_table
 from wardround.bundles.sealed_files import ABOUT, seal
@@ -78,9 +78,14 @@ def test_a_bundle_of_another_outcome_than_its_task_is_refused(run: FinishedRun, 
             load_bundle(folder)
 
 
-def test_one_outcome_needs_no_name(tmp_path: Path) -> None:
-    from tests.bundles.number_runs import STAY, number_run
+def test_training_does_not_go_on_from_one_of_several_outcomes(run: FinishedRun, tmp_path: Path) -> None:
+    folder = bundle_from(run, arm="fedavg", site="north", outcome="stay", out=tmp_path / "b")
+    model = {"kind": "mlp", "hidden": [8], "start_from": {"bundle": str(folder)}}
+    with pytest.raises(StudyError, match="its model was trained for all of them"):
+        run_study(number_study(tmp_path, STAY, model=model), tmp_path / "runs")
 
+
+def test_one_outcome_needs_no_name(tmp_path: Path) -> None:
     single = number_run(tmp_path, STAY)
     with pytest.raises(StudyError, match="the study has one outcome"):
         bundle_from(single, arm="fedavg", site="north", outcome="stay", out=tmp_path / "b")

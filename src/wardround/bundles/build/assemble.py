@@ -237,4 +237,5 @@ def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, 
         "out_of_distribution": {"kind": rule.kind, **({"cut": rule.cut} if rule.kind == "distance" else {})},
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,
+        "trained": [dict(training) for training in origin.trained],
     }

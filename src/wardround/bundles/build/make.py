@@ -22,6 +22,7 @@ from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.evaluation.outcome_results import content_of
 from wardround.models import MODELS
+from wardround.runs.continual.saved import trainings
 from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
@@ -177,6 +178,7 @@ def _origin(
         validation=_untested(trial, site),
         models=finished.models,
         outcome=outcome,
+        trained=trainings(folder, arm, trial.seed, list(trained)),
     )
 
 

@@ -5,9 +5,9 @@ A run on one machine (`make.py`), a hospital in a deployment (`deployment/flat/s
 them it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -57,6 +57,7 @@ class Origin:
     models: Mapping[str, Factory] | None = None
     together: Task | None = None  # where several outcomes are predicted together: all of them
     outcome: str = ""  # and which of them the bundle predicts
+    trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
     def private(self) -> bool:
@@ -87,6 +88,7 @@ def origin_at(
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
     outcome: str = "",
+    trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
     site predicts; `validation` is the site's own, unless given. `outcome` is the one that the bundle is to predict,
@@ -116,6 +118,7 @@ def origin_at(
         models=models,
         together=together if outcome else None,
         outcome=outcome,
+        trained=trained,
     )
 
 
