@@ -477,6 +477,7 @@ def card_of(
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
         "limits": [
             *_limits(answer, facts, private),
+            *_start(facts, about),
             *([] if private else [*_few(answer, label), *map(line_of, facts.notices)]),
         ],
         "hashes": dict(hashes),
@@ -553,6 +554,20 @@ def _limits(answer: Answer, facts: CardFacts, private: bool) -> list[str]:
             f"checks noticed in the rows is not repeated here: {promise}."
         )
     return lines
+
+
+def _start(facts: CardFacts, about: Mapping[str, Any]) -> list[str]:
+    """Of a model whose training went on from another one."""
+    source = facts.arm.start.start_from
+    if source is None:
+        return []
+    sites = list(dict.fromkeys(site for training in about["trained"][1:] for site in training["sites"]))
+    where = f", at {', '.join(sites)}" if sites else ""
+    return [
+        f"Training did not begin with random weights: it went on from a model that was trained before{where} (digest "
+        f"{(source.digest or '')[:12]}). What it has learnt there is still in it; how well it still does there is not "
+        "said here."
+    ]
 
 
 def _limits_of_training(facts: CardFacts) -> list[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wardround.core.errors import WardroundError
+from wardround.core.errors import RunError, WardroundError
 from wardround.data.cohort import Cohort
 from wardround.runs.continual.description import Generation
 from wardround.runs.continual.predecessor import Predecessor
@@ -42,8 +42,10 @@ def open_earlier(predecessor: Predecessor, plan: Plan) -> Earlier | str:
         return OF_A_BUNDLE
     try:
         return Earlier(*open_run_with(predecessor.path, ELSEWHERE, plan.families))
+    except RunError as error:
+        return f"the old run {error.problem}"
     except WardroundError as error:
-        return error.problem
+        return f"the rows of the old run cannot be opened ({error.problem})"
 
 
 def row_keys(cohort: Cohort, rows: np.ndarray) -> set[str]:
