@@ -62,6 +62,7 @@ def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Col
         check_sizes(site, row_set, plan, key, sites)
         require((row_set["facts"] is None) == (not columns), "facts of columns that nobody asked for, or none")
         check_column_facts(row_set["facts"], columns)
+        plan.task.check_target_sums(row_set["target"], row_set["train"])
     check_described(body["described"], body["sets"][0], plan)
     check_directions(body["directions"], columns)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wardround.evaluation.summaries.merged_summaries import Summary
+from wardround.evaluation.summaries.residual_cells import check_residual_cells
 from wardround.evaluation.summaries.score_histograms import check_histogram
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_sums import CLOSE
@@ -38,7 +39,11 @@ def check_summary(summary: Summary, expected: Expected) -> None:
         _only(summary, ("rows", "diverged"))
         return
     require("groups" in summary, "no groups")
-    _check_content(summary, expected.task, "groups")
+    task, of_residuals = expected.task, expected.task.calibration == "linear"
+    _check_content(summary, task, "groups", *(["cells"] if of_residuals else []))
+    if of_residuals:
+        require("cells" in summary, "no cells")
+        check_residual_cells(summary["cells"], summary["rows"], task.totals(summary["terms"]))
     for kind, values in summary["groups"].items():
         _check_groups(kind, values, summary, expected)
 
