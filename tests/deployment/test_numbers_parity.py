@@ -120,7 +120,8 @@ def test_parties_give_the_same_bits(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["regression", "fitted"])
 def test_figures_and_curves_are_the_simulations(kind: str, tmp_path: Path) -> None:
-    """Exactly, at every site and over all: every metric of a number follows from sums."""
+    """At every site and over all: every metric of a number follows from sums. A simulation scores all rows in one
+    batch, which may change the last bit of a score in single precision."""
     document = study(kind, evaluation=SEEDS)
     both = deploy(document, tmp_path / "deployed", at_sites(kind))
     alone = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1)
@@ -133,11 +134,12 @@ def test_figures_and_curves_are_the_simulations(kind: str, tmp_path: Path) -> No
         assert_close(theirs["arms"][arm]["within_sites"], ours["arms"][arm]["within_sites"])
         for site in NAMES:
             assert_close(theirs["arms"][arm]["sites"][site], ours["arms"][arm]["sites"][site])
-        assert theirs["arms"][arm]["convergence"] == pytest.approx(ours["arms"][arm]["convergence"])
+        for part in ("measured_by", "measured_on", "rounds_to_95_percent"):
+            assert theirs["arms"][arm]["convergence"][part] == ours["arms"][arm]["convergence"][part]
         assert theirs["arms"][arm]["auc_error_bound"] is None
     for test, other in zip(theirs["tests"], ours["tests"], strict=True):
         assert (test["arm"], test["metric"]) == (other["arm"], other["metric"])
-        assert test["difference"] == pytest.approx(other["difference"], abs=1e-9)
+        assert test["difference"] == pytest.approx(other["difference"], abs=1e-6)
     curves, records = theirs["curves"]["fedavg"], RunFolder(alone.folder).records()
     assert {"test_mae", "test_loss", "validation_mae"} <= set(curves)
     own = both.deployed.folder.records()
@@ -153,4 +155,4 @@ def assert_close(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     assert set(theirs) == set(ours)
     for metric, figure in ours.items():
         for part in ("mean", "sd"):
-            assert theirs[metric][part] == pytest.approx(figure[part], rel=1e-9, abs=1e-9, nan_ok=True), metric
+            assert theirs[metric][part] == pytest.approx(figure[part], rel=1e-6, abs=1e-6, nan_ok=True), metric

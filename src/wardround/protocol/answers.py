@@ -303,7 +303,7 @@ class Voucher(Part):
 Kinds = Mapping[str, type[Struct]]
 SENDER: Fields = {"site": Name, "head": Hex, "wave": Place | UnsetType, "round": Place | UnsetType}
 ANSWER: Fields = {**SENDER, "run": Name}
-GREETING: Fields = {"task": TaskPart | None, "versions": Versions}  # no task where a party has no labels
+GREETING: Fields = {"task": TaskPart, "versions": Versions}
 AGREEING: Fields = {"left": Left, "gone": Sites | UnsetType}  # who left while all had to agree: then there is no more
 SUMMARY: Fields = {"summaries": Summaries, "figures": Figures}
 REFUSALS = messages(
@@ -378,7 +378,14 @@ OF_REGIONS: Kinds = REFUSALS | messages(
 OF_PARTIES: Kinds = REFUSALS | messages(
     ANSWER,
     {
-        "ready": {**GREETING, "columns": None, "inputs": None, "visits": bool, "voucher": Voucher},
+        "ready": {
+            "task": TaskPart | None,  # None where a party has no labels
+            "versions": Versions,
+            "columns": None,
+            "inputs": None,
+            "visits": bool,
+            "voucher": Voucher,
+        },
         "matched": {"common": Count | None},
         "assigned": {
             "sizes": Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)],

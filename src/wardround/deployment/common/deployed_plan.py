@@ -25,8 +25,8 @@ from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
 from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy
-from wardround.deployment.common.target_sums import refuse_unpaid_scale
 from wardround.deployment.regional.regions import companions, span_of
+from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.privacy.dp.accountant import Charge, together
 from wardround.privacy.dp.protection import Sampling, charges_within
 from wardround.privacy.validation import refuse_unsound

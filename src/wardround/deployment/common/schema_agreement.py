@@ -21,7 +21,7 @@ from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
-from wardround.deployment.common.target_sums import Exact, refuse_unpaid_scale, scale_of
+from wardround.privacy.disclosure.target_sums import Exact, refuse_unpaid_scale, scale_of
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families

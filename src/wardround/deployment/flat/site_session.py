@@ -40,10 +40,10 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
-from wardround.deployment.common.target_sums import own_target_sums
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.disclosure.target_sums import own_target_sums
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams

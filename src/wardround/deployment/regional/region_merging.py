@@ -26,9 +26,9 @@ from wardround.deployment.common.schema_agreement import (
     write_facts,
     write_moments,
 )
-from wardround.deployment.common.target_sums import exactly
 from wardround.deployment.common.waves import pooled_figures
 from wardround.deployment.regional.regions import trainers
+from wardround.privacy.disclosure.target_sums import exactly
 from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 

@@ -45,7 +45,6 @@ from wardround.deployment.common.schema_agreement import (
 )
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
-from wardround.deployment.common.target_sums import refuse_unpaid_scale
 from wardround.deployment.common.waves import Arrivals, WaveState, scored_records
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.regional.region_rounds import (
@@ -57,6 +56,7 @@ from wardround.deployment.regional.region_rounds import (
 )
 from wardround.deployment.regional.regions import regions_of, span_of, trainers
 from wardround.evaluation.summaries.summary_validation import check_curve
+from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
@@ -363,7 +363,7 @@ def check_region_facts(
         for key, sizes in zip(plan.row_sets, body["sets"][site], strict=True):
             check_sizes(site, sizes, plan, key, hospitals)
         check_described(body["described"][site], body["sets"][site][0], plan)
-        check_directions(body["directions"][site], columns)
+        check_directions(body["directions"][site], columns, plan.task)
     _check_target(body, plan, members)
 
 

@@ -53,6 +53,7 @@ def check_curve(curve: Mapping[str, Any], rows: int, exact: bool, task: Task) ->
     require(curve["rows"] == rows if exact else curve["rows"] <= rows, "rows other than agreed")
     figures = curve["figures"]
     require(set(figures) == {"loss", task.curve, *task.round_metrics}, "figures of other metrics than the task has")
+    require(figures["loss"] is None or figures["loss"] >= 0 or not task.loss_from_zero, "a loss below zero")
     for name, value in figures.items():
         if name in task.metric_names and value is not None:  # the loss of a number may be below 0
             low, high = METRIC_FACTS[name].low, METRIC_FACTS[name].high
