@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.settings import NonNegative
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import WrongRows, require
@@ -63,6 +64,10 @@ class Count(SummedTask):
         return 0.0 if isinstance(self.dispersion, str) else self.dispersion
 
     @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names, exposure=self.exposure, is_count=True)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return (self.exposure,) if self.exposure else ()
 
@@ -74,6 +79,14 @@ class Count(SummedTask):
         if self.exposure:
             remedy = "Give the time or the number of people at risk, above 0, or leave these rows out."
             yield WrongRows(~(values[:, EXPOSURE] > 0), EXPOSURE, "are not above 0, and an exposure is", remedy)
+
+    @property
+    def target_width(self) -> int:
+        return 2
+
+    @property
+    def scale_width(self) -> int:
+        return 2
 
     def of_numbers(self, values: np.ndarray) -> np.ndarray:
         exposure = values[:, EXPOSURE] if self.exposure else np.ones(len(values))

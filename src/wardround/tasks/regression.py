@@ -20,6 +20,7 @@ from torch import Tensor
 
 from wardround.core.errors import StudyError
 from wardround.core.settings import Positive
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import require
@@ -56,10 +57,18 @@ class Regression(SummedTask):
     unit: str = ""  # days, mmol/l: shown behind figures
 
     @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names, self.unit)
+
+    @property
     def origin(self) -> float:
         """From where values are counted in sums, the same at every hospital: squares of large numbers that differ
         little would leave no digits for their differences."""
         return 0.0 if self.range is None else sum(self.range) / 2
+
+    @property
+    def scale_width(self) -> int:
+        return 2
 
     def of_numbers(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values[:, VALUE])

@@ -37,7 +37,8 @@ class Task(ABC):
     kind: ClassVar[str]
     loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
     reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
-    answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
+    # one class of a row, any number of findings, a number, or several outcomes that are one of these each
+    answers: ClassVar[Literal["class", "findings", "number", "several"]]
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
@@ -58,6 +59,33 @@ class Task(ABC):
     needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def outcomes(self) -> "Mapping[str, Task]":
+        """By name, where several are predicted together and each is scored by itself."""
+        return {}
+
+    def target_of(self, target: np.ndarray, name: str) -> np.ndarray:
+        """The part of a source's target that is one of `outcomes`."""
+        raise KeyError(name)
+
+    @property
+    def target_width(self) -> int:
+        """Columns of a source's target."""
+        return 1
+
+    @property
+    def scale_width(self) -> int:
+        """Numbers of `scale`."""
+        return 0
+
+    def label_columns(self) -> list[str]:
+        """Of saved predictions."""
+        return ["label"]
+
+    def score_columns(self) -> list[str]:
+        """Of saved predictions."""
+        return ["score"] if self.outputs == 1 else [f"score_{name}" for name in self.names]
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -177,6 +205,33 @@ class Task(ABC):
     def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
         """A source's target in the form that training and prediction take as `y`."""
         return target
+
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """What `predictions` takes as `y` of rows whose outcome is not known. `columns` are those that belong to the
+        target, (rows, columns); `scale` is that of training."""
+        return np.zeros(len(columns), dtype=np.int64)
+
+    def unusable(self, columns: np.ndarray) -> np.ndarray:
+        """Rows that cannot be predicted because of the columns that belong to the target."""
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        wrong = [wrong.rows for wrong in self.wrong_rows(values) if wrong.column]
+        return np.asarray(np.any([np.zeros(len(columns), dtype=bool), *wrong], axis=0))
+
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        """Of rows as training has them: the columns that belong to the target, without its value and scale."""
+        return np.zeros((len(y), 0))
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        """The scale with which `training_target` made these rows."""
+        return ()
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        """Whether these numbers can be a scale: a file may hold anything."""
+        return not scale
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        """In what differences of predictions are measured: probabilities in themselves."""
+        return 1.0
 
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         """Those of `round_metrics`."""

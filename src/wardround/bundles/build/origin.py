@@ -49,6 +49,8 @@ class Origin:
     train: LabelledRows
     validation: LabelledRows  # without patients whom any site tests
     test: np.ndarray  # places of the test rows in the table and among the images
+    test_target: np.ndarray  # of these rows, as training has it
+    scale: tuple[float, ...]  # of the target
     saved: SavedScores
     models: Mapping[str, Factory] | None = None
 
@@ -84,17 +86,20 @@ def origin_at(
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
     site predicts; `validation` is the site's own, unless given."""
     params, buffers = weights
+    task, target = cohort.records.task, site.test.labels.cpu().numpy()
     return Origin(
         facts=facts,
         run=run,
-        task=cohort.records.task,
+        task=task,
         data=data,
         params=params,
         buffers=buffers,
         vocabulary=_vocabulary(cohort, site.name),
-        train=labelled_rows(site.train, dtype),
-        validation=labelled_rows(site.validation if validation is None else validation, dtype),
+        train=labelled_rows(site.train, dtype, task),
+        validation=labelled_rows(site.validation if validation is None else validation, dtype, task),
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
+        test_target=target,
+        scale=task.scale_in(target),
         saved=saved,
         models=models,
     )
