@@ -44,6 +44,7 @@ from wardround.protocol.values import (
     Sites,
     Squares,
     Sums,
+    TaskJson,
     Text,
     Totals,
     Values,
@@ -78,7 +79,7 @@ class TaskPart(Part):
 
     kind: Name
     names: Annotated[list[HashedName], Meta(min_length=1, max_length=MOST_CLASSES)]
-    options: Annotated[dict[Name, Any], Meta(max_length=20)]
+    options: TaskJson
 
 
 Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]

@@ -39,7 +39,9 @@ Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
 Epochs = Annotated[int, Meta(ge=1, le=1_000_000)]
 Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
-TaskJson = Annotated[dict[Name, Any], Meta(max_length=20)]  # a task, which `read_task` checks
+Word = Annotated[str, Meta(max_length=500)]
+Words = Annotated[list[Word | float], Meta(max_length=MOST_CLASSES)]
+TaskJson = Annotated[dict[Name, Word | float | bool | Words | None], Meta(max_length=20)]  # which `read_task` checks
 Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
 Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 

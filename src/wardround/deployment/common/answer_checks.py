@@ -49,6 +49,7 @@ def check_task(payload: Body, run: str) -> None:
     require(len(set(hashes)) == len(hashes), "two classes of one name")
     for entry in payload["names"]:
         require(entry["name"] is None or entry["hash"] == class_hash(run, entry["name"]), "a class of another name")
+    require(not {"kind", "names"} & set(payload["options"]), "a task that says twice what it is")
     names = [entry["name"] or entry["hash"] for entry in payload["names"]]
     try:
         read_task({**payload["options"], "kind": payload["kind"], "names": names})

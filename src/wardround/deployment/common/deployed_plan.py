@@ -24,7 +24,7 @@ from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy
+from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy, refuse_several_outcomes
 from wardround.deployment.regional.regions import companions, span_of
 from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.privacy.dp.accountant import Charge, together
@@ -236,6 +236,7 @@ def no_labels(task: Task, count: int, target_scale: tuple[float, ...] = ()) -> t
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """The plan at a hospital. All arms of a deployed study use the same rows."""
     refuse_hollow_privacy(study)
+    refuse_several_outcomes(tuple(records.task.outcomes))
     refuse_unpaid_scale(study, records.task)
     for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)

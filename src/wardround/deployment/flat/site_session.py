@@ -240,7 +240,7 @@ class Session:
 
     def _target_sums(self, key: Key) -> list[float]:
         cohort, train = self.plan.cohort_of(self.study.arm(key[0])), self.plan.own_split(key).train
-        return own_target_sums(self.site, cohort, train, self.study.deployment.smallest_cell)
+        return own_target_sums(cohort, train, self.study.deployment.smallest_cell)
 
     def _directions(self, key: Key) -> dict[str, Any]:
         """Shows inverted labels. Empty where patients have differential privacy."""

@@ -10,7 +10,7 @@ from math import fsum
 
 import numpy as np
 
-from wardround.core.errors import DataError, StudyError
+from wardround.core.errors import StudyError
 from wardround.data.cohort import Cohort
 from wardround.privacy.disclosure import must_stay
 from wardround.study.schema import Study
@@ -19,14 +19,14 @@ from wardround.tasks import Task
 Exact = Sequence[float]  # numbers whose sum, without rounding, is meant
 
 
-def own_target_sums(site: str, cohort: Cohort, train: np.ndarray, smallest: int) -> list[float]:
-    """DataError where fewer than `smallest` patients train: without its sums there is no scale of all hospitals."""
+def own_target_sums(cohort: Cohort, train: np.ndarray, smallest: int) -> list[float]:
+    """StudyError where fewer than `smallest` patients train: without its sums there is no scale of all hospitals."""
     task = cohort.records.task
     sums: list[float] = task.target_sums(cohort.records.target[train]).tolist()
     if sums and len(train) and must_stay(cohort.patient[train], smallest):
         problem = f"fewer than {smallest} patients train here, so that sums of what is predicted may not leave"
         remedy = "Declare its public range under `ranges` in [data] of all site files: then no sum is needed."
-        raise DataError(site, problem, remedy)
+        raise StudyError("deployment: smallest_cell", problem, remedy)
     return sums
 
 
