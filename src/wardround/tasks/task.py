@@ -69,6 +69,14 @@ class Task(ABC):
         """The part of a source's target that is one of `outcomes`."""
         raise KeyError(name)
 
+    def y_of(self, y: Tensor, name: str) -> Tensor:
+        """The part of what training takes as `y` that is one of `outcomes`."""
+        raise KeyError(name)
+
+    def scores_of(self, scores: Tensor, name: str) -> Tensor:
+        """The part of a model's scores that is one of `outcomes`."""
+        raise KeyError(name)
+
     @property
     def target_width(self) -> int:
         """Columns of a source's target."""

@@ -168,6 +168,9 @@ def _from_bundle(path: Path, seeds: Sequence[int]) -> Predecessor:
     """Checked by its seal, as `predict` does it."""
     try:
         about, files = read_sealed(path)
+        if "outcomes" in about["model"]["shape"]:
+            problem = "predicts one of several outcomes, and its model was trained for all of them"
+            raise StudyError(f"{WHERE}: bundle: {path}", problem, "Start from the run that it was made of.")
         model = _model_of_bundle(path, about, files)
         arm = str(about["arm"])
     except BundleError as error:
