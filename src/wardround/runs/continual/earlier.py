@@ -63,7 +63,7 @@ class SharedRows:
     def seen(self, old_rows: np.ndarray, new_rows: np.ndarray) -> np.ndarray:
         """Which of the earlier run's rows are of patients among rows of the new run."""
         parts = [np.isin(old[old_rows], new[new_rows]) for old, new in zip(self.old, self.new, strict=True)]
-        return np.logical_or.reduce([np.zeros(len(old_rows), dtype=bool), *parts])
+        return np.asarray(np.logical_or.reduce([np.zeros(len(old_rows), dtype=bool), *parts]))
 
 
 def shared_rows(old: Cohort, new: Cohort) -> SharedRows:
