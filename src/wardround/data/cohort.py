@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from math import fsum
 
 import numpy as np
 import pandas as pd
@@ -196,14 +197,16 @@ def prepare_sites(
     preparation: Preparation,
     dtype: torch.dtype,
     members: Sequence[str] | None = None,
+    known_scale: tuple[float, ...] | None = None,
 ) -> tuple[Site, ...]:
     """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into.
 
-    Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
+    Sites that are not among `members` are prepared by the members' layout, as a newcomer would be. `known_scale` is
+    that of the target, where it is not to be found out from the members' rows.
     """
     train = {split.site: split.train for split in splits}
     members = list(train) if members is None else members
-    scale = target_scale(cohort, splits, members)
+    scale = target_scale(cohort, splits, members) if known_scale is None else known_scale
     if not cohort.records.is_table:
         by_image = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
         labels = cohort.training_labels(scale)
@@ -218,7 +221,8 @@ def target_scale(cohort: Cohort, splits: Sequence[Split], members: Sequence[str]
     """What the task needs to know of the target over the training rows of all members, from their sums."""
     task, target = cohort.records.task, cohort.records.target
     sums = [task.target_sums(target[split.train]) for split in splits if split.site in members]
-    return task.scale(np.sum(sums, axis=0))
+    # without rounding in between: in a deployment regions add up first, and the scale must have the same bits
+    return task.scale(np.array([fsum(column) for column in zip(*sums, strict=True)]))
 
 
 def table_site(

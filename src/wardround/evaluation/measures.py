@@ -1,6 +1,6 @@
 """How figures of a run are written for people: in per cent, in points, in the units of the target, or as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, log10
@@ -83,18 +83,29 @@ def measure_of(results: Mapping[str, Any], metric: str) -> Measure:
     return Measure(facts, recorded_task(results).report.unit, unit_digits(results["arms"]))
 
 
+def measured_in(task: Task, metric: str, errors: Iterable[float | None]) -> Measure:
+    """With the task's unit, and digits for errors of this size, where no whole run is at hand."""
+    facts = METRIC_FACTS[metric]
+    return Measure(facts, task.report.unit, digits_of(errors)) if facts.in_units else Measure(facts)
+
+
 def unit_digits(arms: Mapping[str, Any]) -> int:
-    """Behind the point, so that an error of the usual size has three digits: 1.51 days, 16.5 beats, 0.0123 mmol/l. Of
-    all arms alike; the middle one decides, because one may have diverged."""
-    errors = [
-        abs(figures["mean"])
+    """Of all figures in units of a run alike."""
+    return digits_of(
+        figures["mean"]
         for arm in arms.values()
         for metric, figures in arm["metrics"].items()
-        if METRIC_FACTS[metric].in_units and METRIC_FACTS[metric].better and figures["mean"]
-    ]
-    if not errors:
+        if METRIC_FACTS[metric].in_units and METRIC_FACTS[metric].better
+    )
+
+
+def digits_of(errors: Iterable[float | None]) -> int:
+    """Behind the point, so that an error of the usual size has three digits: 1.51 days, 16.5 beats, 0.0123 mmol/l. The
+    middle one decides, because one model may have diverged."""
+    known = [abs(error) for error in errors if error]
+    if not known:
         return PLAIN_DIGITS
-    return min(MOST_DIGITS, max(0, SIGNIFICANT - 1 - floor(log10(median(errors)))))
+    return min(MOST_DIGITS, max(0, SIGNIFICANT - 1 - floor(log10(median(known)))))
 
 
 def plainly(value: float, digits: int) -> str:

@@ -79,10 +79,14 @@ class Evidence:
         return plainly(value, self.unit_digits)
 
     @property
+    def unit(self) -> str:
+        """Of a number that is predicted; empty where the study names none."""
+        return self.task.report.unit
+
+    @property
     def named_outcome(self) -> str:
         """A number's name with its unit, as an axis has it."""
-        unit = self.task.report.unit
-        return f"{self.task.names[0]}, {unit}" if unit else self.task.names[0]
+        return f"{self.task.names[0]}, {self.unit}" if self.unit else self.task.names[0]
 
     @property
     def curve_headline(self) -> Headline:

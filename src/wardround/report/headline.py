@@ -76,11 +76,13 @@ class Headline:
         """In what differences are given, within a sentence."""
         return "in points" if self.in_points else f"in {self.measure.unit}" if self.measure.unit else "as they are"
 
+    def amount_of(self, word: str) -> str:
+        """The axis of differences of a figure, by its word."""
+        return f"points of {word}" if self.in_points else f"{word}{self.unit}"
+
     def more_than(self, word: str, other: str) -> str:
-        """The axis of differences of a figure, by its word, from another."""
-        if self.in_points:
-            return f"points of {word} more than {other}"
-        return f"{word} more than {other}{self.unit}"
+        """And from another arm."""
+        return f"points of {word} more than {other}" if self.in_points else f"{word} more than {other}{self.unit}"
 
     def above(self, name: str = "") -> str:
         """The heading of a column: of this figure, or of what it is measured on."""

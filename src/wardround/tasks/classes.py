@@ -50,10 +50,6 @@ CLASS_REPORT = ReportFacts(
     withheld="Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where "
     "fewer than {smallest} patients of a class were tested nothing by class was told, where fewer at a hospital "
     "nothing at all",
-    calibration="Calibration and use",
-    calibration_note="A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too "
-    "extreme.",
-    calibration_beside="brier",
     curves=", calibration, decision curves",
     needs_rows="the slope and intercept of calibration",
 )
@@ -96,6 +92,9 @@ class ClassTask(ProbabilityTask):
         from wardround.tasks.class_metrics import entropy
 
         return loss, entropy(np.bincount(label) / max(len(label), 1))
+
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.zeros(rows, dtype=np.int64)
 
     def class_weights(self, labels: Tensor) -> Tensor:
         """A class that the site has no row of counts once; there is nothing to balance."""

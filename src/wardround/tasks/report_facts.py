@@ -32,9 +32,6 @@ class ReportFacts:
     told_before: str = ""  # and of its outcomes before training, after the number of its rows
     withheld: str = "Where fewer than {smallest} patients were tested at a hospital nothing was told"
     score: str = "score"  # what a model gives, in a sentence
-    calibration: str = "Calibration"  # the heading above what follows
-    calibration_note: str = ""
-    calibration_beside: str = ""  # the metric beside slope and intercept
     curves: str = ""  # what is drawn of predictions against outcomes, in a list
     needs_rows: str = "calibration"  # what of predictions cannot be had from sums
     target: Mapping[str, str] = field(default_factory=dict)  # of `describe_target`, the headings of columns

@@ -8,7 +8,7 @@ and so is a prediction.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, inf, isnan
+from math import fsum, inf, isfinite, isnan
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
-from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.task import MIDDLE, Task, require
@@ -27,6 +26,7 @@ FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a numb
 CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
 MAE = Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True, heading="MAE")
 RMSE = Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True, heading="RMSE")
+SCALE = 2  # columns of a row's target in training, the last ones: where the numbers lie, and how large they are
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
@@ -37,6 +37,7 @@ class SummedTask(Task):
     answers: ClassVar[Literal["class", "findings", "number", "several"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
+    target_terms: ClassVar[tuple[str, ...]]  # of `target_sums`, without a public range; the first is that number too
 
     range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
     unit: str = ""  # days, mmol/l, admissions: shown behind figures
@@ -57,10 +58,6 @@ class SummedTask(Task):
             told="sums over these rows, of errors, outcomes and predictions, from which the metrics follow",
             told_before=f", mean and spread of {name},",
             score="prediction",
-            calibration="Calibration and residuals",
-            calibration_note="The line of observed on predicted: a slope of 1 and an intercept of 0 are calibrated; a "
-            "slope below 1 means predictions that are too extreme.",
-            calibration_beside="rmse",
             curves=", calibration, residuals",
             needs_rows="calibration and residuals by the size of the prediction",
             target={"mean": f"mean {name}{unit}", "sd": f"SD of {name}"},
@@ -84,13 +81,42 @@ class SummedTask(Task):
     def scale_is_public(self) -> bool:
         return self.range is not None
 
+    def check_target_sums(self, sums: Sequence[float], rows: int) -> None:
+        if self.range is not None:
+            super().check_target_sums(sums, rows)
+            return
+        require(len(sums) == len(self.target_terms), "another number of sums of the target than the task has")
+        require(sums[0] == rows, "sums of the target of another number of rows")
+        self.check_target_terms(dict(zip(self.target_terms, sums, strict=True)))
+
+    @abstractmethod
+    def check_target_terms(self, sums: Mapping[str, float]) -> None:
+        """`Impossible` where no training rows can have these sums."""
+
+    def check_scale(self, scale: Sequence[float]) -> None:
+        require(len(scale) == 2 and all(map(isfinite, scale)) and scale[1] > 0, "a scale that no target has")
+        if self.range is not None:
+            require(tuple(scale) == self.scale(np.zeros(0)), "another scale than follows from the public range")
+
     @property
     def outputs(self) -> int:
         return 1
 
-    @property
-    def answer(self) -> Answer:
-        return OneNumber(self.names)
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        return self.training_target(self.of_numbers(values), scale)
+
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        return y[:, VALUE + 1 : VALUE + 1 + len(self.columns)]
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(value) for value in y[0, -SCALE:])
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        return len(scale) == SCALE and scale[-1] > 0
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        return scale[-1]
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)

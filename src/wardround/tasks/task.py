@@ -83,6 +83,14 @@ class Task(ABC):
         """The part of a source's target that is one of `outcomes`."""
         raise KeyError(name)
 
+    def y_of(self, y: Tensor, name: str) -> Tensor:
+        """The part of what training takes as `y` that is one of `outcomes`."""
+        raise KeyError(name)
+
+    def scores_of(self, scores: Tensor, name: str) -> Tensor:
+        """The part of a model's scores that is one of `outcomes`."""
+        raise KeyError(name)
+
     @property
     def target_width(self) -> int:
         """Columns of a source's target."""
@@ -204,9 +212,48 @@ class Task(ABC):
         """What training needs to know of the target of all sites, from their `target_sums` added up."""
         return ()
 
+    def check_target_sums(self, sums: Sequence[float], rows: int) -> None:
+        """`Impossible` where no such number of rows can have these `target_sums`."""
+        require(not len(sums), "sums of a target that needs none")
+
+    def check_scale(self, scale: Sequence[float]) -> None:
+        """`Impossible` where `scale` gives none such."""
+        require(not len(scale), "the scale of a target that has none")
+
+    @abstractmethod
+    def blank_target(self, rows: int) -> np.ndarray:
+        """In the form of a source's target, for rows that are elsewhere."""
+
     def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
         """A source's target in the form that training and prediction take as `y`."""
         return target
+
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """What `predictions` takes as `y` of rows whose outcome is not known. `columns` are those that belong to the
+        target, (rows, columns); `scale` is that of training."""
+        return np.zeros(len(columns), dtype=np.int64)
+
+    def unusable(self, columns: np.ndarray) -> np.ndarray:
+        """Rows that cannot be predicted because of the columns that belong to the target."""
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        wrong = [wrong.rows for wrong in self.wrong_rows(values) if wrong.column]
+        return np.asarray(np.any([np.zeros(len(columns), dtype=bool), *wrong], axis=0))
+
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        """Of rows as training has them: the columns that belong to the target, without its value and scale."""
+        return np.zeros((len(y), 0))
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        """The scale with which `training_target` made these rows."""
+        return ()
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        """Whether these numbers can be a scale: a file may hold anything."""
+        return not scale
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        """In what differences of predictions are measured: probabilities in themselves."""
+        return 1.0
 
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         """Those of `round_metrics`."""
@@ -349,6 +396,10 @@ class Task(ABC):
     @abstractmethod
     def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The metrics that follow from the sums of several sites. Those that do not are left out."""
+
+    def totals(self, terms: Sequence[float]) -> tuple[float, float, float]:
+        """Of a number: the sums of outcomes, of predictions and of squared residuals, from the terms of `row_sums`."""
+        raise TypeError(f"{self.kind} has no residuals")
 
     @abstractmethod
     def check_sums(self, told: Mapping[str, Any], rows: int) -> None:

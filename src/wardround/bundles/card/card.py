@@ -99,7 +99,10 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
     for name in figures_of(task):
         metric = METRIC_FACTS[name]
         better = " (lower is better)" if metric.lower_is_better else ""
-        texts[name] = {"words": f"{WORDS.get(name, metric.words)}{better}", "share": metric.bounded}
+        best = f" ({BEST[name]:g} is right)" if name in BEST else better
+        unit = task.answer.unit if metric.shown == "units" else ""
+        words = f"{WORDS.get(name, metric.words)}{', in ' if unit else ''}{unit}{best}"
+        texts[name] = {"words": words, "share": metric.bounded, "in_units": metric.shown == "units"}
     return texts
 
 
@@ -125,6 +128,8 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
     """What each of the columns means, or why it is not there. `method` is the study's, if it names one."""
     if settings is None:
         return []
+    if answer.bounded_by == "residuals":
+        return _interval_text(answer, settings)
     lines = [ENSEMBLE] if method == "ensemble" else []
     by_method = {
         "dropout": f"Interval: {settings.passes} networks, each with other cells left out (Monte Carlo dropout), give "
@@ -154,6 +159,24 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
     return lines
 
 
+def _interval_text(answer: Answer, settings: Uncertainty) -> list[str]:
+    """Of a number."""
+    lines = [f"There is no interval: {settings.why}."]
+    if settings.residuals is not None:
+        lines = [
+            f"Interval: in at least {100 * (1 - settings.residuals.alpha):.0f} % of rows that are drawn as the "
+            f"{settings.residuals.rows:,} validation rows of this site were, the outcome lies between low and high "
+            "(split conformal prediction, from the residuals of these rows). Several rows of one patient make that "
+            "promise weaker.",
+            "An interval is about one patient's outcome, not about the mean of patients like this one. "
+            f"{answer.widths}",
+        ]
+    refers = (
+        "Referral: every row that is out of distribution, has a level, a gap or a value that training did not have, "
+    )
+    return [*lines, f"{refers}or has no prediction. The column why names each reason."]
+
+
 def _set_text(answer: Answer, settings: Uncertainty) -> list[str]:
     if settings.cuts is None:
         return []
@@ -180,9 +203,10 @@ def purpose(bundle: Bundle, site: str) -> list[str]:
     ]
 
 
-def not_for(site: str, synthetic: bool) -> list[str]:
+def not_for(answer: Answer, site: str, synthetic: bool) -> list[str]:
+    own = f"preparation{' and ' if ' and ' not in answer.chosen else ', '}{answer.chosen}"
     lines = [
-        f"Other hospitals: preparation, threshold and calibration are those of {site}.",
+        f"Other hospitals: {own} are those of {site}.",
         "Decisions without a person who can overrule them.",
         "Rows that are marked as out of distribution, or that have levels or gaps which training did not have, without "
         "a look at the patient.",
@@ -236,6 +260,7 @@ def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool =
     ]
 
 
+BEST = {"calibration_slope": 1, "calibration_intercept": 0, "calibration_ratio": 1}
 WORDS = {"ppv": "positive predictive value", "npv": "negative predictive value"}
 SHARED = "The hospitals that trained the shared part were"
 REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
@@ -281,6 +306,7 @@ class CardFacts:
     adapter: Adapter | None = None  # None: all of the model comes from one training
     findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
     region: str | None = None  # if it is the region's own model; None: the model of all
+    outcome: str = ""  # which of the study's outcomes it is about; empty: it has one
 
 
 @dataclass(frozen=True)
@@ -340,6 +366,7 @@ def card_facts_of_run(
     recipient: Recipient,
     trained: Mapping[str, int],
     region: str | None = None,
+    outcome: str = "",
 ) -> CardFacts:
     """From a run's results.json. Its figures are not those of a region's own model."""
     site = recipient.site
@@ -363,6 +390,7 @@ def card_facts_of_run(
         notices=notices_for(recipient, map(read_notice, results["notices"])),
         ranked_within=bool(figures["own_models"]),
         findings=finding_figures(figures, site),
+        outcome=outcome,
     )
     if region is None:
         return facts
@@ -404,14 +432,14 @@ def card_of(
     method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
     has_images = bundle.inputs.images is not None
     return {
-        "title": f"{facts.study.name}: {facts.requested_arm} at {facts.site}",
+        "title": f"{facts.study.name}: {', '.join(filter(None, (facts.outcome, facts.requested_arm)))} at {facts.site}",
         "question": facts.study.question,
         "introduction": list(facts.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
         "predicts": {**answer.described(), "form": answer.form},
         "takes": _inputs(bundle),
         "intended_use": purpose(bundle, facts.site),
-        "not_intended": not_for(facts.site, facts.synthetic),
+        "not_intended": not_for(answer, facts.site, facts.synthetic),
         "training": {
             "sites": dict(facts.trained),
             "algorithm": facts.arm.algorithm.name,
@@ -448,7 +476,8 @@ def card_of(
         "unseen_levels": level_text(bundle.recipe),
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
         "limits": [
-            *_limits(facts, private),
+            *_limits(answer, facts, private),
+            *_start(facts, about),
             *([] if private else [*_few(answer, label), *map(line_of, facts.notices)]),
         ],
         "hashes": dict(hashes),
@@ -467,6 +496,11 @@ def at_threshold(
 def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Before and after, on test rows of this site with this seed."""
     fitted = about["calibration"]
+    names = [name for name in bundle.task.metric_names if name in BEST]
+    if names and not about["private"]:
+        own = _own_figures(bundle.task, score, label) if len(label) >= SMALLEST_GROUP else {}
+        before = {"rows": len(label), **{name: own[name] for name in names}} if own else None
+        return {"fitted": None, "why_not": about["uncalibrated"], "before": before, "after": None}
     if about["private"] or about["threshold"] is None:
         return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
     after = bundle.probabilities(score)
@@ -501,7 +535,7 @@ def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[s
     }
 
 
-def _limits(facts: CardFacts, private: bool) -> list[str]:
+def _limits(answer: Answer, facts: CardFacts, private: bool) -> list[str]:
     lines = [facts.adapter.caution] if facts.adapter is not None and facts.adapter.caution else []
     if facts.synthetic:
         lines.append("Some or all of the rows are made up.")
@@ -516,10 +550,24 @@ def _limits(facts: CardFacts, private: bool) -> list[str]:
     if private:
         promise = "the study promises each patient privacy" if facts.adapter is None else ADAPTED.format(facts.site)
         lines.append(
-            "Threshold, calibration and the mark of rows out of distribution use nothing of the patients, and what "
+            f"{answer.not_chosen} and the mark of rows out of distribution use nothing of the patients, and what "
             f"checks noticed in the rows is not repeated here: {promise}."
         )
     return lines
+
+
+def _start(facts: CardFacts, about: Mapping[str, Any]) -> list[str]:
+    """Of a model whose training went on from another one."""
+    source = facts.arm.start.start_from
+    if source is None:
+        return []
+    sites = list(dict.fromkeys(site for training in about["trained"][1:] for site in training["sites"]))
+    where = f", at {', '.join(sites)}" if sites else ""
+    return [
+        f"Training did not begin with random weights: it went on from a model that was trained before{where} (digest "
+        f"{(source.digest or '')[:12]}). What it has learnt there is still in it; how well it still does there is not "
+        "said here."
+    ]
 
 
 def _limits_of_training(facts: CardFacts) -> list[str]:

@@ -76,6 +76,10 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     show_lines([test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
     show_lines(spent_lines(evidence))
+    if started := results.get("start_from"):
+        from wardround.report.sections.forgetting import composed_lines, forgetting_lines, start_lines
+
+        show_lines([*start_lines(started), *forgetting_lines(started), *composed_lines(started)])
     synthetic = [SYNTHETIC] if evidence.synthetic else []
     _show_notices(out, [*synthetic, *(notice["text"] for notice in results["notices"])])
     out.print(Text("\nAnswer", style="bold"))

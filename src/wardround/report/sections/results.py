@@ -97,24 +97,22 @@ def variant_table(evidence: Evidence) -> Table | None:
     )
 
 
-def calibration_table(evidence: Evidence) -> Table:
-    facts, rows = evidence.task.report, []
-    beside = evidence.headline_for(facts.calibration_beside or evidence.headline.metric)
+def calibration_table(evidence: Evidence) -> Table | None:
+    """Of probabilities; numbers have a part of their own."""
+    if evidence.task.calibration != "logistic":
+        return None
+    rows = []
     for name, arm in evidence.arms.items():
         if arm["calibration"] and arm["calibration"]["slope"]:
             slope, intercept = arm["calibration"]["slope"], arm["calibration"]["intercept"]
-            figure = arm["metrics"][beside.metric]["mean"]
-            rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], figure])
+            brier = arm["metrics"]["brier"]["mean"]
+            rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], brier])
     return make_table(
         "calibration",
         "Calibration",
-        {
-            "arm": None,
-            **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to "), decimals),
-            **dict([beside.column]),
-        },
+        {"arm": None, **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to ", "Brier"), decimals)},
         rows,
-        facts.calibration_note,
+        "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme.",
     )
 
 
@@ -421,9 +419,10 @@ PAGE = """
 <h3>Training</h3>
 {{ draw("test-" ~ evidence.task.curve) }}{{ draw("test-loss") }}{{ draw("weight-change") }}
 {{ draw("curves") }}{{ draw("losses") }}{{ draw("movement") }}{{ show("sides") }}
-{% if "calibration" in tables or "calibration" in svgs %}<h3>{{ evidence.task.report.calibration }}</h3>
+{% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
 {{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
+{{ part("numbers.residuals") }}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}{% endif %}
 </section>"""
 SECTION = Section(
