@@ -10,7 +10,7 @@ import wardround
 from tests.evaluation.known_truth import World, content_of
 from wardround.evaluation.answer import answer
 from wardround.evaluation.comparisons.differences import correct
-from wardround.evaluation.measures import Measure
+from wardround.evaluation.comparisons.measures import Measure
 
 HEART: dict[str, Any] = {
     "name": "answers",

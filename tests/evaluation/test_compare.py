@@ -14,8 +14,8 @@ from tests.representatives import represented
 from wardround.evaluation.comparisons import compare
 from wardround.evaluation.comparisons.compare import RESAMPLES, sentence
 from wardround.evaluation.comparisons.differences import correct, verdict_of
+from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import Scores
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import METRICS

@@ -47,7 +47,8 @@ SECTIONS = {
 OF_IMAGES = {
     *("attack_canary", "attack_pictures", "attack_inversion", "attack_membership"),
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
-    *("interval-coverage", "number-referral", "predicted-observed", "residuals"),  # of numbers
+    *("interval-coverage", "number-referral", "predicted-observed", "residuals", "observed-expected"),  # of numbers
+    *("target", "test-mae"),
     *("ways", "forgetting"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),

@@ -16,8 +16,8 @@ from wardround.adaptation.train import WAYS
 from wardround.core.notices.code import listed
 from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
+from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import labels_and_scores
 from wardround.tasks import METRIC_FACTS, Task
 

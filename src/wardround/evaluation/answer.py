@@ -11,7 +11,7 @@ from wardround.evaluation.claims.verdicts import count_outcomes
 from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.evaluation.measures import Measure, measure_of
+from wardround.evaluation.comparisons.measures import Measure, measure_of
 from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]

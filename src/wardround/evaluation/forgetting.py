@@ -8,8 +8,8 @@ import pandas as pd
 
 from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN
+from wardround.evaluation.comparisons.measures import Measure, measured_in
 from wardround.evaluation.comparisons.paired import MEAN, compare_predictions
-from wardround.evaluation.measures import Measure, measured_in
 from wardround.evaluation.outcome_results import by_outcome
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import thresholds_of

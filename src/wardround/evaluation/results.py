@@ -25,11 +25,11 @@ from wardround.evaluation.comparisons.benefit import (
 from wardround.evaluation.comparisons.compare import compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
 from wardround.evaluation.comparisons.listing import grouped
+from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.measures import measure_of
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites

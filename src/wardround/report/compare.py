@@ -11,7 +11,8 @@ import pandas as pd
 
 from wardround.core.errors import RunError, as_path
 from wardround.evaluation.answer import primary_word
-from wardround.evaluation.measures import recorded_task
+from wardround.evaluation.comparisons.measures import recorded_task
+from wardround.evaluation.outcome_results import own_columns
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.arms import differing
 from wardround.report.evidence import STAY, read_results
@@ -19,7 +20,7 @@ from wardround.report.headline import headline_of
 from wardround.report.render.table import Format, Table, listed, make_table
 from wardround.runs.folder import MISFITS, RunFolder
 from wardround.study.sweeps import flatten
-from wardround.tasks import METRIC_FACTS
+from wardround.tasks import METRIC_FACTS, Task, read_task
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _mean(results: Any, arm: str, metric: str, within: bool) -> float | None:
 def _pair(runs: Sequence[_Run]) -> tuple[Table, list[str]]:
     """Every further run against the first, and why some cannot be paired."""
     first, notes, rows = runs[0], [], []
-    first_rows, headline = _predictions(first), headline_of(first.results)
+    first_rows, headline, task = _predictions(first), headline_of(first.results), recorded_task(first.results)
     for run in runs[1:]:
         arms = [arm for arm in first.results["arms"] if arm in run.results["arms"]]
         other_rows = _predictions(run)
@@ -107,7 +108,7 @@ def _pair(runs: Sequence[_Run]) -> tuple[Table, list[str]]:
             notes.append(f"{run.title}: not paired with {first.title}: in a run across hospitals, {STAY}")
         else:
             within = _within_sites([first, run])
-            paired = {arm: _difference(first_rows, other_rows, arm, headline.metric, within) for arm in arms}
+            paired = {arm: _difference(first_rows, other_rows, arm, headline.metric, within, task) for arm in arms}
             rows += [[arm, run.title, *difference] for arm, difference in paired.items() if difference is not None]
             if None in paired.values():
                 why = f"some arms were tested on other rows than in {first.title}; those are not paired"
@@ -129,11 +130,16 @@ def _pair(runs: Sequence[_Run]) -> tuple[Table, list[str]]:
 
 
 def _predictions(run: _Run) -> pd.DataFrame | None:
-    """None where they are at the hospitals."""
-    return None if run.folder.deployed else run.folder.predictions()
+    """None where they are at the hospitals. Of several outcomes those of the first, which figures are about."""
+    if run.folder.deployed:
+        return None
+    predictions, outcome = run.folder.predictions(), run.results.get("outcome")
+    return own_columns(predictions, read_task(run.results["task"]), outcome) if outcome else predictions
 
 
-def _difference(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str, within: bool) -> list[Any] | None:
+def _difference(
+    first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str, within: bool, task: Task
+) -> list[Any] | None:
     """Mean and SD over seeds, and their number; None where the test rows are not the same."""
     labels, keys = label_columns(first), ["seed", "site", "row"]
     if set(first) != set(second):
@@ -141,7 +147,7 @@ def _difference(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str
     a, b = (table[table["arm"] == arm].sort_values(keys, ignore_index=True) for table in (first, second))
     if not len(a) or not a[[*keys, *labels]].equals(b[[*keys, *labels]]):
         return None
-    scores = [Scores.of(table) for table in (a, b)]
+    scores = [Scores.of(table, task=task) for table in (a, b)]
     metrics = [
         within_sites(each.by_site[arm], len(each.metric_names)) if within else each.overall[arm] for each in scores
     ]

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
+from wardround.evaluation.comparisons.measures import plainly, recorded_task, unit_digits
 from wardround.evaluation.comparisons.paired import topologies_of
-from wardround.evaluation.measures import plainly, recorded_task, unit_digits
 from wardround.evaluation.outcome_results import content_of
 from wardround.report.headline import Headline, headline_of
 from wardround.runs.audit import changed_files, verify
@@ -20,6 +21,7 @@ from wardround.tasks import Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 KNOWN_SCHEMA = 1
+OFF_SCALE = 1000  # times the usual error
 KNOWN_ATTACK = 1  # `schema` of attack.json
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites", "primary_metric", "answer"}
@@ -86,7 +88,7 @@ class Evidence:
     @property
     def named_outcome(self) -> str:
         """A number's name with its unit, as an axis has it."""
-        return f"{self.task.names[0]}, {self.unit}" if self.unit else self.task.names[0]
+        return self.task.report.named or self.task.names[0]
 
     @property
     def curve_headline(self) -> Headline:
@@ -94,6 +96,21 @@ class Evidence:
         curves = self.results["curves"].values()
         known = (name for name in self.task.round_metrics if any(f"test_{name}" in curve for curve in curves))
         return self.headline_for(next(known, self.task.curve))
+
+    @cached_property
+    def off_scale(self) -> list[str]:
+        """Arms whose errors are so much larger than the others' that a figure with them would show nothing else."""
+        metric = self.headline.measure.metric
+        means = {name: mean for name in self.arms if (mean := self.figure(name)["mean"]) is not None}
+        if metric.bounded or not metric.lower_is_better or not means:
+            return []
+        usual = median(means.values())
+        return [name for name, mean in means.items() if mean > OFF_SCALE * usual > 0]
+
+    @property
+    def nearly(self) -> str:
+        """How much of the last round's figure a model must have to be called converged: an error comes from above."""
+        return "105 %" if self.curve_headline.sign < 0 else "95 %"
 
     @property
     def referral_headlines(self) -> tuple[Headline, Headline]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from wardround.evaluation.measures import PLAIN_DIGITS, Measure, measure_of, plainly, signed
+from wardround.evaluation.comparisons.measures import PLAIN_DIGITS, Measure, measure_of, plainly, signed
 from wardround.report.render.table import Format, decimals, percent, points, signed_decimals
 
 

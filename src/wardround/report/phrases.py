@@ -16,9 +16,14 @@ def corrected(evidence: Evidence) -> str:
     return f"95 % CI, p-value and verdict are corrected for all {count} comparisons that this report shows ({RULE})."
 
 
+def ranks_rows(evidence: Evidence) -> bool:
+    """Whether any metric of the task sets rows of different sites against each other."""
+    return any(metric.ranked for metric in evidence.task.metrics)
+
+
 def histogram_sentence(evidence: Evidence) -> str:
     """How exact a metric that ranks rows is without them; empty where the task has none."""
-    if not any(metric.ranked for metric in evidence.task.metrics):
+    if not ranks_rows(evidence):
         return ""
     return f" AUC is from histograms of their scores and may be off by up to {evidence.auc_error_bound:.3f}."
 

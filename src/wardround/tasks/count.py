@@ -66,6 +66,7 @@ class Count(SummedTask):
             outside=("mae", "deviance"),
             with_sd=("deviance", "mae"),
             lacking="test rows",
+            least=0.0,
             curves=f"{facts.curves}, observed / expected",
             target=facts.target | rate,
             figures=(*facts.figures, "observed-expected"),

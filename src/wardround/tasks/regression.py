@@ -9,6 +9,7 @@ federation; they travel with the rows, because they differ from split to split.
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -27,6 +28,7 @@ from wardround.tasks.summed import CLOSE, MAE, RMSE, VALUE, SummedTask, as_doubl
 from wardround.tasks.task import require
 
 CENTRE, SPREAD = 1, 2  # columns of a row's target
+TINY = sys.float_info.min  # below it squares lose their digits
 NO_SPREAD = 1e-12  # what rounding leaves of a constant, in parts of its square
 
 
@@ -174,7 +176,9 @@ class Regression(SummedTask):
         require_spread(rows, sums["absolute"], sums["squared"], "errors")
         room = CLOSE * (sums["pp"] + sums["yy"])
         require(abs(sums["pp"] - 2 * sums["yp"] + sums["yy"] - sums["squared"]) <= room, "errors of other predictions")
-        require(sums["yp"] ** 2 <= sums["yy"] * sums["pp"] * (1 + CLOSE), "sums of products that no numbers have")
+        require(
+            sums["yp"] ** 2 <= sums["yy"] * sums["pp"] * (1 + CLOSE) + TINY, "sums of products that no numbers have"
+        )
         absolute = sums["absolute"]
         require(absolute >= abs(p - y) - CLOSE * (abs(p) + abs(y) + absolute), "errors smaller than their sum")
 

@@ -6,6 +6,7 @@ report read them, and none asks what kind of outcome it is about.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class ReportFacts:
     may_lack: tuple[str, ...] = ()  # named where no arm has them at a site
 
     unit: str = ""  # of the outcome, such as days
+    named: str = ""  # the outcome with its unit, as an axis has it
+    least: float = -inf  # below which there is no outcome
     outcome: str = ""  # what is predicted, as an item of a checklist
     output: str = ""  # what the model gives for a row
     balance: str = ""  # how often each outcome is; empty: counts of the classes say so

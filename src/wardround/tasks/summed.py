@@ -44,10 +44,11 @@ class SummedTask(Task):
 
     @property
     def report(self) -> ReportFacts:
-        (name,), unit = self.names, f", {self.unit}" if self.unit else ""
+        (name,), unit = self.names, f", {self.unit}" if self.unit not in ("", *self.names) else ""
         return replace(
             super().report,
             unit=self.unit,
+            named=f"{name}{unit}",
             outcome=f"A number: {name}{unit}",
             output=f"The expected value of {name}{unit}",
             balance="A number is predicted; the table of sites has its mean and spread",

@@ -14,7 +14,7 @@ import pytest
 import wardround
 from tests.report.private_study import PRIVATE
 from tests.report.test_report import page_of
-from wardround.evaluation.measures import signed
+from wardround.evaluation.comparisons.measures import signed
 from wardround.report import Evidence, answer, read_evidence, sections_of
 from wardround.report.render.figures import draw_all
 from wardround.report.sections.appendix.citations import citations

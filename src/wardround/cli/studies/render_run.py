@@ -94,7 +94,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
 def _note_on_figures(evidence: "Evidence") -> str:
     seeds = len(evidence.results["seeds"])
     spread = f"Mean ± SD over {seeds} seeds" if seeds > 1 else "One seed"
-    rounds = f"Rounds: until 95 % of the final {evidence.curve_headline.word}."
+    rounds = f"Rounds: until {evidence.nearly} of the final {evidence.curve_headline.word}."
     return f"{spread}, all sites' test rows together. {rounds} KB: tensors sent and received, one seed."
 
 
@@ -156,7 +156,7 @@ def _metric_table(evidence: "Evidence") -> Table:
         cost = ["–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"]
         rows.append([name, _figure(evidence.figure(name), primary), *figures, *cost])
     first = f"{primary.word}{_unit(primary)}{' in sites' if inside else ''}"
-    others = [f"{other.measure.metric.narrow_column}{_unit(other)}" for other in shown]
+    others = [other.measure.metric.narrow_column for other in shown]  # units would not fit a terminal
     return _table(title, [first, *others, "rounds", "KB"], rows)
 
 
@@ -200,7 +200,7 @@ def _site_table(arms: Mapping[str, Any], sites: Sequence[str], headline: "Headli
 
 
 def _figure(figure: Mapping[str, Any], headline: "Headline", with_sd: bool = True) -> str:
-    from wardround.evaluation.measures import plainly
+    from wardround.evaluation.comparisons.measures import plainly
 
     digits = headline.measure.digits
     if figure["mean"] is None:

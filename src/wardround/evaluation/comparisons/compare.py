@@ -14,8 +14,8 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.comparisons.differences import UNKNOWN, difference_of, is_clear
+from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.intervals import CONFIDENCE, NO_SPREAD, Resampling, p_value
-from wardround.evaluation.measures import Measure
 from wardround.evaluation.scores import within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored
 from wardround.tasks import METRIC_FACTS

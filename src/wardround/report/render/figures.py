@@ -50,6 +50,8 @@ def _terms(evidence: Evidence) -> dict[str, str]:
         "target": evidence.task.names[0],
         "Metric": headline.title,
         "point": headline.point,
+        "nearly": evidence.nearly,
+        "better": "Left" if headline.sign < 0 else "Right",
         "groups": listed(evidence.kinds) if evidence.kinds else "group",
         "arm": evidence.main_arm,
         "single": _single(evidence).title,

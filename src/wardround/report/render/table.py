@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.core.notices.code import listed as listed
-from wardround.evaluation.measures import signed
+from wardround.evaluation.comparisons.measures import plainly, signed
 
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown
@@ -87,7 +87,7 @@ def points(value: float) -> str:
 
 
 def decimals(value: float) -> str:
-    return f"{value:.3f}"
+    return plainly(value, 3)
 
 
 def one_decimal(value: float) -> str:

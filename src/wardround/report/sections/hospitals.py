@@ -382,7 +382,7 @@ def hospitals(evidence: Evidence) -> Figure | None:
     for axes, site in zip(panels.flat, sites, strict=False):
         for place, arm in enumerate(arms):
             figures = evidence.arms[arm]["sites"].get(site)
-            if figures:
+            if figures and arm not in evidence.off_scale:
                 bar(axes, figures[headline.metric], place, headline, looks(evidence, arm)["color"])
         axes.set_title(site, fontsize=9)
     name_rows(panels[0, 0], arms)
@@ -394,7 +394,8 @@ def hospitals(evidence: Evidence) -> Figure | None:
 
 def benefit(evidence: Evidence) -> Figure | None:
     """What joining changed for each site, against training alone."""
-    entries = {(e["arm"], e["site"]): e for e in evidence.benefit() if e["interval"] is not None}
+    shown = [entry for entry in evidence.benefit() if entry["arm"] not in evidence.off_scale]
+    entries = {(e["arm"], e["site"]): e for e in shown if e["interval"] is not None}
     arms = _compared_with_alone(evidence, {arm for arm, _ in entries})
     if not arms or len(evidence.sites) > MOST_ROWS:
         return None
@@ -512,9 +513,10 @@ SECTION = Section(
         ),
         "benefit": Drawing(
             "What joining changed for each site",
-            "Against the same site training alone, paired over seeds. Right of 0: joining helped.{point}",
+            "Against the same site training alone, paired over seeds. {better} of 0: joining helped.{point}",
             benefit,
-            one_seed="Against the same site training alone, on the same test rows. Right of 0: joining helped.{point}",
+            one_seed="Against the same site training alone, on the same test rows. {better} of 0: joining "
+            "helped.{point}",
         ),
         "elsewhere": Drawing(
             "One hospital's model at another",

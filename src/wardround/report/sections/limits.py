@@ -1,7 +1,7 @@
 """What the figures of a report cannot say."""
 
 from wardround.report.evidence import STAY, Evidence
-from wardround.report.phrases import ranking_sentence
+from wardround.report.phrases import ranking_sentence, ranks_rows
 from wardround.report.render.table import listed
 from wardround.report.section import Section
 from wardround.report.sections import remarks
@@ -32,7 +32,11 @@ def limits(evidence: Evidence) -> list[str]:
             "differ a little.",
         ),
         (len(evidence.sites) == 1, "One site: there is nothing to federate, and no comparison between sites."),
-        (bool(evidence.own_models), ranking_sentence(evidence)),
+        (bool(evidence.own_models) and ranks_rows(evidence), ranking_sentence(evidence)),
+        (
+            bool(evidence.off_scale),
+            f"The errors of {', '.join(evidence.off_scale)} are so large that figures leave out what tables have.",
+        ),
         (
             evidence.synthetic,
             "The data are synthetic: how models do on them says nothing of how they would do on patients.",
@@ -121,7 +125,7 @@ def _without_rows(evidence: Evidence) -> list[str]:
 
 
 def _exactness(evidence: Evidence) -> list[str]:
-    if not any(metric.ranked for metric in evidence.task.metrics):
+    if not ranks_rows(evidence):
         return ["All metrics are exact, from sums that hospitals told, over the hospitals that told them."]
     return [
         f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_error_bound:.3f}. Each "

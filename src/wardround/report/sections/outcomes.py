@@ -3,7 +3,7 @@
 from typing import Any
 
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
-from wardround.evaluation.measures import measure_of
+from wardround.evaluation.comparisons.measures import measure_of
 from wardround.report.evidence import Evidence, outcome_page
 from wardround.report.render.table import Table, make_table
 from wardround.report.section import Section

@@ -170,7 +170,7 @@ def sweep_table(evidence: Evidence) -> Table:
                 "arm": None,
                 "value": None,
                 **dict.fromkeys((evidence.headline.above(), "SD"), evidence.headline.shown),
-                **dict.fromkeys(("rounds to 95 %", "SD "), one_decimal),
+                **dict.fromkeys((f"rounds to {evidence.nearly}", "SD "), one_decimal),
                 "weight change per round": decimals,
             },
             rows,
@@ -234,7 +234,7 @@ def overall(evidence: Evidence) -> Figure:
     for number, variant in enumerate(variants):
         for place, arm in enumerate(arms):
             name = f"{arm}@{variant}" if variant else arm
-            if name in evidence.results["arms"]:
+            if name in evidence.results["arms"] and name not in evidence.off_scale:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
                 y = place + (number - (len(variants) - 1) / 2) * 0.24
@@ -249,6 +249,7 @@ def overall(evidence: Evidence) -> Figure:
 def differences(evidence: Evidence) -> Figure | None:
     """Paired differences from the reference, with the intervals that verdicts follow from."""
     tests = [test for test in evidence.tests() if test["interval"] is not None]
+    tests = [test for test in tests if test["arm"] not in evidence.off_scale]
     if not tests:
         return None
     scale = evidence.headline.difference_scale
@@ -340,7 +341,11 @@ def sweep(evidence: Evidence) -> Figure | None:
     changes = np.array([entry["mean_change"] for entry in converged], dtype=float)
     panels[1].plot(range(len(values)), rounds, "o-", color=colour)
     panels[2].plot(range(len(values)), changes, "o-", color=colour)
-    labels = (f"{evidence.primary_word}{headline.unit}", "rounds to 95 % of final", "weight change per round")
+    labels = (
+        f"{evidence.primary_word}{headline.unit}",
+        f"rounds to {evidence.nearly} of final",
+        "weight change per round",
+    )
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
@@ -350,7 +355,7 @@ def sweep(evidence: Evidence) -> Figure | None:
 
 def curve(evidence: Evidence, column: str, label: str, log: bool = False, shared: bool = False) -> Figure | None:
     """Means over seeds: a column for each data set, a row for each share of stragglers, a line for each arm."""
-    points = {name: evidence.curve(name, column) for name in evidence.arms}
+    points = {name: _points(evidence, name, column) for name in evidence.arms}
     numbers = list(chain.from_iterable(values for _, values in points.values()))
     if evidence.of_images or not numbers:
         return None  # images have more curves
@@ -373,6 +378,11 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False, shared
         axes.set_yscale("log")
     drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)))
     return drawn
+
+
+def _points(evidence: Evidence, arm: str, column: str) -> tuple[list[int], list[float]]:
+    """None of an arm off the scale, which keeps its place in the legend."""
+    return ([], []) if arm in evidence.off_scale else evidence.curve(arm, column)
 
 
 def figure_curve(evidence: Evidence, metric: str) -> Figure | None:
@@ -477,8 +487,8 @@ SECTION = Section(
         ),
         "sweep": Drawing(
             "The swept setting",
-            "{Metric} with its 95 % interval, rounds to 95 % of the final {metric} (on validation rows where there are "
-            "any, else on test rows), and mean weight change per round.",
+            "{Metric} with its 95 % interval, rounds to {nearly} of the final {metric} (on validation rows where there "
+            "are any, else on test rows), and mean weight change per round.",
             sweep,
         ),
         **{

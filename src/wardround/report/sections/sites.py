@@ -185,7 +185,7 @@ def target(evidence: Evidence) -> Figure | None:
         return None
     drawn, axes = single_axes(0.8 + 0.24 * len(known))
     for place, own in enumerate(known.values()):
-        ends = [own["mean"] - own["sd"], own["mean"] + own["sd"]]
+        ends = [max(evidence.task.report.least, own["mean"] - own["sd"]), own["mean"] + own["sd"]]
         axes.plot(ends, [place, place], color=COLOURS[0], linewidth=1.6)
         axes.plot(own["mean"], place, "o", color=COLOURS[0], markersize=5)
     name_rows(axes, list(known))

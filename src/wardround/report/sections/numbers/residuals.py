@@ -12,7 +12,7 @@ from wardround.report.section import Section
 
 
 def _calibrated(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    arms = {name: evidence.arms[name]["calibration"] for name in evidence.few_arms}
+    arms = {name: evidence.arms[name]["calibration"] for name in evidence.few_arms if name not in evidence.off_scale}
     return {name: entry for name, entry in arms.items() if entry and entry["bins"]}
 
 
@@ -74,9 +74,11 @@ def residuals(evidence: Evidence) -> Figure | None:
         mean.plot(x, [b["residual"] for b in entry["bins"]], linewidth=1, label=arm, **look)
         sd.plot(x, [b["residual_sd"] for b in entry["bins"]], linewidth=1, **look)
     sd.set_ylim(bottom=0)
+    mean.set_title("mean", fontsize=9)
+    sd.set_title("standard deviation", fontsize=9)
     unit = f", {evidence.unit}" if evidence.unit else ""
-    mean.set(xlabel=f"mean predicted {evidence.named_outcome}", ylabel=f"observed less predicted{unit}: mean")
-    sd.set(xlabel=f"mean predicted {evidence.named_outcome}", ylabel=f"observed less predicted{unit}: SD")
+    mean.set(xlabel=f"mean predicted {evidence.named_outcome}", ylabel=f"observed less predicted{unit}")
+    sd.set(xlabel=f"mean predicted {evidence.named_outcome}", ylabel=f"observed less predicted{unit}")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
