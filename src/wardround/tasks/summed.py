@@ -35,6 +35,11 @@ class SummedTask(Task):
 
     range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
 
+    def wrong_setting(self) -> tuple[str, str, str] | None:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            return "range", "the limits are not in order", "Write [lowest, highest]."
+        return None
+
     @property
     def public_range(self) -> tuple[float, float] | None:
         return self.range

@@ -119,6 +119,10 @@ class Task(ABC):
         """Why these cannot be the names of its classes, or None."""
         return None
 
+    def wrong_setting(self) -> tuple[str, str, str] | None:
+        """A setting, what is wrong with its value, and what to write; None where all are possible."""
+        return None
+
     def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
         """Of numbers as they are in a file, (rows, 1 + columns): what must be corrected before anything is read."""
         return iter(())
@@ -217,6 +221,7 @@ class Task(ABC):
             undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
             after_training=cls.after_training(),
             linear_model="linear" if cls.answers == "number" else "logistic",
+            has_classes=cls.answers != "number",
         )
 
     @abstractmethod

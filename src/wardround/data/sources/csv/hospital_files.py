@@ -5,7 +5,7 @@ these, and whatever else is changed while reading, is in `Records.notes`, with c
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -63,9 +63,9 @@ def csv(
     outcome = DeclaredOutcome(task, DeclaredClasses(positive, classes, labels or {}), declared.ranges.get(target))
     by_site = {"targets": targets or {}, "patients": patients or {}, "labels": outcome.classes.labels}
     check_settings(files, declared, by_site, "hospital")
-    outcome.check()
     target_of = {site: (targets or {}).get(site, target) for site in files}
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
+    outcome.check({*target_of.values(), *patient_of.values()})
     if any(target_of[site] == patient_of[site] for site in files):
         remedy = "Name the column that says which patient a row is of."
         raise StudyError("data: patient", "this is the target", remedy)
@@ -79,7 +79,7 @@ def csv(
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
         used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone, (target,))
+        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone, (target, *outcome.columns))
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
         labelled = outcome.read(target_of, whole)
@@ -137,12 +137,19 @@ def check_settings(
 
 
 def require_column(
-    setting: str, name: str | None, table: Table, files: Mapping[str, Path], owner: str, guess: bool = True
+    setting: str,
+    name: str | None,
+    table: Table,
+    files: Mapping[str, Path],
+    owner: str,
+    guess: bool = True,
+    renamed: bool = True,
 ) -> None:
+    """`renamed`: a setting of the same name in the plural gives it by owner."""
     if name is None or name in table:
         return
     remedy = suggest(name if guess else "", table, "Columns of this file")
-    if len(files) > 1:
+    if len(files) > 1 and renamed:
         remedy += f' If it has another name here, write `{setting}s = {{ {owner} = "name" }}`.'
     if looks_like_data(table):  # then its "names" are values
         remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
@@ -160,7 +167,7 @@ def _require_columns(
         require_column("target", targets[site], table, files, site)
         require_column("patient", patients[site], table, files, site)
         for name in others:
-            require_column("exposure", name, table, files, site)
+            require_column("exposure", name, table, files, site, renamed=False)
 
 
 def without(table: Table, *names: str | None) -> Table:
@@ -173,9 +180,10 @@ def check_declared(
     declared: DeclaredColumns,
     groups: Mapping[str, str | None],
     alone: bool,
-    targets: Collection[str] = (),
+    outcome: Sequence[str] = (),
 ) -> list[Notice]:
-    """A declared column that is in no file is an error, so that a misspelt name is noticed. `targets` may have ranges.
+    """A declared column that is in no file is an error, so that a misspelt name is noticed. `outcome` are the target,
+    which may have a range, and the columns that belong to it.
 
     For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
@@ -184,12 +192,15 @@ def check_declared(
         (setting, name, recorded)
         for setting in ("types", "ranges", "levels")
         for name in getattr(declared, setting)
-        if not (setting == "ranges" and name in targets)
+        if not (setting == "ranges" and name in outcome[:1])
     ]
     named += [(setting, name, set(used)) for setting, name in groups.items() if name is not None]
     unknown = [(setting, name, among) for setting, name, among in named if name not in among]
     if unknown and not alone:
         setting, name, among = unknown[0]
+        if name in outcome:
+            problem = f"{name!r} belongs to what is predicted, and is no feature"
+            raise StudyError(f"data: {setting}", problem, "Leave it out here.")
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
     lacking = tuple(dict.fromkeys(name for _, name, _ in unknown))
     return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []
