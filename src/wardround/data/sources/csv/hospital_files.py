@@ -200,7 +200,7 @@ def check_declared(
         setting, name, among = unknown[0]
         if name in outcome:
             problem = f"{name!r} belongs to what is predicted, and is no feature"
-            raise StudyError(f"data: {setting}", problem, "Leave it out here.")
+            raise StudyError(f"data: {setting}", problem, f"Leave it out here. {suggest('', among, 'Features')}")
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
     lacking = tuple(dict.fromkeys(name for _, name, _ in unknown))
     return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []
