@@ -22,7 +22,7 @@ from wardround.bundles import (
 )
 from wardround.core.threads import torch_threads
 from wardround.data.site import Site
-from wardround.evaluation.uncertainty.uncertainty_results import reasons_of
+from wardround.evaluation.uncertainty.referral_results import reasons_of
 from wardround.evaluation.uncertainty.uncertainty_rows import SeedRows, seeds_of
 from wardround.runs.execute import run_study
 from wardround.uncertainty.decision import referred

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
+from statsmodels.regression.linear_model import OLS
 
 from wardround.evaluation.calibration_curves import (
     BINS,
@@ -14,9 +15,11 @@ from wardround.evaluation.calibration_curves import (
     calibration_of,
     decision_curve,
     decision_curve_of,
+    number_calibration,
     reliability,
+    residual_bins,
 )
-from wardround.tasks import class_task, findings_task
+from wardround.tasks import Count, Regression, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLDS
 
 MANY = 20_000
@@ -248,3 +251,78 @@ def test_a_decision_curve_needs_scores() -> None:
     assert decision_curve(LABEL, np.where(np.arange(60) == 7, np.nan, SCORE)) is None
     assert decision_curve(LABEL[:0], SCORE[:0]) is None
     assert decision_curve(np.zeros(60, dtype=np.int64), SCORE) is not None  # nobody is ill: acting can only cost
+
+
+# Numbers
+
+
+def drawn_numbers(rows: int = 300, repeats: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Outcomes, predictions and patients, of whom each may have several rows that are alike."""
+    rng = np.random.default_rng(8)
+    patient = np.repeat(np.arange(rows // repeats), repeats)
+    score = 50 + 10 * rng.normal(size=rows)
+    label = 5 + 0.8 * score + rng.normal(size=rows // repeats)[patient] * 4 + rng.normal(size=rows)
+    return label, score, patient
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_line_of_numbers_and_its_intervals_are_those_of_statsmodels(repeats: int) -> None:
+    label, score, patient = drawn_numbers(repeats=repeats)
+    entry = number_calibration(label, score, patient)
+    assert entry is not None
+    fitted = OLS(label, np.column_stack([np.ones(len(score)), score])).fit(
+        cov_type="cluster", cov_kwds={"groups": patient}, use_t=False
+    )
+    for place, name in enumerate(("intercept", "slope")):
+        assert entry[name]["value"] == pytest.approx(fitted.params[place])
+        assert entry[name]["interval"] == pytest.approx(fitted.conf_int()[place].tolist())
+    figures = Regression(("days",)).figures(label, score)
+    assert entry["slope"]["value"] == pytest.approx(figures["calibration_slope"])
+    assert entry["intercept"]["value"] == pytest.approx(figures["calibration_intercept"])
+
+
+def test_bins_of_numbers_hold_every_row_once_and_none_is_a_patient() -> None:
+    label, score, _ = drawn_numbers()
+    bins = residual_bins(label, score)
+    assert len(bins) == BINS
+    assert sum(part["rows"] for part in bins) == 300
+    lowest = np.argsort(score)[:30]
+    assert bins[0] == pytest.approx(
+        {
+            "score": score[lowest].mean(),
+            "observed": label[lowest].mean(),
+            "residual": (label - score)[lowest].mean(),
+            "residual_sd": (label - score)[lowest].std(ddof=1),
+            "rows": 30,
+        }
+    )
+    assert [part["rows"] for part in residual_bins(label[:35], score[:35])] == [12, 12, 11]
+    assert [part["rows"] for part in residual_bins(label[:4], score[:4])] == [4]
+    assert residual_bins(label[:1], score[:1]) == residual_bins(label[:0], score[:0]) == []
+
+
+def test_numbers_have_a_line_and_no_decision_curve() -> None:
+    label, score, patient = drawn_numbers()
+    for task in (Regression(("days",)), Count(("visits",))):
+        assert calibration_of(task, label, score, patient) == number_calibration(label, score, patient)
+        assert decision_curve_of(task, label, score) is None
+
+
+def test_where_numbers_have_no_line_there_is_none() -> None:
+    label, score, patient = drawn_numbers()
+    alike = np.full(300, 1e6 / 3)
+    assert number_calibration(label, alike, patient) is None
+    assert number_calibration(label, np.where(np.arange(300) == 7, np.nan, score), patient) is None
+    assert number_calibration(label, np.where(np.arange(300) == 7, np.inf, score), patient) is None
+    assert number_calibration(label, score, np.zeros(300)) is None  # one patient says nothing of others
+    assert number_calibration(label[:2], score[:2], patient[:2]) is None
+    assert number_calibration(label[:0], score[:0], patient[:0]) is None
+
+
+def test_large_numbers_that_differ_little_lose_no_digits() -> None:
+    label, score, patient = drawn_numbers()
+    near, far = number_calibration(label, score, patient), number_calibration(label + 1e9, score + 1e9, patient)
+    assert near is not None
+    assert far is not None
+    assert far["slope"]["value"] == pytest.approx(near["slope"]["value"], rel=1e-5)
+    assert far["slope"]["interval"] == pytest.approx(near["slope"]["interval"], rel=1e-4)

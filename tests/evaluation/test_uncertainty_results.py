@@ -10,11 +10,11 @@ from scipy.special import expit
 from scipy.stats import betabinom
 
 from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.uncertainty.referral_results import describe_referral
+from wardround.evaluation.uncertainty.shifted_results import describe_shifted
 from wardround.evaluation.uncertainty.uncertainty_results import (
     describe_arm,
     describe_errors,
-    describe_referral,
-    describe_shifted,
     score_uncertainty,
 )
 from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, SeedRows, merge_members, seeds_of

@@ -38,7 +38,7 @@ MUTANTS = (
     ),
     Mutant(
         "too few rows exclude labels",
-        conformal._quantile,
+        conformal.quantile,
         lambda original, strange, alpha: min(original(strange, alpha), float(strange.max(initial=0.0))),
         "too few rows exclude nothing",
         (f"{SETS}::test_too_few_rows_exclude_nothing",),

@@ -15,10 +15,11 @@ from scipy.special import expit, logit
 
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.tasks import Task
-from wardround.tasks.class_metrics import THRESHOLDS
+from wardround.tasks.class_metrics import SMALLEST_GROUP, THRESHOLDS
 from wardround.tasks.task import Calibration
 
 BINS = 10
+NO_SPREAD = 1e-12  # of predictions, in parts of the largest: rounding
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 
 
@@ -86,6 +87,52 @@ def _with_interval(value: float, error: float) -> dict[str, Any]:
     return {"value": float(value), "interval": [float(value) - half, float(value) + half]}
 
 
+def number_calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
+    """Of numbers, in units. `slope` and `intercept` are those of the line of observed on predicted, 1 and 0 for a
+    calibrated model. None where it cannot be computed: predictions that are all alike, too few patients, or diverged.
+    """
+    patient = np.unique(row, return_inverse=True)[1]
+    if not np.isfinite(score).all() or len(score) < 3 or patient.max() == 0:
+        return None
+    y, p = label.astype(np.float64), score.astype(np.float64)
+    middle, apart = p.mean(), p - p.mean()
+    if np.ptp(p) <= NO_SPREAD * np.abs(p).max():
+        return None
+    slope = float(apart @ (y - y.mean()) / (apart @ apart))
+    design = np.column_stack([np.ones(len(p)), apart])  # predictions from their mean on, so that no digits are lost
+    residual = y - y.mean() - slope * apart
+    of_patient = np.stack([np.bincount(patient, weights=column * residual) for column in design.T])
+    bread = np.diag([1 / len(p), 1 / (apart @ apart)])
+    # clustered by patient, with statsmodels' correction for few groups and two parameters
+    groups, rows = of_patient.shape[1], len(p)
+    few = groups / (groups - 1) * (rows - 1) / (rows - 2)
+    covariance = few * bread @ (of_patient @ of_patient.T) @ bread
+    at_zero = np.array([1.0, -middle])  # the intercept is the line's value at a prediction of 0
+    return {
+        "slope": _with_interval(slope, np.sqrt(covariance[1, 1])),
+        "intercept": _with_interval(y.mean() - slope * middle, np.sqrt(at_zero @ covariance @ at_zero)),
+        "bins": residual_bins(y, p),
+    }
+
+
+def residual_bins(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
+    """Rows in order of their prediction, in bins of equal size: mean prediction, mean outcome, SD of residuals, rows.
+    Fewer than ten bins where these would hold less than SMALLEST_GROUP rows: no patient is a bin."""
+    order = np.argsort(score, kind="stable")
+    parts = np.array_split(order, max(1, min(BINS, len(order) // SMALLEST_GROUP))) if len(order) > 1 else []
+    residual = label - score
+    return [
+        {
+            "score": float(score[part].mean()),
+            "observed": float(label[part].mean()),
+            "residual": float(residual[part].mean()),
+            "residual_sd": float(residual[part].std(ddof=1)),
+            "rows": len(part),
+        }
+        for part in parts
+    ]
+
+
 def reliability(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
     """Rows in order of their score, in bins of equal size: mean score, share of positives, rows."""
     order = np.argsort(score, kind="stable")
@@ -115,4 +162,5 @@ def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float
 
 CALIBRATIONS: dict[Calibration, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, Any] | None]] = {
     "logistic": calibration,
+    "linear": number_calibration,
 }

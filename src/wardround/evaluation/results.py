@@ -87,7 +87,7 @@ def results(
             content, study, predictions, compose(missing_party, choices), groups, thresholds, task
         )
     if uncertainty is not None:
-        content = score_uncertainty(content, study, compose(uncertainty, choices), groups)
+        content = score_uncertainty(content, study, compose(uncertainty, choices), groups, task)
     return conclude(content)
 
 

@@ -28,6 +28,7 @@ CLASS_METRICS = (
 
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
 AT_SITES = ("accuracy", "auc", "brier")
+REFERRAL = ("accuracy", "auc")
 OVER_SITES = ("accuracy", "auc", "pr_auc", "brier")
 
 
@@ -42,6 +43,7 @@ class ClassTask(ProbabilityTask):
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
+    referral_metrics = REFERRAL
     probability_scale: ClassVar[Scale] = "log"
     each_label = False  # of several classes most have few rows: one cut for all of them
 

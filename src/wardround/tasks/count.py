@@ -45,6 +45,7 @@ class Count(SummedTask):
     compared: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     at_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae")
     over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
+    referral_metrics: ClassVar[tuple[str, str]] = ("deviance", "mae")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
 
     dispersion: NonNegative | Literal["fitted"] = 0.0  # 0: Poisson; above: negative binomial; fitted: a shared leaf
@@ -135,6 +136,10 @@ class Count(SummedTask):
         mean = self._log_mean(scores, y.unsqueeze(-2)).exp()
         return mean / (1 + self.known_dispersion * mean)
 
+    def expected_losses(self, scores: Tensor, variance: Tensor, y: Tensor, noise: float = 1.0) -> Tensor:
+        """The mean of exp(score) over normally distributed scores is exp(score + variance / 2)."""
+        return self.row_losses(scores + variance / 2, y)
+
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
         return self._log_mean(scores[..., 0].double(), needed(y)).exp()
@@ -145,6 +150,16 @@ class Count(SummedTask):
     def _log_mean(self, scores: Tensor, y: Tensor) -> Tensor:
         beside = as_double(y, EXPOSURE).log() + as_double(y, LOG_RATE)
         return (scores + beside.to(scores.dtype)).clamp(max=LARGEST)
+
+    def variance(self, score: np.ndarray) -> np.ndarray | None:
+        return np.asarray(score + self.known_dispersion * score**2)
+
+    def possible(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whole numbers from 0 on. Where none lies between the ends, the next below and above."""
+        first, last = np.maximum(np.ceil(low), 0), np.floor(high)
+        none = first > last
+        first = np.where(none, np.maximum(np.floor(low), 0), first)
+        return first, np.maximum(np.where(none, np.ceil(high), last), first)
 
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
         y, mean = label.astype(np.float64), score.astype(np.float64)

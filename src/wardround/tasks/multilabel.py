@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from wardround.tasks.answer import Answer, EachFinding
 from wardround.tasks.binary import Binary
-from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES
+from wardround.tasks.classes import AT_SITES, CLASS_METRICS, COMPARED, OVER_SITES, REFERRAL
 from wardround.tasks.probabilities import ProbabilityTask, absent_and_present
 from wardround.tasks.task import HEAVIEST, MIDDLE, Task
 
@@ -57,6 +57,7 @@ class Multilabel(ProbabilityTask):
     compared = COMPARED
     at_sites = AT_SITES
     over_sites = OVER_SITES
+    referral_metrics = REFERRAL
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -31,18 +31,10 @@ class ProbabilityTask(Task):
     def label_probabilities(self, score: np.ndarray) -> np.ndarray:
         """Of every label that a question can have, along an axis of their own, the last."""
 
-    def questions(self, values: np.ndarray) -> list[np.ndarray]:
-        """Labels, or what each label has, apart for each question."""
-        return [values]
-
     def together(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """What `questions` has taken apart and was computed for each: (...), or (findings, ...)."""
         (whole,) = parts
         return np.asarray(whole)
-
-    def of_rows(self, values: np.ndarray) -> np.ndarray:
-        """One number for each row, from one for each question: their mean."""
-        return values
 
 
 def probability_task(task: Task) -> ProbabilityTask:

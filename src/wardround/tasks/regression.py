@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.core.errors import StudyError
 from wardround.core.settings import Positive
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
@@ -45,6 +46,8 @@ class Regression(SummedTask):
     compared: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
     at_sites: ClassVar[tuple[str, ...]] = ("mae", "rmse")
     over_sites: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
+    has_noise: ClassVar[bool] = True
+    referral_metrics: ClassVar[tuple[str, str]] = ("mae", "rmse")
     terms: ClassVar[tuple[str, ...]] = ("rows", "absolute", "squared", "y", "yy", "p", "pp", "yp")
 
     loss: Literal["squared", "huber"] = "squared"
@@ -87,8 +90,19 @@ class Regression(SummedTask):
         return inside * (error - inside / 2), inside
 
     def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
-        """Where errors of the scaled target have a variance of 1; see `noise`."""
+        if self.loss != "squared":
+            raise StudyError(
+                "uncertainty: laplace",
+                "Huber's loss is that of no distribution, so that there is no likelihood to approximate",
+                "Use the squared loss, dropout, or an ensemble of several seeds.",
+            )
         return torch.ones_like(scores)
+
+    def expected_losses(self, scores: Tensor, variance: Tensor, y: Tensor, noise: float = 1.0) -> Tensor:
+        """The negative log likelihood of a normal distribution with the variance of scores and of outcomes."""
+        whole = (variance + noise).squeeze(-1)
+        squares = self.losses_and_errors(scores, y)[1].squeeze(-1).square()
+        return (whole.log() + squares / whole) / 2
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         scale = needed(y)

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isnan
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -61,6 +61,15 @@ class SummedTask(Task):
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)
+
+    def variance(self, score: np.ndarray) -> np.ndarray | None:
+        """Of outcomes with these predictions, where the task has a family that says so. None: it is the same in all
+        rows, and known from residuals alone."""
+        return None
+
+    def possible(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The outcomes that there can be between these ends."""
+        return low, high
 
     @abstractmethod
     def row_terms(self, label: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -154,6 +163,13 @@ class SummedTask(Task):
 
     def rarity(self, labels: Tensor) -> Tensor:
         raise _no_classes("oversample")
+
+
+def number_task(task: Task) -> SummedTask:
+    """For code that only tasks of numbers reach."""
+    if task.answers != "number":
+        raise ValueError(f"{task.kind} predicts no number")
+    return cast(SummedTask, task)
 
 
 def fifths(values: np.ndarray, among: np.ndarray) -> np.ndarray:

@@ -43,6 +43,8 @@ class Task(ABC):
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
     # the line of observed on predicted: on the logit scale, where a prediction is one probability, or in units
     calibration: ClassVar[Calibration | None] = None
+    referral_metrics: ClassVar[tuple[str, str]]  # by which rows that are not referred to a clinician are judged
+    has_noise: ClassVar[bool] = False  # the likelihood has a variance of outcomes around scores, told by errors alone
     threshold_rule: ClassVar[ThresholdRule | None] = None  # by which validation rows choose one; None: there is none
     round_metrics: ClassVar[tuple[str, ...]] = ()  # figures after each round that are no mean over rows
     compared: ClassVar[tuple[str, ...]]  # metrics in which arms are compared, beside the primary one
@@ -61,6 +63,15 @@ class Task(ABC):
     def findings(self) -> tuple[str, ...]:
         """Their names, where a row may have several."""
         return ()
+
+    def questions(self, values: np.ndarray) -> list[np.ndarray]:
+        """Labels, or what each label has, apart for each question: all classes together are one, and so is a number;
+        each finding is one."""
+        return [values]
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        """One number for each row, from one for each question: their mean."""
+        return values
 
     @property
     @abstractmethod
@@ -89,7 +100,14 @@ class Task(ABC):
 
     @abstractmethod
     def curvature(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The second derivative of each row's negative log likelihood by each score: (rows, outputs)."""
+        """The second derivative of each row's negative log likelihood by each score: (rows, outputs). Where outcomes
+        have a variance around their score (`has_noise`), as if that were 1."""
+
+    def expected_losses(self, scores: Tensor, variance: Tensor, y: Tensor, noise: float = 1.0) -> Tensor:
+        """Of each row, where scores are normally distributed, with this variance, around those given. The mean
+        probability is about that of the score divided by sqrt(1 + pi / 8 x variance) (MacKay, Neural Computation
+        1992). `noise` is the variance of outcomes around scores."""
+        return self.row_losses(moderated(scores, variance), y)
 
     @abstractmethod
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
@@ -328,6 +346,12 @@ class Impossible(ValueError):
 def require(condition: bool, problem: str) -> None:
     if not condition:
         raise Impossible(problem)
+
+
+def moderated(scores: Tensor, variance: Tensor) -> Tensor:
+    """Scores whose probability is about the mean over their distribution: MacKay's formula, exact to some thousandths
+    for two classes and for findings."""
+    return scores / (1 + torch.pi / 8 * variance).sqrt()
 
 
 HEAVIEST = 100.0  # a finding that one row in a thousand has would otherwise drown all the others

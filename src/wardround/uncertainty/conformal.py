@@ -109,9 +109,9 @@ def _cuts_of(label: np.ndarray, strange: np.ndarray, alpha: float, each_label: b
     own = [strange[label == number, number] for number in range(labels)]
     if not each_label:
         own = [np.concatenate(own)] * labels
-    return np.array([_quantile(part, alpha) for part in own]), np.array([len(part) for part in own])
+    return np.array([quantile(part, alpha) for part in own]), np.array([len(part) for part in own])
 
 
-def _quantile(strange: np.ndarray, alpha: float) -> float:
+def quantile(strange: np.ndarray, alpha: float) -> float:
     place = rank(len(strange), alpha)
     return float(np.partition(strange, place - 1)[place - 1]) if place <= len(strange) else math.inf

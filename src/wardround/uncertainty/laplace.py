@@ -4,10 +4,12 @@ The last layer's weights are taken as normally distributed around those that wer
 Gauss-Newton matrix of the training rows' log likelihood plus a prior precision (MacKay, Neural Computation 1992;
 Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS 2021). The scores of a row are then normal too:
 
-    variance of score o = h' (H_o + prior I)^-1 h        H_o = sum over rows of p_o (1 - p_o) h h'
+    variance of score o = h' (H_o + prior I)^-1 h        H_o = sum over rows of c_o h h'
 
-where h are the features that go into the last layer, and a one for the bias. For two classes and for findings this is
-the whole matrix. For several classes the parts between two classes are left out.
+where h are the features that go into the last layer, and a one for the bias, and c the second derivative of the loss by
+the score (the task's `curvature`): p (1 - p) of a probability, the mean of a Poisson count, and 1 / the variance of
+errors for the squared loss, which makes it the exact posterior of a linear regression. For two classes, findings and
+numbers this is the whole matrix. For several classes the parts between two classes are left out.
 
 H is a sum over rows: sites could add theirs up as they add updates.
 """
@@ -24,8 +26,10 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import Model
+from wardround.tasks.task import moderated as moderated  # where bundles look for it
 
 PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
+LEAST_NOISE = 1e-12  # a model that fits its training rows exactly has no errors to speak of
 MOST_NUMBERS = 2**25  # of all outputs' matrices; beyond, the diagonals alone are kept
 ROWS_AT_A_TIME = 1024
 
@@ -39,6 +43,7 @@ class Laplace:
     values: Tensor  # (outputs, features + 1)
     axes: Tensor | None  # (outputs, features + 1, features + 1), eigenvectors as columns
     prior: float
+    noise: float = 1.0  # the variance of outcomes around their score, where the likelihood has one
 
     def variance(self, features: Tensor) -> Tensor:
         """Of the scores: (rows, outputs)."""
@@ -56,7 +61,9 @@ def fit_laplace(
     if not len(x):
         raise StudyError("uncertainty: laplace", "there are no training rows", "Give the rows of a site that trains.")
     layer = last_layer(model, params, buffers, x)
-    return from_curvature(layer, curvature(model, params, buffers, layer, x, y, full), prior)
+    sums = curvature(model, params, buffers, layer, x, y, full)
+    noise = noise_of(model, squared_errors(model, params, buffers, layer, x, y), len(x))
+    return from_curvature(layer, sums, prior, noise)
 
 
 def curvature(
@@ -80,11 +87,24 @@ def curvature(
     return sums
 
 
-def from_curvature(layer: str, sums: Tensor, prior: float = 1.0) -> Laplace:
+def squared_errors(model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor, y: Tensor) -> float:
+    """Their sum, from which `noise_of` makes a variance; those of batches and of sites add up."""
+    if not model.task.has_noise:
+        return 0.0
+    scores = _from_features(params, layer, _all_features(model, params, buffers, layer, x))
+    return float(model.task.losses_and_errors(scores, y)[1].square().sum())
+
+
+def noise_of(model: Model, squares: float, rows: int) -> float:
+    """The likeliest variance of outcomes around their score; 1 where the likelihood has none."""
+    return max(squares / rows, LEAST_NOISE) if model.task.has_noise else 1.0
+
+
+def from_curvature(layer: str, sums: Tensor, prior: float = 1.0, noise: float = 1.0) -> Laplace:
     if sums.dim() == 2:
-        return Laplace(layer, sums, None, prior)
-    values, axes = torch.linalg.eigh(sums)
-    return Laplace(layer, values.clamp(min=0), axes, prior)  # rounding may leave a zero a little below it
+        return Laplace(layer, sums / noise, None, prior, noise)
+    values, axes = torch.linalg.eigh(sums / noise)
+    return Laplace(layer, values.clamp(min=0), axes, prior, noise)  # rounding may leave a zero a little below it
 
 
 def choose_prior(
@@ -99,7 +119,7 @@ def choose_prior(
     """With the prior precision under which validation rows are most likely; the highest of equals. `priors` are those
     that are plausible, unless given.
 
-    The mean probability is MacKay's: the score divided by sqrt(1 + pi / 8 x variance).
+    What is expected of scores with a variance is the task's (`expected_losses`).
     """
     return choose_prior_by(fitted, model, params, _all_features(model, params, buffers, fitted.layer, x), y, priors)
 
@@ -112,7 +132,7 @@ def choose_prior_by(
 
     def loss(prior: float) -> float:
         variance = replace(fitted, prior=prior).variance(features)
-        return float(model.task.row_losses(moderated(scores, variance), y).mean())
+        return float(model.task.expected_losses(scores, variance, y, fitted.noise).mean())
 
     known = plausible_priors(params[_leaf(fitted.layer, "weight")]) if priors is None else priors
     return replace(fitted, prior=min(sorted(known, reverse=True), key=loss))
@@ -124,12 +144,6 @@ def plausible_priors(weight: Tensor) -> tuple[float, ...]:
     uncertainty at all."""
     most = 1 / max(float(weight.double().square().mean()), 1 / max(PRIORS))
     return tuple(prior for prior in PRIORS if prior <= most) or (most,)
-
-
-def moderated(scores: Tensor, variance: Tensor) -> Tensor:
-    """Scores whose probability is about the mean over their distribution: MacKay's formula, exact to some thousandths
-    for two classes and for findings."""
-    return scores / (1 + torch.pi / 8 * variance).sqrt()
 
 
 def score_and_variance(fitted: Laplace, model: Model, params: Tree, buffers: Tree, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,6 +170,12 @@ def laplace_passes(
 def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
     """The name of the linear layer that computes the scores, found by trying: its weights times its input are the
     scores."""
+    if model.task.leaves:
+        raise StudyError(
+            "uncertainty: laplace",
+            f"{' and '.join(model.task.leaves)} is trained with the weights, and not in the last layer",
+            "Give the dispersion a fixed value, or use dropout or an ensemble of several seeds.",
+        )
     some = x[:2]
     with torch.no_grad():
         scores = model.logits(params, buffers, some, None)[0].double()

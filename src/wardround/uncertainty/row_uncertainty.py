@@ -20,6 +20,7 @@ from wardround.evaluation.prediction import CELLS, has_site_models
 from wardround.study.schema import Uncertainty
 from wardround.tasks import Task
 from wardround.tasks.probabilities import ProbabilityTask
+from wardround.tasks.summed import SummedTask
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 from wardround.uncertainty.decomposition import entropy_parts, score_spread
@@ -31,6 +32,8 @@ from wardround.uncertainty.laplace import (
     from_curvature,
     laplace_passes,
     last_layer,
+    noise_of,
+    squared_errors,
 )
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.scales import SCALES
@@ -44,8 +47,9 @@ MOST_ROWS = 4096  # at a time
 
 @dataclass(frozen=True, eq=False)
 class RowUncertainty:
-    """Rows of a site. `score` is the mean over passes; the other arrays have one number per row, or per finding.
-    NaN where a figure is not defined: epistemic uncertainty without passes, and everything of a diverged model."""
+    """Rows of a site. `score` is the mean over passes; the other arrays have one number per row, or per finding: in
+    bits, or for numbers in their units. NaN where a figure is not defined: epistemic uncertainty without passes,
+    aleatoric of a regression, and everything of a diverged model."""
 
     site: str
     subset: Subset
@@ -114,13 +118,15 @@ def _passes(
 def _fit_laplace(
     trial: Trial, params: Tree, buffers: Tree, trained: Sequence[Site], validated: Sequence[Site]
 ) -> Laplace:
-    layer, sums = "", None
+    layer, sums, squares = "", None, 0.0
     for x, y in _batches([site.train for site in trained], trial.dtype):
         layer = last_layer(trial.model, params, buffers, x) if sums is None else layer
         part = curvature(trial.model, params, buffers, layer, x, y)
         sums = part if sums is None else sums + part
+        squares += squared_errors(trial.model, params, buffers, layer, x, y)
     assert sums is not None  # noqa: S101 - a site without training rows does not train
-    fitted, features, labels = from_curvature(layer, sums), [], []
+    noise = noise_of(trial.model, squares, sum(len(site.train) for site in trained))
+    fitted, features, labels = from_curvature(layer, sums, noise=noise), [], []
     for x, y in _batches([site.validation for site in validated], trial.dtype):
         features.append(features_of(trial.model, params, buffers, layer, x))
         labels.append(y)
@@ -135,18 +141,18 @@ def _measure(
     task = trial.model.task
     most = max(1, PASS_CELLS // (settings.passes * len(task.names)))
     with torch.no_grad():
-        parts = [(y.cpu().numpy(), *_of_passes(task, passes(x))) for x, y in _batches([rows], trial.dtype, most)]
+        parts = [_of_batch(task, passes(x), y) for x, y in _batches([rows], trial.dtype, most)]
     if not parts:  # no row, but of the right shape
-        parts = [(rows.labels.cpu().numpy(), *_of_passes(task, torch.zeros(1, 0, task.outputs)))]
+        parts = [_of_batch(task, torch.zeros(1, 0, task.outputs), rows.labels)]
     return RowUncertainty(site.name, subset, numbers, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _of_passes(task: Task, scores: Tensor) -> tuple[np.ndarray, ...]:
-    """As `of_passes`; NaN where the model has diverged."""
-    p = task.predictions(scores).double().cpu().numpy()
-    if np.isnan(p).any():  # figures of zeros have the shapes
-        return tuple(np.full(part.shape, np.nan) for part in of_passes(task, np.zeros_like(p)))
-    return of_passes(task, p, scores.double().cpu().numpy())
+def _of_batch(task: Task, scores: Tensor, y: Tensor) -> tuple[np.ndarray, ...]:
+    """Labels, and what `of_passes` gives; NaN where the model has diverged."""
+    label, p = task.label(y).cpu().numpy(), task.predictions(scores, y).double().cpu().numpy()
+    if not np.isfinite(p).all():  # figures of zeros have the shapes
+        return label, *(np.full(part.shape, np.nan) for part in of_passes(task, np.zeros_like(p)))
+    return label, *of_passes(task, p, scores.double().cpu().numpy())
 
 
 def of_passes(task: Task, predictions: np.ndarray, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
@@ -166,9 +172,22 @@ def of_probabilities(task: ProbabilityTask, p: np.ndarray, scores: np.ndarray | 
     return parts.mean, parts.total, parts.aleatoric, parts.epistemic, spread.reshape(parts.total.shape)
 
 
+def of_numbers(task: SummedTask, p: np.ndarray, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """Standard deviations in units. Epistemic is that of the passes; aleatoric that of outcomes, where the task has a
+    family that gives it (a count has), and the total that of both. NaN where it is not known."""
+    mean, undefined = p.mean(axis=0), np.full(p.shape[1:], np.nan)
+    variance = task.variance(p)
+    aleatoric = undefined if variance is None else np.sqrt(variance.mean(axis=0))
+    if len(p) == 1:
+        return mean, aleatoric, undefined, undefined, undefined
+    spread = p.std(axis=0)
+    return mean, np.sqrt(aleatoric**2 + spread**2), aleatoric, spread, spread
+
+
 PARTS_OF: dict[str, Callable[[Any, np.ndarray, np.ndarray | None], tuple[np.ndarray, ...]]] = {
     "class": of_probabilities,
     "findings": of_probabilities,
+    "number": of_numbers,
 }
 
 

@@ -32,15 +32,15 @@ def refuse_unfit(arm: Arm, trial: Trial) -> None:
 
 
 def _refuse_laplace(arm: Arm, trial: Trial, where: str) -> None:
-    from wardround.uncertainty.laplace import last_layer  # SciPy, which other studies need only at their end
+    from wardround.uncertainty.laplace import fit_laplace  # SciPy, which other studies need only at their end
 
     if arm.privacy.example is not None:
         problem = "Laplace reads the training rows once more without noise, and [privacy.example] does not cover that"
         raise StudyError(where, problem, 'Write `"uncertainty.method" = "dropout"` or "none" in this arm.')
     params, buffers = site_model(trial, start(trial), 0)
     rows = trial.sites[0].train
-    x, _ = rows.take(torch.arange(min(2, len(rows))), trial.dtype)
+    x, y = rows.take(torch.arange(min(2, len(rows))), trial.dtype)
     try:
-        last_layer(trial.model, params, buffers, x)
+        fit_laplace(trial.model, params, buffers, x, y)
     except StudyError as error:
         raise StudyError(where, error.problem, error.remedy) from None

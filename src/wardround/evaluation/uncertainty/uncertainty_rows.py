@@ -4,9 +4,11 @@ Nothing here is chosen on test rows: thresholds, temperatures and cuts come from
 patients whom the same seed tests anywhere are left out.
 """
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,10 +19,12 @@ from wardround.study.schema import CHOSEN
 from wardround.tasks import Task
 from wardround.tasks.class_metrics import THRESHOLD
 from wardround.tasks.probabilities import ProbabilityTask, probability_task
+from wardround.tasks.summed import SummedTask
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
 from wardround.uncertainty.decision import Answers, answers, predicted_labels
 from wardround.uncertainty.decomposition import doubt_of
+from wardround.uncertainty.intervals import IntervalCut, fit_interval_cut, interval_widths
 from wardround.uncertainty.row_uncertainty import SUBSETS, of_passes
 
 PARTS = ("total", "aleatoric", "epistemic")
@@ -70,19 +74,34 @@ class LabelledRows:
 
 
 @dataclass(frozen=True, eq=False)
-class SeedRows:
+class TrialRows(ABC):
     """One arm with one seed, or an ensemble of all of them."""
 
     seed: int
     validation: LabelledRows
     test: LabelledRows
     changed: Mapping[str, LabelledRows]  # test images inverted, and so on
-    cut: np.ndarray | float  # the threshold of each finding, or of the positive class
-    task: ProbabilityTask
+    cut: np.ndarray | float  # the threshold of each finding, or of the positive class; of numbers no figure needs it
+    task: Task
 
     @cached_property
     def sites(self) -> list[str]:
         return list(dict.fromkeys(self.test.site.tolist()))
+
+    @abstractmethod
+    def doubt(self, rows: LabelledRows) -> np.ndarray:
+        """How unclear each row's prediction is, or each of its findings'. By it rows are referred."""
+
+    @abstractmethod
+    def answers_at(self, alpha: float) -> Answers | None:
+        """Prediction sets of test rows; None for numbers, which have intervals."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeedRows(TrialRows):
+    """Of classes or findings."""
+
+    task: ProbabilityTask
 
     @cached_property
     def temperatures(self) -> dict[str, Temperature]:
@@ -102,7 +121,7 @@ class SeedRows:
         return scores
 
     def doubt(self, rows: LabelledRows) -> np.ndarray:
-        """How unclear a prediction is, in bits: entropy, for findings about their thresholds."""
+        """In bits: entropy, for findings about their thresholds."""
         return doubt_of(self.task, rows.score, self.cut)
 
     @cached_property
@@ -129,6 +148,45 @@ class SeedRows:
             conformal[here] = prediction_sets(self.task, own, self.test.score[here])
         return answers(conformal, self.predicted)
 
+    def answers_at(self, alpha: float) -> Answers | None:
+        return self.answers(self.cuts(alpha))
+
+
+@dataclass(frozen=True, eq=False)
+class NumberRows(TrialRows):
+    """Of a number. `alpha` is the study's."""
+
+    task: SummedTask
+    alpha: float
+
+    @cached_property
+    def cuts(self) -> dict[str, IntervalCut]:
+        """By site, from its own validation rows."""
+        own = {site: self.validation.at(site) for site in self.sites}
+        return {site: fit_interval_cut(self.task, rows.label, rows.score, self.alpha) for site, rows in own.items()}
+
+    @property
+    def has_passes(self) -> bool:
+        return not bool(np.isnan(self.test.measures["spread"]).all())
+
+    def doubt(self, rows: LabelledRows) -> np.ndarray:
+        """In units: the spread of the passes, or without passes the width of the interval. 0 at a site without
+        intervals, where nobody is referred for it."""
+        if self.has_passes:
+            return rows.measures["spread"]
+        widths = np.zeros(len(rows))
+        for site, cut in self.cuts.items():
+            here = rows.site == site
+            if not cut.why:
+                widths[here] = interval_widths(self.task, cut, rows.score[here])
+        return widths
+
+    def answers_at(self, alpha: float) -> Answers | None:
+        return None
+
+
+Of = TypeVar("Of", bound=TrialRows)
+
 
 def seeds_of(
     table: pd.DataFrame,
@@ -140,6 +198,24 @@ def seeds_of(
     """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen". Without a
     `task` the columns tell which classes or findings there are."""
     task = probability_task(task_of(table)) if task is None else task
+    return _trials(table, groups, ensemble, threshold, task, SeedRows)
+
+
+def numbers_of(
+    table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool, task: SummedTask, alpha: float
+) -> Iterator[NumberRows]:
+    """Of one arm. Seeds whose model has diverged are left out."""
+    return _trials(table, groups, ensemble, CHOSEN, task, partial(NumberRows, alpha=alpha))
+
+
+def _trials(
+    table: pd.DataFrame,
+    groups: pd.DataFrame,
+    ensemble: bool,
+    threshold: float | str,
+    task: Task,
+    make: Callable[..., Of],
+) -> Iterator[Of]:
     table = merge_members(table, task) if ensemble else table
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
@@ -155,7 +231,7 @@ def seeds_of(
         own = table[table["seed"] == seed]
         others = [subset for subset in own["subset"].unique() if subset not in SUBSETS]
         cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
-        yield SeedRows(
+        yield make(
             seed,
             LabelledRows.of(validation[validation["seed"] == seed], patient, task),
             LabelledRows.of(mine, patient, task),
@@ -163,6 +239,10 @@ def seeds_of(
             cut if task.findings else float(cut[0]),
             task,
         )
+
+
+def sites_of(seeds: Sequence[TrialRows]) -> list[str]:
+    return list(dict.fromkeys(site for rows in seeds for site in rows.sites))
 
 
 def _cut(cuts: pd.DataFrame | None, arm: str, seed: int, findings: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.signal import fftconvolve
 
 from wardround.evaluation.calibration_curves import reliability
-from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows
+from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows, sites_of
 from wardround.tasks.class_metrics import defined_mean
 from wardround.tasks.probabilities import ProbabilityTask
 from wardround.uncertainty.calibration import ece, error_by_chance, expected_error, log_loss
@@ -252,7 +252,3 @@ def _inside(share: np.ndarray, band: np.ndarray) -> float:
     known = ~np.isnan(band[..., 0])
     fits = (share >= band[..., 0] - 1e-9) & (share <= band[..., 1] + 1e-9)
     return float(np.mean(fits[known])) if known.any() else float("nan")
-
-
-def sites_of(seeds: Sequence[SeedRows]) -> list[str]:
-    return list(dict.fromkeys(site for rows in seeds for site in rows.sites))
