@@ -17,7 +17,7 @@ from wardround.runs.folder import RunFolder
 PACKAGE = "wardround.report.sections"
 FOLDER = Path(wardround.__file__).parent / "report" / "sections"
 HELPERS = {"design.exchange", "privacy.private_arms"}  # facts that several sections use
-SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims"}
+SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

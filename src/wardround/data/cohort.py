@@ -44,6 +44,13 @@ class Cohort:
         return encode(self.records)
 
     @cached_property
+    def by_outcome(self) -> "tuple[Cohort, ...]":
+        """The same rows with one outcome each, where several are predicted together; itself otherwise."""
+        if not self.records.task.outcomes:
+            return (self,)
+        return tuple(replace(self, records=records) for records in self.records.by_outcome)
+
+    @cached_property
     def target_leaks(self) -> list[TargetLeak]:
         """Columns that tell the outcome by themselves. They depend on no split, so that they are looked for once."""
         return target_leaks(self.records, self.table) if self.records.is_table else []

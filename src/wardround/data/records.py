@@ -86,6 +86,16 @@ class Records:
         return class_task(self.classes) if self.target.ndim == 1 else findings_task(self.classes)
 
     @property
+    def by_outcome(self) -> "tuple[Records, ...]":
+        """The same rows with one outcome each, where several are predicted together; itself otherwise."""
+        if not self.task.outcomes:
+            return (self,)
+        return tuple(
+            replace(self, target=self.task.target_of(self.target, name), classes=task.classes, given_task=task)
+            for name, task in self.task.outcomes.items()
+        )
+
+    @property
     def notices(self) -> tuple[Notice, ...]:
         return tuple(map(as_notice, self.notes))
 

@@ -52,6 +52,7 @@ def results(
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]] = (),
     task: Task | None = None,
+    choices: list[dict[str, Any]] | None = None,
     *,
     selection: pd.DataFrame | None = None,
     validation: pd.DataFrame | None = None,
@@ -61,15 +62,16 @@ def results(
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
-    are those of the run folder with the same names.
+    are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task)]
-    choices = choose(study, selection, task) if selection is not None else []
+    if choices is None:
+        choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
     if validation is not None:
         validation = untested(compose(validation, choices), predictions, groups)
-    thresholds = thresholds_of(study.evaluation.threshold, validation, predictions)
+    thresholds = thresholds_of(study.evaluation.threshold, validation, predictions, task)
     fixed = not isinstance(study.evaluation.threshold, str)
     scores = Scores.of(predictions, groups, thresholds, fixed, task)
     content = assemble(study, scores, choices, records, sites)

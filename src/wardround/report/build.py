@@ -6,7 +6,7 @@ from jinja2 import UndefinedError
 
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
-from wardround.report.evidence import Evidence, read_evidence
+from wardround.report.evidence import Evidence, outcome_page, read_evidence
 from wardround.report.render.figures import draw_all
 from wardround.report.render.page import render_page
 from wardround.report.render.table import Table, write_tables
@@ -33,7 +33,18 @@ def _build(folder: RunFolder, workers: int) -> Path:
     write_tables(tables, folder.path / "tables")
     target = folder.path / "report.html"
     write_atomically(target, render_page(evidence, sections_of(evidence), tables, svgs).encode())
+    for name in evidence.other_outcomes:
+        _build_outcome(folder, evidence.of_outcome(name), name, workers)
     return target
+
+
+def _build_outcome(folder: RunFolder, evidence: Evidence, name: str, workers: int) -> None:
+    """A report of its own, with its figures and tables in folders of their own."""
+    own = folder.path / outcome_page(name).removesuffix(".html")
+    svgs, tables = draw_figures(evidence, own / "figures", workers), make_tables(evidence)
+    write_tables(tables, own / "tables")
+    page = render_page(evidence, sections_of(evidence), tables, svgs)
+    write_atomically(folder.path / outcome_page(name), page.encode())
 
 
 def draw_figures(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
 from wardround.evaluation.comparisons.paired import topologies_of
+from wardround.evaluation.outcome_results import content_of
 from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.runs.audit import changed_files, verify
 from wardround.runs.folder import RunFolder
@@ -25,6 +26,11 @@ KINDS = ("sex", "age", "view")  # of groups, in the order in which they are name
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
 
+def outcome_page(name: str) -> str:
+    """The file with the report about an outcome that is not the study's first. Names of columns may hold anything."""
+    return f"report-{''.join(sign if sign.isalnum() or sign in '-_' else '-' for sign in name)}.html"
+
+
 @dataclass(frozen=True)
 class Evidence:
     results: Mapping[str, Any]
@@ -32,6 +38,20 @@ class Evidence:
     environment: Mapping[str, Any]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
     attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
+
+    @property
+    def outcomes(self) -> Mapping[str, Any]:
+        """By name the results of each, where the study has several outcomes."""
+        return dict(self.results.get("outcomes", {}))
+
+    @property
+    def other_outcomes(self) -> list[str]:
+        """Those that this report is not about."""
+        return [name for name in self.outcomes if name != self.results["outcome"]]
+
+    def of_outcome(self, name: str) -> "Evidence":
+        """All that a report about another outcome may use."""
+        return replace(self, results={**content_of(self.results, name), "outcomes": self.outcomes})
 
     @cached_property
     def headline(self) -> Headline:

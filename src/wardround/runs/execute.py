@@ -238,7 +238,7 @@ def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
 def _save(plan: Plan, folder: RunFolder, number: int, kind: Predictions, predicted: Predicted) -> None:
     if predicted:
         names, predictions = [(trial.arm, trial.seed) for trial, _ in predicted], [part for _, part in predicted]
-        folder.save_predictions(kind, number, prediction_table(names, predictions, plan.classes))
+        folder.save_predictions(kind, number, prediction_table(names, predictions))
 
 
 def _predicted(pairs: Pairs, subset: Subset = "test") -> Predicted:
@@ -256,7 +256,7 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
     for trial, run in pairs:
         if trial.topology.kind == "vertical":
             for party, predicted in predict_missing_party(trial, run).items():
-                yield prediction_table([(trial.arm, trial.seed)], [predicted], plan.classes).assign(party=party)
+                yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(party=party)
 
 
 def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
@@ -274,7 +274,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
-    from wardround.evaluation.results import results
+    from wardround.evaluation.outcome_results import study_results
     from wardround.runs.site_descriptions import (
         describe_columns,
         describe_matching,
@@ -291,8 +291,10 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.join_predictions(kind)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
-    content = results(plan.study, predictions, groups, records, sites, plan.task, **others)
+    content = study_results(plan.study, predictions, groups, records, sites, plan.task, others)
     with_models(content["arms"], plan)
+    for of_outcome in content.get("outcomes", {}).values():
+        with_models(of_outcome["arms"], plan)
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching
     described = {

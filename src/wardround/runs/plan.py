@@ -88,7 +88,8 @@ class Plan:
     @property
     def chooses_thresholds(self) -> bool:
         """Whether validation rows decide the thresholds of classes or findings."""
-        return self.study.evaluation.threshold == CHOSEN and self.task.threshold_rule is not None
+        rules = [task.threshold_rule for task in (self.task, *self.task.outcomes.values())]
+        return self.study.evaluation.threshold == CHOSEN and any(rule is not None for rule in rules)
 
     @property
     def synthetic(self) -> bool:

@@ -18,11 +18,10 @@ if TYPE_CHECKING:  # it imports SciPy, which the heart studies need only at thei
 AGE_CUTS = (45, 55, 65)
 
 
-def prediction_table(
-    trials: Sequence[tuple[str, int]], predicted: Sequence[Sequence[SitePrediction]], classes: tuple[str, ...]
-) -> pd.DataFrame:
+def prediction_table(trials: Sequence[tuple[str, int]], predicted: Sequence[Sequence[SitePrediction]]) -> pd.DataFrame:
     """The predictions of trials, (arm, seed) each, as one table."""
     parts = [part for of_trial in predicted for part in of_trial]
+    task = parts[0].task
     sizes = [sum(len(part.rows) for part in of_trial) for of_trial in predicted]
     return pd.DataFrame(
         {
@@ -32,8 +31,8 @@ def prediction_table(
                 np.array([part.site for part in parts], dtype=object), [len(part.rows) for part in parts]
             ),
             "row": np.concatenate([part.rows for part in parts]),
-            **_columns("label", np.concatenate([part.label for part in parts]), classes),
-            **_columns("score", np.concatenate([part.score for part in parts]), classes),
+            **_columns(task.label_columns(), np.concatenate([part.label for part in parts])),
+            **_columns(task.score_columns(), np.concatenate([part.score for part in parts])),
         }
     )
 
@@ -49,13 +48,13 @@ def uncertainty_table(arm: str, seed: int, parts: "Sequence[RowUncertainty]", cl
         "row": np.concatenate([part.rows for part in parts]),
     }
     for name in ("label", "score", "total", "aleatoric", "epistemic", "spread"):
-        table |= _columns(name, np.concatenate([getattr(part, name) for part in parts]), classes)
+        values = np.concatenate([getattr(part, name) for part in parts])
+        table |= _columns([name] if values.ndim == 1 else [f"{name}_{label}" for label in classes], values)
     return pd.DataFrame(table)
 
 
-def _columns(name: str, values: np.ndarray, classes: Sequence[str]) -> dict[str, np.ndarray]:
-    """One column, or one for each class or finding."""
-    names = [name] if values.ndim == 1 else [f"{name}_{label}" for label in classes]
+def _columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    """One column, or one for each class, finding or outcome."""
     return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
 
 

@@ -133,7 +133,8 @@ class _Reader:
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
         self.apply(overrides, tables, TABLES, where, "Sections")
-        default = self.families.task_of(self.source_facts(tables)).linear_model
+        source = self.source_facts(tables)
+        default = "linear" if len(source.tasks) > 1 else self.families.task_of(source).linear_model
         if default != SECTIONS["model"].default:
             tables["model"].setdefault(SECTIONS["model"].tag, default)
         return tables

@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import alternatives, parse_settings, settings_of
+from wardround.core.settings import Positive, alternatives, parse, parse_settings, settings_of
 from wardround.tasks.binary import Binary
 from wardround.tasks.count import Count
 from wardround.tasks.metric import Metric
 from wardround.tasks.multiclass import Multiclass
 from wardround.tasks.multilabel import Multilabel
+from wardround.tasks.outcomes import Outcomes, outcomes_of
 from wardround.tasks.regression import Regression
 from wardround.tasks.task import Task, row_odds
 
+# of one outcome; several are `Outcomes` of these
 TASKS: dict[str, type[Task]] = {
     "binary": Binary,
     "multiclass": Multiclass,
@@ -29,12 +31,14 @@ __all__ = [
     "Count",
     "Multiclass",
     "Multilabel",
+    "Outcomes",
     "Regression",
     "Task",
     "class_task",
     "declared_kind",
     "declared_task",
     "findings_task",
+    "outcomes_of",
     "read_task",
     "row_odds",
 ]
@@ -94,6 +98,8 @@ def read_task(content: Mapping[str, Any]) -> Task:
     if not isinstance(content, Mapping) or len(content) > MOST_FIELDS:
         raise StudyError("task", "is no table of a task's settings", REMEDY)
     kind = content.get("kind")
+    if kind == Outcomes.kind:
+        return _read_outcomes(content)
     if not isinstance(kind, str) or kind not in TASKS:
         raise StudyError("task: kind", f"no task is called {shown(kind)}", suggest(kind, TASKS, "Tasks"))
     known = settings_of(TASKS[kind])
@@ -111,3 +117,20 @@ def read_task(content: Mapping[str, Any]) -> Task:
     if TASKS[kind].name_count not in (None, len(names)):
         raise StudyError("task: names", f"has {len(names)} names", f"Write {TASKS[kind].name_count} of {kind}.")
     return _possible(TASKS[kind](**options), "task")
+
+
+OUTCOMES = ("names", "tasks", "weights")
+
+
+def _read_outcomes(content: Mapping[str, Any]) -> Task:
+    parts, weights = content.get("tasks"), content.get("weights")
+    if not isinstance(parts, list) or not isinstance(weights, list) or set(content) != {"kind", *OUTCOMES}:
+        raise StudyError("task", "is no list of outcomes with their tasks and weights", REMEDY)
+    if not 1 < len(parts) == len(weights) <= MOST_NAMES:
+        raise StudyError("task", "is no list of outcomes with their tasks and weights", REMEDY)
+    tasks = [read_task(part) for part in parts]
+    names = parse(tuple[str, ...], content.get("names"), "task: names")
+    positive = parse(tuple[Positive, ...], weights, "task: weights")
+    if len(set(names)) != len(parts) or any(task.outcomes or task.answers == "findings" for task in tasks):
+        raise StudyError("task", "names an outcome twice, or one that is none", REMEDY)
+    return Outcomes(names, tuple(tasks), positive)

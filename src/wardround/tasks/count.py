@@ -81,6 +81,14 @@ class Count(SummedTask):
             remedy = "Give the time or the number of people at risk, above 0, or leave these rows out."
             yield WrongRows(~(values[:, EXPOSURE] > 0), EXPOSURE, "are not above 0, and an exposure is", remedy)
 
+    @property
+    def target_width(self) -> int:
+        return 2
+
+    @property
+    def scale_width(self) -> int:
+        return 2
+
     def of_numbers(self, values: np.ndarray) -> np.ndarray:
         exposure = values[:, EXPOSURE] if self.exposure else np.ones(len(values))
         return np.column_stack([values[:, VALUE], exposure])

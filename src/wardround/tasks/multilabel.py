@@ -133,6 +133,16 @@ class Multilabel(ProbabilityTask):
     def of_rows(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values.mean(axis=1))
 
+    @property
+    def target_width(self) -> int:
+        return len(self.names)
+
+    def label_columns(self) -> list[str]:
+        return [f"label_{name}" for name in self.names]
+
+    def score_columns(self) -> list[str]:
+        return [f"score_{name}" for name in self.names]
+
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         from wardround.tasks.class_metrics import mean_auc  # SciPy, which the heart studies need only at their end
 

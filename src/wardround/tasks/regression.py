@@ -60,6 +60,10 @@ class Regression(SummedTask):
         little would leave no digits for their differences."""
         return 0.0 if self.range is None else sum(self.range) / 2
 
+    @property
+    def scale_width(self) -> int:
+        return 2
+
     def of_numbers(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values[:, VALUE])
 

@@ -29,7 +29,7 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 class SummedTask(Task):
     reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     name_count = 1
-    answers: ClassVar[Literal["class", "findings", "number"]] = "number"
+    answers: ClassVar[Literal["class", "findings", "number", "several"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
 

@@ -37,7 +37,8 @@ class Task(ABC):
     kind: ClassVar[str]
     loss_from_zero: ClassVar[bool] = True  # whether a perfect model has a loss of 0, so that losses have ratios
     reads: ClassVar[Literal["classes", "numbers"]]  # what a target column holds: words or codes of classes, or numbers
-    answers: ClassVar[Literal["class", "findings", "number"]]  # one class of a row, any number of findings, a number
+    # one class of a row, any number of findings, a number, or several outcomes that are one of these each
+    answers: ClassVar[Literal["class", "findings", "number", "several"]]
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that answer, verdicts and figures are about, unless the study names another
     curve: ClassVar[str]  # the figure that is computed after each round beside the loss: a mean over rows
@@ -58,6 +59,33 @@ class Task(ABC):
     needs_positives: ClassVar[bool] = False
 
     names: tuple[str, ...]  # of the classes, of the findings, or of the number that is predicted
+
+    @property
+    def outcomes(self) -> "Mapping[str, Task]":
+        """By name, where several are predicted together and each is scored by itself."""
+        return {}
+
+    def target_of(self, target: np.ndarray, name: str) -> np.ndarray:
+        """The part of a source's target that is one of `outcomes`."""
+        raise KeyError(name)
+
+    @property
+    def target_width(self) -> int:
+        """Columns of a source's target."""
+        return 1
+
+    @property
+    def scale_width(self) -> int:
+        """Numbers of `scale`."""
+        return 0
+
+    def label_columns(self) -> list[str]:
+        """Of saved predictions."""
+        return ["label"]
+
+    def score_columns(self) -> list[str]:
+        """Of saved predictions."""
+        return ["score"] if self.outputs == 1 else [f"score_{name}" for name in self.names]
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ def refuse_unfit(arm: Arm, trial: Trial) -> None:
     settings, where = arm.uncertainty, f"arms: {arm.name}: uncertainty"
     if settings is None or arm.held_out is not None:  # an arm that only helps to choose a value has no uncertainty
         return
+    if trial.model.task.outcomes:
+        problem = "intervals, prediction sets and referral are of one outcome, and this study has several"
+        raise StudyError(where, problem, "Leave [uncertainty] out, or make a study of one outcome.")
     if not any(len(site.validation) for site in trial.scored):
         problem = "no site has validation rows, and whatever is chosen for it is chosen on them"
         raise StudyError(where, problem, "Set evaluation.validation_share above 0, or leave [uncertainty] out.")

@@ -31,14 +31,14 @@ def check_splits(
     elsewhere = copies_elsewhere(cohort, splits)
     notices = [
         *_row_counts(splits),
-        *_classes(cohort, splits),
+        *(notice for own in cohort.by_outcome for notice in _classes(own, splits)),
         *_columns(cohort, splits),
         *_odd_values(cohort, splits),
         *_shared(cohort, splits, elsewhere, overlapping),
         *_leaks(cohort, splits, elsewhere, overlapping),
-        *_target_leaks(cohort),
+        *(notice for own in cohort.by_outcome for notice in _target_leaks(own)),
         *_copies(cohort, splits),
-        *_directions(cohort, splits),
+        *(notice for own in cohort.by_outcome for notice in _directions(own, splits)),
     ]
     return tuple(accepted(notices, accept))
 

@@ -25,7 +25,7 @@ def keep_predictions(
     if not predictions:
         return
     run, file = RunFolder(folder), f"wave-{wave:05}.parquet"
-    run.write_table(f"predictions/{file}", prediction_table(trials, [[part] for part in predictions], classes))
+    run.write_table(f"predictions/{file}", prediction_table(trials, [[part] for part in predictions]))
     chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
     if chosen:
         columns = [f"label_{name}" for name in classes] if predictions[0].label.ndim == 2 else ["label"]

@@ -80,7 +80,7 @@ def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, w
 
 def _empty(folder: Path) -> None:
     """Without the figures of an earlier report; those of `wardround attack` cannot be drawn from the results again."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path.is_dir():
             rmtree(path)

@@ -17,6 +17,7 @@ def always(_: Evidence) -> bool:
 
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "answer": always,
+    "outcomes": lambda evidence: bool(evidence.outcomes),
     "design.settings": always,
     "design.federation": always,
     "design.pipeline": always,

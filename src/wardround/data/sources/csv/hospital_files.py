@@ -5,7 +5,7 @@ these, and whatever else is changed while reading, is in `Records.notes`, with c
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice
+from wardround.core.settings import Positive
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
     DeclaredColumns,
@@ -22,7 +23,14 @@ from wardround.data.sources.csv.columns import (
     agree_on_columns,
     read_features,
 )
-from wardround.data.sources.csv.outcome import DeclaredOutcome, source_facts
+from wardround.data.sources.csv.outcome import (
+    DeclaredOutcomes,
+    declared_outcomes,
+    declared_target,
+    refuse_beside_outcomes,
+    refuse_weights,
+    source_facts,
+)
 from wardround.data.sources.csv.target_classes import DeclaredClasses
 from wardround.data.split import with_target
 from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
@@ -34,7 +42,7 @@ OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 @declares(source_facts)
 def csv(
     files: dict[str, Path],
-    target: str,
+    target: str | None = None,
     targets: dict[str, str] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
@@ -50,9 +58,13 @@ def csv(
     age: str | None = None,
     sex: str | None = None,
     task: str | dict[str, Any] = "",
+    outcomes: tuple[str, ...] = (),
+    outcome_weights: dict[str, Positive] | None = None,
 ) -> Source:
     """Rows of `files`, by hospital. `task` says what the target is where it is not classes: "regression", "count", or a
-    table with `kind` and its settings. `age` and `sex` name the columns for subgroups, where their names do not say so.
+    table with `kind` and its settings. Several `outcomes` are predicted together in place of one `target`; `task` is
+    then a table by outcome, and `outcome_weights` are those of their losses, 1 unless given. `age` and `sex` name the
+    columns for subgroups, where their names do not say so.
 
     `targets` and `patients` are for hospitals with names of their own for these columns, `labels` for those with words
     of their own for the classes. `classes` lists the classes, for hospitals none of which has them all or whose words
@@ -60,29 +72,39 @@ def csv(
     everywhere, so that copies are found. `ranges` and `levels` are what is known of a column without looking at rows.
     """
     declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
-    outcome = DeclaredOutcome(task, DeclaredClasses(positive, classes, labels or {}), declared.ranges.get(target))
-    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": outcome.classes.labels}
-    check_settings(files, declared, by_site, "hospital")
-    target_of = {site: (targets or {}).get(site, target) for site in files}
+    check_settings(
+        files, declared, {"targets": targets or {}, "patients": patients or {}, "labels": labels or {}}, "hospital"
+    )
+    if outcomes:
+        refuse_beside_outcomes(
+            {"target": target, "targets": targets, "positive": positive, "classes": classes, "labels": labels}
+        )
+        outcome = declared_outcomes(files, outcomes, task, outcome_weights or {}, declared.ranges)
+    else:
+        refuse_weights(outcome_weights)
+        words = DeclaredClasses(positive, classes, labels or {})
+        outcome = declared_target(files, target, targets or {}, task, words, declared.ranges)
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
-    outcome.check({*target_of.values(), *patient_of.values()})
-    if any(target_of[site] == patient_of[site] for site in files):
+    outcome.check(patient_of.values())
+    if any(patient_of[site] in outcome.columns_at(site) for site in files):
         remedy = "Name the column that says which patient a row is of."
         raise StudyError("data: patient", "this is the target", remedy)
 
     def load() -> Records:
         whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
-        _require_columns(whole, files, target_of, patient_of, outcome.columns)
-        whole, dropped = rows_with_target(whole, target_of)
-        own = {site: (target_of[site], patient_of[site], *outcome.columns) for site in whole}
+        _require_columns(whole, files, outcome, patient_of)
+        whole, dropped = _rows_with_outcomes(whole, outcome)
+        own = {site: (*outcome.columns_at(site), patient_of[site], *outcome.columns) for site in whole}
         tables = {site: without(table, *own[site]) for site, table in whole.items()}
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
         used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone, (target, *outcome.columns))
+        notices += check_declared(
+            tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts, outcome.columns
+        )
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
-        rows = {site: table[target_of[site]] for site, table in whole.items()}
-        labelled = outcome.read(target_of, whole)
+        rows = {site: table[outcome.columns_at(site)[0]] for site, table in whole.items()}
+        labelled = outcome.read(whole)
         features = read_features(tables, rows, columns, declared, age, sex)
         with_labels = with_target(features.values, labelled.target)
         ids, patient_notices = _patients(whole, patient_of, shared_ids, with_labels)
@@ -97,7 +119,7 @@ def csv(
             groups=features.groups,
             notes=(
                 *notices,
-                *_targets_elsewhere(tables, target_of, ignored),
+                *_targets_elsewhere(tables, outcome, ignored),
                 *dropped,
                 *labelled.notices,
                 *features.notices,
@@ -159,14 +181,14 @@ def require_column(
 def _require_columns(
     tables: Mapping[str, Table],
     files: Mapping[str, Path],
-    targets: Mapping[str, str],
+    outcome: DeclaredOutcomes,
     patients: Mapping[str, str | None],
-    others: Collection[str],
 ) -> None:
     for site, table in tables.items():
-        require_column("target", targets[site], table, files, site)
+        for name in outcome.columns_at(site):
+            require_column("target", name, table, files, site)
         require_column("patient", patients[site], table, files, site)
-        for name in others:
+        for name in outcome.columns:
             require_column("exposure", name, table, files, site, renamed=False)
 
 
@@ -180,10 +202,11 @@ def check_declared(
     declared: DeclaredColumns,
     groups: Mapping[str, str | None],
     alone: bool,
-    outcome: Sequence[str] = (),
+    targets: Collection[str] = (),
+    beside: Collection[str] = (),
 ) -> list[Notice]:
-    """A declared column that is in no file is an error, so that a misspelt name is noticed. `outcome` are the target,
-    which may have a range, and the columns that belong to it.
+    """A declared column that is in no file is an error, so that a misspelt name is noticed. `targets` may have ranges;
+    `beside` are the columns that belong to them.
 
     For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
@@ -192,13 +215,13 @@ def check_declared(
         (setting, name, recorded)
         for setting in ("types", "ranges", "levels")
         for name in getattr(declared, setting)
-        if not (setting == "ranges" and name in outcome[:1])
+        if not (setting == "ranges" and name in targets)
     ]
     named += [(setting, name, set(used)) for setting, name in groups.items() if name is not None]
     unknown = [(setting, name, among) for setting, name, among in named if name not in among]
     if unknown and not alone:
         setting, name, among = unknown[0]
-        if name in outcome:
+        if name in (*targets, *beside):
             problem = f"{name!r} belongs to what is predicted, and is no feature"
             raise StudyError(f"data: {setting}", problem, f"Leave it out here. {suggest('', among, 'Features')}")
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
@@ -206,8 +229,12 @@ def check_declared(
     return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []
 
 
-def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[Notice]:
+def _targets_elsewhere(tables: Mapping[str, Table], outcome: DeclaredOutcomes, ignored: set[str]) -> list[Notice]:
     """A column that another hospital predicts may tell the answer here."""
+    return [notice for targets in outcome.names.values() for notice in _elsewhere(tables, targets, ignored)]
+
+
+def _elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[Notice]:
     return [
         Notice(
             "target-elsewhere", "warning", site, (name,), other_sites=tuple(s for s in targets if targets[s] == name)
@@ -216,6 +243,14 @@ def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], 
         for site, table in tables.items()
         if name in table and name not in ignored
     ]
+
+
+def _rows_with_outcomes(tables: dict[str, Table], outcome: DeclaredOutcomes) -> tuple[dict[str, Table], list[Notice]]:
+    notices: list[Notice] = []
+    for at_sites in outcome.names.values():
+        tables, without_value = rows_with_target(tables, at_sites)
+        notices += without_value
+    return tables, notices
 
 
 def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[Notice]]:

@@ -4,19 +4,19 @@ A number is read where the study names such a task, never by a guess. What canno
 never with its value.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from wardround.core.errors import DataError, StudyError
+from wardround.core.errors import DataError, StudyError, refuse_strangers, shown
 from wardround.core.notices import Notice
 from wardround.data.sources.csv.columns import shape
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
 from wardround.data.text_table import Cells, Table
 from wardround.study.facts import SourceFacts
-from wardround.tasks import TASKS, Task, declared_kind, declared_task
+from wardround.tasks import TASKS, Task, class_task, declared_kind, declared_task, outcomes_of
 
 WHERE = "data: task"
 SINGLE = "binary"  # a kind whose metrics all classes have, where the words of the target tell which classes there are
@@ -34,10 +34,17 @@ class Outcome:
 
 
 def source_facts(options: Mapping[str, Any]) -> SourceFacts:
-    """Of a source whose settings are those of `DeclaredOutcome`."""
-    declared = options.get("task") or SINGLE
-    kind = declared_kind(declared) if isinstance(declared, str | Mapping) else SINGLE
-    return SourceFacts(tasks={"": kind if kind in TASKS else SINGLE})
+    """Of a source whose settings are those of `DeclaredOutcome`, or of several."""
+    declared, outcomes = options.get("task") or {}, options.get("outcomes") or ()
+    if not isinstance(outcomes, list | tuple) or not outcomes:
+        return SourceFacts(tasks={"": _kind(declared)})
+    by_outcome = declared if isinstance(declared, Mapping) else {}
+    return SourceFacts(tasks={str(name): _kind(by_outcome.get(name, "")) for name in outcomes})
+
+
+def _kind(declared: Any) -> str:
+    kind = declared_kind(declared) if isinstance(declared, str | Mapping) else ""
+    return kind if kind in TASKS else SINGLE
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,14 @@ class DeclaredOutcome:
         return declared_kind(self.task)
 
     def check(self, names: Iterable[str | None]) -> None:
-        """As far as that is possible before any file is read. `names` are those of target and patients."""
+        """As far as that is possible before any file is read. `names` are those of outcomes and patients."""
         self.classes.check()
         if not self.task:
             return
         task = declared_task(self.task, (), WHERE)
         for name in task.columns:
             if name in names:
-                problem = f"{name!r} is the target, or names the patients"
+                problem = f"{name!r} is predicted itself, or names the patients"
                 raise StudyError(f"{WHERE}: exposure", problem, "Name the column with the time or the people at risk.")
         if self.range is not None and task.public_range not in (None, self.range):
             raise StudyError(f"{WHERE}: range", "`ranges` gives another one", "Give the target's range in one place.")
@@ -112,6 +119,96 @@ class DeclaredOutcome:
             notices += _outside(task, columns[0], values[:, 0], site)
             parts.append(task.of_numbers(values))
         return Outcome(np.concatenate(parts), (), task, {}, notices)
+
+
+@dataclass(frozen=True)
+class DeclaredOutcomes:
+    """One outcome of each row or several, by name, each with a task of its own."""
+
+    parts: Mapping[str, DeclaredOutcome]
+    names: Mapping[str, Mapping[str, str]]  # by outcome, then by hospital: the column in its file
+    weights: Mapping[str, float]  # of several outcomes' losses; 1 where none is given
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Further columns of the files that belong to the outcomes."""
+        return tuple(dict.fromkeys(name for part in self.parts.values() for name in part.columns))
+
+    def columns_at(self, site: str) -> tuple[str, ...]:
+        """The outcomes' columns in a hospital's file."""
+        return tuple(at_sites[site] for at_sites in self.names.values())
+
+    def check(self, patients: Iterable[str | None] = ()) -> None:
+        """`patients` are the columns that name them."""
+        for name, part in self.parts.items():
+            part.check({*self.names, *self.names[name].values(), *patients})
+        refuse_strangers(self.weights, self.parts, "data: outcome_weights", "outcome", "Outcomes")
+
+    def read(self, tables: Mapping[str, Table]) -> Outcome:
+        """Every row has a value of every outcome."""
+        read = {name: part.read(self.names[name], tables) for name, part in self.parts.items()}
+        if len(read) == 1:
+            return next(iter(read.values()))
+        tasks = {name: class_task(part.classes) if part.task is None else part.task for name, part in read.items()}
+        columns = [part.target.reshape(len(part.target), -1).astype(np.float64) for part in read.values()]
+        notices = [notice for part in read.values() for notice in part.notices]
+        return Outcome(np.concatenate(columns, axis=1), (), outcomes_of(tasks, self.weights), {}, notices)
+
+
+def declared_target(
+    sites: Iterable[str],
+    target: str | None,
+    targets: Mapping[str, str],
+    task: str | Mapping[str, Any],
+    classes: DeclaredClasses,
+    ranges: Mapping[str, tuple[float, float]],
+) -> DeclaredOutcomes:
+    """One outcome, whose name may differ from hospital to hospital."""
+    if target is None:
+        remedy = 'Write `target = "..."` with the column to predict, or `outcomes = [...]` with several.'
+        raise StudyError("data: target", "missing", remedy)
+    names = {target: {site: targets.get(site, target) for site in sites}}
+    return DeclaredOutcomes({target: DeclaredOutcome(task, classes, ranges.get(target))}, names, {})
+
+
+def declared_outcomes(
+    sites: Iterable[str],
+    outcomes: Sequence[str],
+    task: str | Mapping[str, Any],
+    weights: Mapping[str, float],
+    ranges: Mapping[str, tuple[float, float]],
+) -> DeclaredOutcomes:
+    if not 1 < len(outcomes) == len(set(outcomes)):
+        problem = "fewer than two are named, or one twice"
+        raise StudyError("data: outcomes", problem, "Name each once; of one outcome, write it as the `target`.")
+    if isinstance(task, str) and task:
+        example = f'`task = {{ {outcomes[0]} = "{task}" }}`'
+        raise StudyError(WHERE, "one word is given for several outcomes", f"Write the task of each: {example}.")
+    by_name = {} if isinstance(task, str) else task
+    refuse_strangers(by_name, outcomes, WHERE, "outcome", "Outcomes")
+    for name, declared in by_name.items():
+        if not isinstance(declared, str | Mapping):
+            problem = f"expected a text or a table, found {shown(declared)}"
+            raise StudyError(f"{WHERE}: {name}", problem, "Name its task.")
+    nothing = DeclaredClasses(None, None, {})
+    parts = {name: DeclaredOutcome(by_name.get(name, ""), nothing, ranges.get(name)) for name in outcomes}
+    everywhere = list(sites)
+    return DeclaredOutcomes(parts, {name: dict.fromkeys(everywhere, name) for name in outcomes}, weights)
+
+
+def refuse_beside_outcomes(settings: Mapping[str, object]) -> None:
+    """Settings that speak of one target."""
+    for name, value in settings.items():
+        if value:
+            remedy = f"Leave `{name}` out; words such as yes and no are known, and three or more classes need none."
+            remedy = "Leave `target` out: `outcomes` names the columns." if name == "target" else remedy
+            raise StudyError(f"data: {name}", "speaks of one target, and there are several outcomes", remedy)
+
+
+def refuse_weights(weights: Mapping[str, float] | None) -> None:
+    if weights:
+        problem = "there is one target, whose loss has nothing beside it"
+        raise StudyError("data: outcome_weights", problem, "Leave `outcome_weights` out, or list several `outcomes`.")
 
 
 def _numbers(cells: Cells, name: str, site: str) -> np.ndarray:

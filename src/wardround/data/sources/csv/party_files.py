@@ -224,7 +224,8 @@ def csv_parties(
             declared,
             {"age": age, "sex": sex},
             len(files) == 1,
-            (target or "", *outcome.columns),
+            (target or "",),
+            outcome.columns,
         )
         for party, own in columns.items():
             parts[party] = _read(party, tables[party], own, declared, age, sex)
