@@ -35,7 +35,7 @@ def put(column: str, *values: object, site: str = "north") -> Callable[[Tables],
     """These values in the first lines of a hospital's column."""
 
     def change(tables: Tables) -> None:
-        tables[site].loc[range(len(values)), column] = list(values)
+        tables[site][column] = [*values, *tables[site][column][len(values) :]]
 
     return change
 

@@ -81,7 +81,7 @@ def test_least_squares_are_ridge_regression(l2: float) -> None:
 def test_hubers_loss_has_the_minimum_that_scipy_finds() -> None:
     delta = 1.0
     reference = minimize(
-        lambda beta: huber(delta * STAY.std(), STAY - DESIGN @ beta).mean(),
+        lambda beta: float(huber(delta * STAY.std(), STAY - DESIGN @ beta).mean()),
         np.linalg.lstsq(DESIGN, STAY, rcond=None)[0],
         method="BFGS",
         options={"gtol": 1e-9},

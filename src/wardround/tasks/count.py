@@ -116,6 +116,10 @@ class Count(SummedTask):
     def values(self, target: np.ndarray) -> np.ndarray:
         return np.asarray(target[:, VALUE])
 
+    def sizes(self, target: np.ndarray) -> np.ndarray | None:
+        """Rates, whose unit is that of the exposure."""
+        return np.asarray(target[:, VALUE] / target[:, EXPOSURE])
+
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log likelihood without the terms that no model changes, in mean counts."""
         count, size = (y[..., place].to(scores.dtype).unsqueeze(-1) for place in (VALUE, MEAN))
