@@ -29,6 +29,8 @@ from wardround.study.schema import (
     Preparation,
     SecureSum,
     SitePrivacy,
+    Start,
+    StartFrom,
     Topology,
     Training,
     Uncertainty,
@@ -49,7 +51,7 @@ LAYERS = [
     ["training"],
     ["protocol"],
     ["engines", "evaluation", "uncertainty"],
-    ["runs"],
+    ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles"],
     ["serving"],
@@ -206,6 +208,8 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Topology,
         EmbeddingNoise,
         Uncertainty,
+        Start,
+        StartFrom,
     ],
 )
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:

@@ -356,7 +356,8 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(
 def test_laplace_of_some_rows_speaks_for_all_of_them(laplace: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty rows that are all alike, of which ten are in memory: the sum over rows is that of forty."""
     width = laplace.params["weight"].shape[1]
-    side = LabelledRows(np.tile(np.linspace(-1, 1, width, dtype=np.float32), (40, 1)), np.arange(40) % 2)
+    label = np.arange(40) % 2
+    side = LabelledRows(np.tile(np.linspace(-1, 1, width, dtype=np.float32), (40, 1)), label, label)
     whole = validation_choices._fit_laplace(laplace, side)
     monkeypatch.setattr(validation_choices, "MOST_CELLS", 10 * width)
     assert len(validation_choices._in_memory(laplace, side)[0]) == 10

@@ -1,3 +1,13 @@
 """The modules of mutants in this folder."""
 
-ROOMS = ("algorithms", "training", "privacy", "secure_sums", "matching", "evaluation", "uncertainty", "deployment")
+ROOMS = (
+    "algorithms",
+    "training",
+    "privacy",
+    "secure_sums",
+    "matching",
+    "evaluation",
+    "uncertainty",
+    "deployment",
+    "continual",
+)

@@ -42,12 +42,13 @@ SECTIONS = {
     *("answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
     *("privacy", "cost", "limits", "methods", "checklist", "study"),
 }
-# images, findings, grids, privacy, regions and uncertainty have figures that these have not, and AUC in place of
-# accuracy
+# images, findings, numbers, grids, privacy, regions and uncertainty have figures that these have not, and AUC in place
+# of accuracy
 OF_IMAGES = {
     *("attack_canary", "attack_pictures", "attack_inversion", "attack_membership"),
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
-    *("ways",),
+    *("interval-coverage", "number-referral", "predicted-observed", "residuals"),  # of numbers
+    *("ways", "forgetting"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),

@@ -23,9 +23,9 @@ def test_columns_predictions_and_sets_are_of_one_shape(task: Task) -> None:
         else rng.random(7)
     )
     predicted = task.predicted(score, np.full(len(answer.events), 0.5))
-    assert predicted.reshape(7, -1).shape[1] == len(answer.predicted_columns)
+    assert predicted.reshape(7, -1).shape[1] == len(answer.predicted_columns or answer.scores)
     assert int(np.prod(answer.set_shape, initial=1)) == max(1, sum(len(choice.labels) for choice in answer.choices))
-    assert answer.scores in ((), answer.columns("score"))
+    assert len(answer.scores) == len(answer.columns("score"))
     assert set(answer.counts(predicted)) == set(answer.classes)
     assert answer.is_sound
     assert (answer.uncalibrated == "") == (len(answer.events) == 1 and answer.form == "two_classes")

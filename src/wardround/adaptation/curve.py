@@ -17,35 +17,33 @@ from wardround.core.notices.code import listed
 from wardround.evaluation.comparisons.compare import figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.scores import labels_and_scores, task_of
-from wardround.tasks import METRIC_FACTS
-from wardround.tasks.class_metrics import METRICS
-
-COMPARED = ("accuracy", "auc", "brier")
+from wardround.evaluation.scores import labels_and_scores
+from wardround.tasks import METRIC_FACTS, Task
 
 
 def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
     """The part of adapt.json that is computed from the predictions."""
-    resampling = Resampling.of(newcomer.evaluation)
-    values = metric_values(predictions)
+    resampling, task = Resampling.of(newcomer.evaluation), newcomer.cohort.records.task
+    names, compared = task.metric_names, task.at_sites
+    values = metric_values(task, predictions)
     fractions = [
         {
             "fraction": share,
             "rows": rows_of([len(rows) for rows in by_seed.values()]),
-            **{way: summarise_metrics(METRICS, values[way, share], resampling) for way in WAYS},
+            **{way: summarise_metrics(names, values[way, share], resampling) for way in WAYS},
             "difference": {
                 metric: difference_of(
-                    (values["adapted", share] - values["alone", share])[:, METRICS.index(metric)], metric, resampling
+                    (values["adapted", share] - values["alone", share])[:, names.index(metric)], metric, resampling
                 )
-                for metric in COMPARED
+                for metric in compared
             },
         }
         for share, by_seed in newcomer.fractions.items()
     ]
-    for metric in COMPARED:  # the fractions are one family of tests
+    for metric in compared:  # the fractions are one family of tests
         correct([entry["difference"][metric] for entry in fractions])
     for entry in fractions:
-        entry["sentences"] = {metric: sentence(entry, metric) for metric in COMPARED}
+        entry["sentences"] = {metric: sentence(entry, metric) for metric in compared}
     return {
         "fractions": fractions,
         "left_out": [{"fraction": share, "why": why} for share, why in newcomer.left_out.items()],
@@ -55,19 +53,19 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
             "covers": resampling.covers,
             "correction": RULE,
         },
-        "sentences": [conclusion(fractions, metric) for metric in COMPARED],
-        "worse": [metric for metric in COMPARED if verdict(fractions[-1]["difference"][metric]) == "worse"],
+        "metrics": [task.primary, *(metric for metric in compared if metric != task.primary)],
+        "sentences": [conclusion(fractions, metric) for metric in compared],
+        "worse": [metric for metric in compared if verdict(fractions[-1]["difference"][metric]) == "worse"],
     }
 
 
-def metric_values(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
+def metric_values(task: Task, predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
     """By way and fraction: (seeds, metrics)."""
-    task = task_of(predictions)
     values: dict[tuple[str, float], list[list[float]]] = {}
     grouped: Any = predictions.groupby(["way", "fraction", "seed"], sort=False)
     for (way, share, _), rows in grouped:
         of_seed = task.figures(*labels_and_scores(rows))
-        values.setdefault((way, float(share)), []).append([of_seed[name] for name in METRICS])
+        values.setdefault((way, float(share)), []).append([of_seed[name] for name in task.metric_names])
     return {key: np.array(lines) for key, lines in values.items()}
 
 

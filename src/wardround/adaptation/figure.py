@@ -10,8 +10,9 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from wardround.adaptation.train import WAYS
 from wardround.report.render.style import COLOURS, DASHES, MARKERS, STYLE, as_svg, figure, save_png
+from wardround.tasks import METRIC_FACTS
+from wardround.tasks.metric import Metric
 
-PANELS = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score (lower is better)"}
 LABELS = {"adapted": "adapted to the shared part", "alone": "trained alone"}
 
 
@@ -27,8 +28,9 @@ def draw(content: Mapping[str, Any]) -> Figure:
     fractions = content["fractions"]
     rows = [entry["rows"]["mean"] for entry in fractions]
     curve = figure(3.0)
-    panels = curve.subplots(1, len(PANELS))
-    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
+    panels = curve.subplots(1, len(content["metrics"]))
+    for axes, metric in zip(panels, content["metrics"], strict=True):
+        facts = METRIC_FACTS[metric]
         for number, way in enumerate(WAYS):
             points = [(x, entry[way][metric]) for x, entry in zip(rows, fractions, strict=True)]
             points = [(x, estimate) for x, estimate in points if estimate["mean"] is not None]
@@ -37,7 +39,7 @@ def draw(content: Mapping[str, Any]) -> Figure:
             places, means = [x for x, _ in points], [estimate["mean"] for _, estimate in points]
             look = {"color": COLOURS[number], "linestyle": DASHES[number], "marker": MARKERS[number]}
             axes.plot(places, means, linewidth=1.5, markersize=4.5, label=LABELS[way], **look)
-            banded = [(x, *_within(estimate["interval"])) for x, estimate in points if estimate["interval"]]
+            banded = [(x, *_within(estimate["interval"], facts)) for x, estimate in points if estimate["interval"]]
             if banded:
                 at, low, high = zip(*banded, strict=True)
                 axes.fill_between(at, low, high, color=COLOURS[number], alpha=0.15, linewidth=0)
@@ -45,7 +47,7 @@ def draw(content: Mapping[str, Any]) -> Figure:
         axes.set_xticks(rows, [f"{x:.0f}" for x in rows])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(title, fontsize=9)
+        axes.set_title(_words(facts), fontsize=9)
         axes.set_xlabel("training rows")
     handles, names = panels[0].get_legend_handles_labels()
     if handles:
@@ -54,9 +56,13 @@ def draw(content: Mapping[str, Any]) -> Figure:
     return curve
 
 
-def _within(interval: list[float]) -> tuple[float, float]:
-    """A t-interval may exceed the range of these metrics, 0 to 1."""
-    return max(0.0, interval[0]), min(1.0, interval[1])
+def _words(metric: Metric) -> str:
+    return f"{metric.words} (lower is better)" if metric.lower_is_better else metric.words
+
+
+def _within(interval: list[float], metric: Metric) -> tuple[float, float]:
+    """A t-interval may exceed the range of a metric."""
+    return max(metric.low, interval[0]), min(metric.high, interval[1])
 
 
 def _title(content: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ def original_arm(part: SharedPart) -> Arm:
 def _adapter(training: Training, rows: int, content: Mapping[str, Any]) -> Adapter:
     """The training at this hospital, and its result with all rows compared with training alone."""
     whole = content["fractions"][-1]
-    result = tuple(whole["sentences"][metric] for metric in ("auc", "accuracy", "brier"))
+    result = tuple(whole["sentences"][metric] for metric in content["metrics"])
     return Adapter(training.rounds * training.local_epochs, rows, result, caution(content["worse"]))
 
 

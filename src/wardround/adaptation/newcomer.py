@@ -24,6 +24,7 @@ from wardround.data.text_table import read_table as read_csv
 from wardround.deployment.provisioning.kit_files import read_table
 from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.study.schema import Evaluation, Seeds
+from wardround.tasks import Task
 
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
 LEAST_ROWS = 10  # training rows of a fraction
@@ -56,7 +57,7 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
         remedy = "For that hospital, use `wardround bundle`. If this is a different one, give it another `name`."
         raise CheckError(name, problem, remedy)
     cohort = load_cohort(source, part.preparation)
-    refuse_other_classes(name, cohort, part)
+    refuse_other_task(name, cohort, part)
     evaluation = Evaluation(
         part.about["evaluation"]["test_share"],
         part.about["evaluation"]["validation_share"],
@@ -69,9 +70,10 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
         notices = accepted(check_splits(cohort, [split], overlapping=False), accept)
         refuse_errors(notices, HOW_TO_ACCEPT)
         distinct |= {identity(notice): notice for notice in notices}
-    target, patient = cohort.records.target, cohort.patient
+    strata, _ = cohort.records.task.coarse(cohort.records.target)
+    patient = cohort.patient
     candidates = {
-        share: {seed: fraction(s.train, target, patient, share, seed, s.site) for seed, s in splits.items()}
+        share: {seed: fraction(s.train, strata, patient, share, seed, s.site) for seed, s in splits.items()}
         for share in FRACTIONS
     }
     fractions, left_out = usable(candidates, cohort)
@@ -79,11 +81,20 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
     return Newcomer(name, cohort, evaluation, splits, fractions, left_out, remarks)
 
 
-def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:
+def refuse_other_task(name: str, cohort: Cohort, part: SharedPart) -> None:
     records = cohort.records
     if not records.is_table or records.has_findings:
         raise DataError(name, "has images or findings, but adapters need a table with one outcome", "Provide a table.")
-    if records.classes == part.classes:
+    if records.task == part.task:
+        return
+    if records.task.kind != part.task.kind and not (records.classes and part.classes):
+        problem = f"its outcome is read as {records.task.kind}, and the shared part was trained for {part.task.kind}"
+        remedy = (
+            f"Write `task = {part.task.kind!r}` in [data] of the hospital's file, if that is what its target holds."
+        )
+        raise DataError(name, problem, remedy)
+    if not part.classes:
+        _refuse_other_number(name, records.task, part.task)
         return
     own, expected = (", ".join(map(repr, names)) for names in (records.classes, part.classes))
     problem = f"its classes are {own}, but the shared part was trained for {expected}"
@@ -96,16 +107,30 @@ def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:
     raise DataError(name, problem, remedy)
 
 
-def fraction(
-    rows: np.ndarray, target: np.ndarray, patient: np.ndarray, share: float, seed: int, site: str
-) -> np.ndarray:
-    """This share of the patients of each class, sorted. A smaller share is always a subset of a larger one.
+def _refuse_other_number(name: str, own: Task, expected: Task) -> None:
+    """A hospital may call its column otherwise; what is measured, and how, must be the same."""
+    differing = {
+        key: (own.to_json()[key], value)
+        for key, value in expected.to_json().items()
+        if key not in ("names", "range") and own.to_json()[key] != value
+    }
+    for key, (here, there) in differing.items():
+        problem = f"its task has {key} = {here!r}, and the shared part was trained with {there!r}"
+        remedy = f"Write `{key} = {there!r}` in [data.task] of the hospital's file, and give the target accordingly."
+        raise DataError(name, problem, remedy)
 
-    `target` and `patient` are for all rows of the source; a patient's class is the highest of their rows.
+
+def fraction(
+    rows: np.ndarray, strata: np.ndarray, patient: np.ndarray, share: float, seed: int, site: str
+) -> np.ndarray:
+    """This share of the patients of each class, or of each fifth of a number, sorted. A smaller share is always a
+    subset of a larger one.
+
+    `strata` and `patient` are for all rows of the source; a patient's class is the highest of their rows.
     """
     member, groups = pd.factorize(patient[rows])
     label = np.full(len(groups), -1)
-    np.maximum.at(label, member, target[rows])
+    np.maximum.at(label, member, strata[rows])
     rng = seeds.generator(seed, "fractions", site=site)
     chosen = np.zeros(len(groups), dtype=bool)
     for value in np.unique(label):
@@ -121,13 +146,15 @@ def usable(
     """Fractions that are large enough with every seed, and why the others are left out."""
     large_enough: dict[float, Mapping[int, np.ndarray]] = {}
     left_out: dict[float, str] = {}
+    task = cohort.records.task
     for share, by_seed in candidates.items():
         rows = min(map(len, by_seed.values()))
-        classes = min(len(np.unique(cohort.records.target[chosen])) for chosen in by_seed.values())
+        values = task.values(cohort.records.target)
+        kinds = min(len(np.unique(values[chosen])) for chosen in by_seed.values())
         if rows < LEAST_ROWS:
             left_out[share] = f"{rows} training rows, fewer than {LEAST_ROWS}"
-        elif classes < 2:
-            left_out[share] = "training rows of one class only"
+        elif kinds < 2:
+            left_out[share] = f"training rows of one {task.answer.label} only"
         else:
             large_enough[share] = by_seed
     if not large_enough:

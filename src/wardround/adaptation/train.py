@@ -77,7 +77,7 @@ def within(training: Training, epochs: int | None) -> Training:
 def train(part: SharedPart, newcomer: Newcomer, training: Training, way: Way, share: float, seed: int) -> Trained:
     """`adapted` starts from the initial adapter of the shared part's own training, so that it fits the shared leaves;
     `alone` starts as the study's arm `local` with this seed would."""
-    site, recipe = prepare_fraction(part, newcomer, share, seed)
+    site, recipe = prepare_fraction(part, newcomer, share, seed, way)
     model = part.model(len(recipe.names))
     shared: Tree = part.leaves if way == "adapted" else {}
     trial = Trial(
@@ -99,11 +99,16 @@ def train(part: SharedPart, newcomer: Newcomer, training: Training, way: Way, sh
         return Trained({**shared, **params}, site, recipe, predict(trial, run)[0])
 
 
-def prepare_fraction(part: SharedPart, newcomer: Newcomer, share: float, seed: int) -> tuple[Site, Recipe]:
-    """The recipe is fitted on the rows of the fraction alone."""
+def prepare_fraction(
+    part: SharedPart, newcomer: Newcomer, share: float, seed: int, way: Way = "adapted"
+) -> tuple[Site, Recipe]:
+    """The recipe is fitted on the rows of the fraction alone. A number is scaled as for the shared part, so that it
+    fits the shared leaves; alone, as the study's arm `local` would scale it."""
     cohort, rows = newcomer.cohort, newcomer.fractions[share][seed]
+    task, target = cohort.records.task, cohort.records.target
+    scale = part.scale if way == "adapted" else task.scale(task.target_sums(target[rows]))
     recipe = own_recipe(cohort.table, rows, part.preparation)
-    return table_site(cohort, replace(newcomer.splits[seed], train=rows), recipe, part.dtype), recipe
+    return table_site(cohort, replace(newcomer.splits[seed], train=rows), recipe, part.dtype, scale), recipe
 
 
 def train_repeat(part: SharedPart, newcomer: Newcomer, training: Training, seed: int) -> Iterator[pd.DataFrame]:
@@ -111,14 +116,12 @@ def train_repeat(part: SharedPart, newcomer: Newcomer, training: Training, seed:
     for share in newcomer.fractions:
         for way in WAYS:
             prediction = train(part, newcomer, training, way, share, seed).prediction
-            yield _prediction_table(prediction, way, share, seed, part.classes)
+            yield _prediction_table(prediction, way, share, seed)
 
 
-def _prediction_table(
-    prediction: SitePrediction, way: str, share: float, seed: int, classes: tuple[str, ...]
-) -> pd.DataFrame:
-    columns = prediction.score.reshape(len(prediction.rows), -1).T
-    names = ["score"] if len(columns) == 1 else [f"score_{name}" for name in classes]
+def _prediction_table(prediction: SitePrediction, way: str, share: float, seed: int) -> pd.DataFrame:
+    names = prediction.task.answer.columns("score")
+    columns = prediction.score.reshape(len(prediction.rows), len(names)).T
     rows = len(prediction.rows)
     return pd.DataFrame(
         {

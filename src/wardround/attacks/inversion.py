@@ -306,7 +306,9 @@ def invert_arms(
         run = first if at == "initial" else with_initial_memory(target.run(trial), first)
         chosen = _victims(trial, count)
         # before the first round, arms with the same model send out the same weights and attack the same rows
-        key = repr((arm.model, target.plan.alike[arm.name], arm.training.lr, "" if at == "initial" else arm.name))
+        key = repr(
+            (arm.model, arm.start, target.plan.alike[arm.name], arm.training.lr, "" if at == "initial" else arm.name)
+        )
         if key not in unprotected:
             progress(f"{arm.name}: {count} rows from updates without protection")
             unprotected[key] = [_attack(trial, run, victim, None, effort) for victim in chosen]

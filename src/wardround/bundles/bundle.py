@@ -80,6 +80,7 @@ class Bundle:
     out_of_distribution: OutOfDistribution
     vocabulary: Mapping[str, str]  # this site's spellings of outcomes, in lower case, and their classes
     inputs: Inputs = field(default_factory=Inputs)  # images and parties
+    scale: tuple[float, ...] = ()  # what the task knows of the target of all sites; empty for classes and findings
     uncertainty: Uncertainty | None = None
 
     @property
@@ -112,17 +113,30 @@ class Bundle:
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.about["precision"] == "float64" else torch.float32
 
-    def scores(self, x: Any) -> np.ndarray:
+    def scores(self, x: Any, y: np.ndarray | None = None) -> np.ndarray:
         """Of prepared rows, in an array or anything that is sliced like one: (rows,) of the positive class for two
-        classes, (rows, classes or findings) otherwise."""
+        classes, (rows, classes or findings); of a number in its units. `y` is what the task needs to know beside the
+        scores, as `beside` gives it; without it, rows are those of an exposure of 1."""
         scores = []
         size = max(1, min(BATCH, CELLS // math.prod(x.shape[1:])))
         with torch.no_grad():
             for start in range(0, max(len(x), 1), size):
                 batch = torch.from_numpy(np.ascontiguousarray(x[start : start + size])).to(self.dtype)
                 logits, _ = self.model.logits(self.params, self.buffers, batch, None)
-                scores.append(self.model.task.predictions(logits).numpy())
+                known = (
+                    self.beside(np.ones((len(batch), len(self.task.columns)))) if y is None else y[start : start + size]
+                )
+                scores.append(self.task.predictions(logits, torch.from_numpy(known)).numpy())
         return np.concatenate(scores)
+
+    def beside(self, columns: np.ndarray) -> np.ndarray:
+        """What the task needs to know of rows without their outcome, from the columns that belong to its target."""
+        return self.task.unknown_target(columns, self.scale)
+
+    def size_of(self, scores: np.ndarray) -> np.ndarray:
+        """In what differences between scores are measured: probabilities in themselves, numbers in the spread of their
+        target, or in their own size where that is larger."""
+        return np.maximum(self.task.spread_in(self.scale), np.abs(scores.astype(np.float64)))
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -213,8 +227,15 @@ def _read(
         ),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
         inputs,
+        stored_scale(about, task),
         None if content is None else read_uncertainty(content, tensors.get("laplace", {}), model, params),
     )
+
+
+def stored_scale(about: Mapping[str, Any], task: Task) -> tuple[float, ...]:
+    scale = tuple(_number(value) for value in about.get("target_scale", ()))
+    refuse_if(not task.is_scale(scale), "the scale of the target is not one of its task")
+    return scale
 
 
 def stored_task(about: Mapping[str, Any]) -> Task:

@@ -7,7 +7,7 @@ Everything that is chosen is chosen on validation rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,14 +22,16 @@ from wardround.models import Model
 from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.probabilities import probability_task
+from wardround.tasks.summed import SummedTask, number_task
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
 from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
+from wardround.uncertainty.intervals import IntervalCut, shown_intervals
 from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.validation import has_dropout
 
-Method = Literal["dropout", "laplace", "none"]
+Method = Literal["dropout", "laplace", "residuals", "none"]
 PASSES = 30
 ALPHA = 0.1
 SHARE = 0.2  # of rows like the validation rows that are referred by default
@@ -60,6 +62,7 @@ class Uncertainty:
     cuts: Cuts | None = None
     referral: Referral | None = None
     unchosen: str = ""  # why there is no set and no referral: nothing could be chosen on validation rows
+    residuals: IntervalCut | None = None  # of a number: how far its outcome may lie from the prediction
 
     def cut(self, share: float | None = None) -> float:
         """The uncertainty above which a row is referred; infinite where there is no cut."""
@@ -70,7 +73,8 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of some rows. All but `uncertainty` have the shape of the scores."""
+    """Of some rows. All but `uncertainty` have the shape of the scores. Of a number `mean` is the score itself, and no
+    doubt is known."""
 
     mean: np.ndarray  # over passes
     low: np.ndarray
@@ -89,22 +93,9 @@ def measure(
 ) -> Measured:
     """`score` is the bundle's own score of the same rows; intervals are widened to hold it. `thresholds` are those of
     events."""
-    answer = model.task.answer
-    mean, low, high = score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
-    if settings.method == "laplace" and settings.laplace is not None and answer.events:
-        z, variance = score_and_variance(settings.laplace, model, params, buffers, x)
-        z, variance = z.reshape(score.shape), variance.reshape(score.shape)
-        half = REACH * variance.sqrt()
-        mean, low, high = (expit(values.numpy()) for values in (moderated(z, variance), z - half, z + half))
-    elif settings.method != "none":
-        rng = seeds.generator(settings.seed, "passes of a bundle")
-        if settings.method == "laplace" and settings.laplace is not None:
-            logits = laplace_passes(settings.laplace, model, params, buffers, x, settings.passes, rng)
-        else:
-            logits = mc_dropout(model, params, buffers, x, settings.passes, rng)
-        p = np.nan_to_num(model.task.predictions(logits).double().numpy(), nan=0.5)  # such rows have no score
-        mean = p.mean(axis=0)
-        low, high = interval(p)
+    if model.task.answer.bounded_by == "residuals":
+        return _of_numbers(settings, number_task(model.task), score)
+    mean, low, high = _of_probabilities(settings, model, params, buffers, x, score)
     # huge inputs may have a score, but no finite interval
     not_finite = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))
     mean, low, high = np.where(not_finite, score, mean), np.where(not_finite, 0.0, low), np.where(not_finite, 1.0, high)
@@ -114,6 +105,36 @@ def measure(
     uncertainty = task.of_rows(doubt_of(task, known, thresholds))
     uncertainty = np.where(not_finite.reshape(len(not_finite), -1).any(axis=1), np.inf, uncertainty)
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
+
+
+def _of_probabilities(
+    settings: Uncertainty, model: Model, params: Tree, buffers: Tree, x: Tensor, score: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high over passes."""
+    if settings.method == "none":
+        return score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
+    if settings.method == "laplace" and settings.laplace is not None and model.task.answer.events:
+        z, variance = score_and_variance(settings.laplace, model, params, buffers, x)
+        z, variance = z.reshape(score.shape), variance.reshape(score.shape)
+        half = REACH * variance.sqrt()
+        mean, low, high = (expit(values.numpy()) for values in (moderated(z, variance), z - half, z + half))
+        return mean, low, high
+    rng = seeds.generator(settings.seed, "passes of a bundle")
+    if settings.method == "laplace" and settings.laplace is not None:
+        logits = laplace_passes(settings.laplace, model, params, buffers, x, settings.passes, rng)
+    else:
+        logits = mc_dropout(model, params, buffers, x, settings.passes, rng)
+    p = np.nan_to_num(model.task.predictions(logits).double().numpy(), nan=0.5)  # such rows have no score
+    return p.mean(axis=0), *interval(p)
+
+
+def _of_numbers(settings: Uncertainty, task: SummedTask, score: np.ndarray) -> Measured:
+    known = np.where(np.isfinite(score), score, 0.0).astype(np.float64)
+    if settings.residuals is None:
+        low = high = known
+    else:
+        low, high = shown_intervals(task, settings.residuals, known)
+    return Measured(known, low, high, np.zeros(len(score)))
 
 
 def conformal_sets(settings: Uncertainty, task: Task, mean: np.ndarray) -> np.ndarray | None:
@@ -152,6 +173,7 @@ def write_uncertainty(settings: Uncertainty) -> dict[str, Any]:
         if cuts is None
         else {"alpha": cuts.alpha, "kind": cuts.kind, "cuts": _finite(cuts.values), "rows": cuts.rows.tolist()},
         "referral": None if referral is None else {"share": referral.share, "cuts": _finite(referral.cuts)},
+        **({} if settings.residuals is None else {"residuals": asdict(settings.residuals)}),
     }
 
 
@@ -165,9 +187,9 @@ def tensors_of(settings: Uncertainty) -> Tree:
 def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree) -> Uncertainty:
     """Raises a ValueError where it does not fit the model."""
     method: Method = content["method"]
+    known = ("residuals", "none") if model.task.answer.bounded_by == "residuals" else ("dropout", "laplace", "none")
     refuse_if(
-        method not in ("dropout", "laplace", "none") or (method == "dropout" and not has_dropout(model)),
-        "the method does not fit the model",
+        method not in known or (method == "dropout" and not has_dropout(model)), "the method does not fit the model"
     )
     passes = int(content["passes"])
     refuse_if(not 2 <= passes <= 1000, "the number of passes is not between 2 and 1000")
@@ -181,6 +203,7 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
         None if content["sets"] is None else _read_cuts(content["sets"], model.task.answer),
         None if content["referral"] is None else _read_referral(content["referral"]),
         str(content["unchosen"]),
+        _read_residuals(content["residuals"]) if method == "residuals" else None,
     )
 
 
@@ -202,6 +225,12 @@ def _read_cuts(content: Mapping[str, Any], answer: Answer) -> Cuts:
         "the cuts are not those of the model's labels",
     )
     return Cuts(float(content["alpha"]), kind, cuts, rows)
+
+
+def _read_residuals(content: Mapping[str, Any]) -> IntervalCut:
+    alpha, value, rows = float(content["alpha"]), float(content["value"]), int(content["rows"])
+    refuse_if(not 0 < alpha < 1 or not 0 <= value < np.inf or rows < 1, "the cut is not that of residuals")
+    return IntervalCut(alpha, value, rows)
 
 
 def _read_referral(content: Mapping[str, Any]) -> Referral:

@@ -155,6 +155,7 @@ def show_check(
     notices: Sequence["Notice"],
     sites: Sequence[Mapping[str, Any]],
     kinds: Sequence["Kind"],
+    started: Mapping[str, Any],
 ) -> None:
     from wardround.core.notices import line_of
 
@@ -169,6 +170,7 @@ def show_check(
         known = {key: value for key, value in described["heterogeneity"].items() if value is not None}
         words = [f"{label} {known[key]:.3f}" for key, label in HETEROGENEITY.items() if key in known]
         out.print("Between sites, on average: " + ", ".join(words))
+    _show_start(started)
     show_lines(f"note     {line_of(notice)}" for notice in of_source)
     show_notices(out, notices)
     show_lines([f"looked   {LOOKED_FOR}"])
@@ -183,6 +185,14 @@ def show_check(
     if kinds:
         total = _duration(sum(kind.total for kind in kinds))
         show_lines([f"Training would take about {total} here, by a few rounds of each kind; results come on top."])
+
+
+def _show_start(started: Mapping[str, Any]) -> None:
+    """Arms that go on from a trained model, as `start_from` of results.json has them."""
+    if started:
+        from wardround.report.sections.forgetting import start_lines
+
+        show_lines(f"start    {line}" for line in start_lines(started))
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ or run, such as mu, has the leading axes alone; `scale` lines it up. Nothing her
 """
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 
 import torch
 from torch import Tensor
@@ -98,3 +99,12 @@ def unflatten(flat: Mapping[str, Tensor]) -> State:
         part, name = key.split("/", 1)
         state.setdefault(part, {})[name] = leaf
     return state
+
+
+def leaves_hash(leaves: Tree) -> bytes:
+    """SHA-256 of names, types, shapes and numbers, in whatever order they come."""
+    digest = sha256()
+    for name in sorted(leaves):
+        leaf = leaves[name].detach().contiguous().cpu()
+        digest.update(f"{name}\x1f{leaf.dtype}\x1f{tuple(leaf.shape)}\x1f".encode() + leaf.numpy().tobytes())
+    return digest.digest()

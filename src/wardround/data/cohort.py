@@ -196,14 +196,16 @@ def prepare_sites(
     preparation: Preparation,
     dtype: torch.dtype,
     members: Sequence[str] | None = None,
+    known_scale: tuple[float, ...] | None = None,
 ) -> tuple[Site, ...]:
     """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into.
 
-    Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
+    Sites that are not among `members` are prepared by the members' layout, as a newcomer would be. `known_scale` is
+    that of the target, where it is not to be found out from the members' rows.
     """
     train = {split.site: split.train for split in splits}
     members = list(train) if members is None else members
-    scale = target_scale(cohort, splits, members)
+    scale = target_scale(cohort, splits, members) if known_scale is None else known_scale
     if not cohort.records.is_table:
         by_image = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
         labels = cohort.training_labels(scale)

@@ -41,6 +41,22 @@ def study_results(
     return {**by_outcome[first], "task": task.to_json(), "outcome": first, "outcomes": by_outcome}
 
 
+def by_outcome(study: Study, table: pd.DataFrame, task: Task) -> dict[str, tuple[Study, pd.DataFrame, Task]]:
+    """By outcome what scores it: the study with its primary metric, a table of predictions in its own columns, and its
+    task. Under an empty name where there is one."""
+    if not isinstance(task, Outcomes):
+        return {"": (study, table, task)}
+    metrics = {name: own.primary for name, own in task.outcomes.items()} | {task.names[0]: study.evaluation.metric}
+    return {
+        name: (
+            replace(study, evaluation=replace(study.evaluation, metric=metrics[name])),
+            own_columns(table, task, name),
+            own,
+        )
+        for name, own in task.outcomes.items()
+    }
+
+
 def own_columns(table: pd.DataFrame, task: Outcomes, name: str) -> pd.DataFrame:
     """A table of predictions with one outcome, in the columns that its task has alone."""
     own = task.columns_of(name)

@@ -1,12 +1,17 @@
-"""Transfer learning: a model's first weights from a file instead of a seed.
+"""Transfer learning: a model's first weights from elsewhere instead of from a seed.
 
-The file is safetensors: leaves by name, as `safetensors.torch.save_file(module.state_dict(), ...)` writes them, or as a
-run folder holds them (`models/ARM/seed-N.safetensors`, of which the shared weights are taken).
+`[model] weights` names a file, for some networks. It is safetensors: leaves by name, as
+`safetensors.torch.save_file(module.state_dict(), ...)` writes them, or as a run folder holds them
+(`models/ARM/seed-N.safetensors`, of which the shared weights are taken). Its head may be replaced.
+
+`[model] start_from` names a trained model as a whole, for every network: all shared weights are taken, and what sites
+keep for themselves by the sites of the same names.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import file_digest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +110,69 @@ def refuse_another_network(path: Path, own: Tree, loaded: Tree, missing: list[st
     if broken := [name for name, leaf in loaded.items() if not bool(torch.isfinite(leaf).all())]:
         problem = f"{len(broken)} of {len(loaded)} leaves in {path.name} are not finite numbers: {_some(broken)}"
         raise StudyError(WHERE, problem, "Use a file whose training did not diverge.")
+
+
+@dataclass(frozen=True, eq=False)
+class StartingModel:
+    """The weights that training begins with, in place of those that a seed draws."""
+
+    shared: Tree
+    private: Mapping[str, Tree]  # by site
+    buffers: Mapping[str, Tree]  # by site
+    everywhere: str | None = None  # the one whose buffers all sites take: they are those of one model of all rows
+
+    def first(self, params: Tree) -> Tree:
+        """`params` are those that a seed draws."""
+        return _filled(params, self.shared)
+
+    def kept_at(self, site: str, private: Tree, buffers: Tree) -> tuple[Tree, Tree]:
+        """What a site keeps for itself, in the precision and on the device of what it would have drawn."""
+        statistics = self.buffers.get(site, self.buffers.get(self.everywhere or site, {}))
+        return _alike(private, self.private.get(site, {})), _alike(buffers, statistics)
+
+
+def starting_model(
+    model: Model, params: Tree, private: Mapping[str, Tree], buffers: Mapping[str, Tree], where: str, pooled: str = ""
+) -> StartingModel:
+    """Refused unless every shared weight is there, in the model's shape, and a number, and no other one.
+
+    `private` and `buffers` hold what sites keep, by site; of `private` only leaves that are private in the model count.
+    """
+    own, statistics = model.init(0)
+    expected = {name: leaf for name, leaf in own.items() if not model.is_private(name)}
+    shared = {name: leaf for name, leaf in params.items() if not model.is_private(name)}
+    refuse_other_leaves(shared, expected, where)
+    kept = {site: {n: leaf for n, leaf in leaves.items() if model.is_private(n)} for site, leaves in private.items()}
+    there = {site: {n: leaf for n, leaf in leaves.items() if n in statistics} for site, leaves in buffers.items()}
+    refuse_broken(chain([shared], kept.values(), there.values()), where)
+    return StartingModel({name: shared[name] for name in expected}, kept, there, pooled or None)
+
+
+def refuse_other_leaves(shared: Tree, expected: Tree, where: str) -> None:
+    if missing := sorted(set(expected) ^ set(shared)):
+        problem = f"its network has other weights than the model of this study: {_some(missing)}"
+        raise StudyError(where, problem, "Give the model the settings with which that one was trained.")
+    if other := [name for name, leaf in expected.items() if shared[name].shape != leaf.shape]:
+        shapes = [f"{name} {tuple(shared[name].shape)}, not {tuple(expected[name].shape)}" for name in other]
+        problem = f"{len(other)} of {len(expected)} weights have another shape: {_some(shapes)}"
+        raise StudyError(where, problem, "Give the model the settings and data with which that one was trained.")
+
+
+def refuse_broken(trees: Iterable[Tree], where: str) -> None:
+    broken = [name for leaves in trees for name, leaf in leaves.items() if not bool(leaf.isfinite().all())]
+    if broken:
+        problem = f"{len(broken)} of its weights are not finite numbers: {_some(dict.fromkeys(broken))}"
+        raise StudyError(where, problem, "Start from a model whose training did not diverge.")
+
+
+def _alike(drawn: Tree, known: Tree) -> Tree:
+    """A leaf of another shape is that of other columns, and is not used."""
+    return {
+        name: known[name].to(leaf.device, leaf.dtype).clone()
+        if name in known and known[name].shape == leaf.shape
+        else leaf
+        for name, leaf in drawn.items()
+    }
 
 
 def _filled(leaves: Tree, loaded: Tree) -> Tree:

@@ -15,6 +15,7 @@ from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.runs.audit import changed_files, verify
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Deployment
+from wardround.tasks import Task, class_task, findings_task, read_task
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 
 KNOWN_SCHEMA = 1
@@ -57,6 +58,23 @@ class Evidence:
     def headline(self) -> Headline:
         """The figure that comparisons are about."""
         return headline_of(self.results)
+
+    @cached_property
+    def task(self) -> Task:
+        """What is predicted. A run of an earlier version does not say; it had classes or findings."""
+        if "task" in self.results:
+            return read_task(self.results["task"])
+        return findings_task(self.findings) if self.findings else class_task(self.classes)
+
+    @property
+    def unit(self) -> str:
+        """Of a number that is predicted; empty where the study names none."""
+        return str(self.results.get("task", {}).get("unit", ""))
+
+    @property
+    def named_outcome(self) -> str:
+        """A number's name with its unit, as an axis has it."""
+        return f"{self.task.names[0]}, {self.unit}" if self.unit else self.task.names[0]
 
     @property
     def curve_headline(self) -> Headline:

@@ -17,9 +17,11 @@ from wardround.core.toml_files import parse_toml
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
+from wardround.runs.continual.predecessor import read_predecessor
 from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Privacy, Study, Topology, Training
+from wardround.study.starting import with_digests
 from wardround.tasks import TASKS
 
 SUFFIX = ".toml"
@@ -91,7 +93,8 @@ def load_study(
         parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
     for arm in parsed.trained_arms:
         refuse_unsound(arm)
-    return parsed, known
+    seeds = list(parsed.evaluation.seeds)
+    return with_digests(parsed, lambda start: read_predecessor(start, seeds).digest), known
 
 
 def refuse_unsound(arm: Arm) -> None:

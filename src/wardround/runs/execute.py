@@ -25,6 +25,8 @@ from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
+from wardround.runs.continual.privacy import refuse_uncovered
+from wardround.runs.continual.saved import describe_models
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import JsonLines, Predictions, RunFolder
 from wardround.runs.plan import Plan, device_for, load_plan
@@ -139,6 +141,7 @@ def execute(
     study = plan.study
     plan.check_all()  # refusals come before any file is written
     units = cut(plan, engine)
+    refuse_uncovered(plan)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     environment["quick"] = study.quick
     with folder.locked():
@@ -275,6 +278,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.outcome_results import study_results
+    from wardround.runs.continual.outcome import describe_start
     from wardround.runs.site_descriptions import (
         describe_columns,
         describe_matching,
@@ -303,8 +307,13 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         "leakage": leakage(plan),
         "synthetic": plan.synthetic,
     }
-    ledger = write_ledger(folder, plan.study, records, plan.fingerprint, guarantee=False)
+    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
+    describe_models(plan, folder, spent, plan.rows_fingerprint)
+    started = describe_start(plan, folder, spent)
+    content["start_from"] = next(iter(started.values()))
+    for name, of_outcome in content.get("outcomes", {}).items():
+        of_outcome["start_from"] = started[name]
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )

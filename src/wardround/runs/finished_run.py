@@ -12,6 +12,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan, load_plan
 from wardround.runs.spending import check_ledger
+from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Study
 from wardround.training.local import Memory
 from wardround.training.rounds import start
@@ -21,6 +22,18 @@ from wardround.training.trial import Run, Trial
 def open_run(path: str | Path, elsewhere: tuple[str, str], **members: Unpack[Members]) -> tuple[RunFolder, Plan]:
     """A complete run of this machine. `elsewhere`: why a run across hospitals will not do, and what will. `members` are
     as for `run_study`."""
+    folder = _complete(path, elsewhere)
+    return folder, _plan_of(folder, *load_study(folder.path / "study.toml", **members))
+
+
+def open_run_with(path: Path, elsewhere: tuple[str, str], families: Families) -> tuple[RunFolder, Plan]:
+    """The same, for whoever knows the families already."""
+    folder = _complete(path, elsewhere)
+    file = folder.path / "study.toml"
+    return folder, _plan_of(folder, parse_study(read_study_file(file), families, file.name, folder.path), families)
+
+
+def _complete(path: str | Path, elsewhere: tuple[str, str]) -> RunFolder:
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
@@ -29,12 +42,16 @@ def open_run(path: str | Path, elsewhere: tuple[str, str], **members: Unpack[Mem
     if not folder.complete:
         raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
     check_ledger(folder)
-    study, families = load_study(folder.path / "study.toml", **members)
+    return folder
+
+
+def _plan_of(folder: RunFolder, study: Study, families: Families) -> Plan:
     plan = load_plan(study, families)
+    plan.finished = True
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
         problem = "was trained on other data than are here now"
-        raise RunError(str(path), problem, "Bring the data back, or run the study again with --again.")
-    return folder, plan
+        raise RunError(str(folder.path), problem, "Bring the data back, or run the study again with --again.")
+    return plan
 
 
 def saved_run(trial: Trial, leaves: Tree) -> Run:

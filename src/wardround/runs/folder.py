@@ -1,12 +1,14 @@
 """The run folder: where each file is, and how it is written so that a half-written file never counts.
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
+models/ARM/seed-N.json  what the weights mean and whose rows they were trained on, for a study that starts from them
 selection.parquet   predictions by which a value was selected, where the study selects
 validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
 regional.parquet    predictions of regions' own models, where sites form regions
 missing_party.parquet  predictions while a party was missing, where parties hold different features
 uncertainty.parquet the uncertainty of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
+forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
 samples.npz         some images of each site, where the study lets a report show them
 results.json        a folder that has it is complete
 audit.jsonl         what was done here and when; hash-chained, and not cleared when a run is repeated
@@ -49,6 +51,7 @@ CLEARED = (  # when a run starts again
     "results.json",
     "records.jsonl",
     *(f"{kind}.parquet" for kind in get_args(Predictions)),
+    "forgetting.parquet",
     "samples.npz",
     "ledger.jsonl",
     "attack.json",

@@ -11,18 +11,22 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
-from wardround.core.errors import DataError, MachineError, StudyError, refuse_strangers, suggest
+from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
 from wardround.core.notices import CHECKS, Notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites, target_scale
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
+from wardround.data.prepare import Layout
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
+from wardround.models.starting_weights import StartingModel
 from wardround.privacy.validation import refuse_unsound
+from wardround.runs.continual.fit import start_at
+from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
-from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study, Topology
+from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -39,11 +43,14 @@ class Plan:
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
+    finished: bool = False  # its models are saved, so that the model that they started from may be gone
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
         self.model_of = lru_cache(maxsize=None)(self._model_of)
+        self._predecessors: dict[StartFrom, Predecessor] = {}
+        self._starting: dict[tuple[str, int], StartingModel | None] = {}
         self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
         self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
         self.first_with_rows: dict[str, str] = {}
@@ -54,6 +61,7 @@ class Plan:
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
             kind += repr(arm.topology) if arm.model.facts.in_parts else ""
+            kind += "" if arm.start.start_from is None else f" from {arm.start.start_from.digest}"
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
@@ -67,10 +75,22 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        prints = [cohort.fingerprint for cohort in self.cohorts.values()]
+        """Of all that a run depends on besides its study: rows, and files of weights. The hash of a study that starts
+        from a trained model has that model's digest."""
         # weights to start from are named by a path, which the study's hash leaves out
         digests = [weights_digest(arm.model.options) for arm in self.study.arms]
-        prints += dict.fromkeys(digest for digest in digests if digest is not None)
+        return self._together([*self._prints, *dict.fromkeys(digest for digest in digests if digest is not None)])
+
+    @property
+    def rows_fingerprint(self) -> str:
+        return self._together(self._prints)
+
+    @property
+    def _prints(self) -> list[str]:
+        return [cohort.fingerprint for cohort in self.cohorts.values()]
+
+    @staticmethod
+    def _together(prints: Sequence[str]) -> str:
         return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
 
     @property
@@ -130,9 +150,10 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         members = members_of(arm, [split.site for split in splits])
         splits = self.for_selection(arm, splits)
+        scale = self.carried_scale(arm, seed)
         if arm.model.facts.in_parts:
-            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed)
-        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
+            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed, scale)
+        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members, scale)
 
     def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
         """The splits without rows on which nothing may be chosen."""
@@ -150,6 +171,57 @@ class Plan:
         if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
+
+    def predecessor_of(self, arm: Arm) -> Predecessor | None:
+        """The trained model that the arm starts from; read once. None: the seed draws its first weights."""
+        start = arm.start.start_from
+        if start is None:
+            return None
+        if start not in self._predecessors:
+            self._predecessors[start] = read_predecessor(start, list(self.study.evaluation.seeds))
+        return self._predecessors[start]
+
+    def carried_scale(self, arm: Arm, seed: int) -> tuple[float, ...] | None:
+        """Of the target: that with which the model was trained from which the arm starts, in whose units its weights
+        are. None: the arm's own rows decide."""
+        old = self._known_predecessor(arm)
+        return None if old is None else old.models[seed].description.target_scale or None
+
+    def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
+        """What training knows of the target of all sites."""
+        carried, cohort = self.carried_scale(arm, self.data_seed(arm, seed)), self.cohort_of(arm)
+        if carried is not None:
+            return carried
+        splits = self.for_selection(arm, self.splits(arm, seed))
+        if arm.topology.kind == "vertical":
+            present = present_at(cohort, holdings_of(arm.topology, cohort.records), arm.topology, seed)
+            splits = matched(splits, present)
+        return target_scale(cohort, splits, members_of(arm, [split.site for split in splits]))
+
+    def layout_of(self, arm: Arm, seed: int) -> Layout | None:
+        """What the arm's sites agreed on; None for images, and where each site has columns of its own."""
+        recipe = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))[0].recipe
+        return None if recipe is None or arm.preparation.schema == "own" else recipe.layout
+
+    def starting(self, arm: Arm, seed: int, model: Model, sites: Sequence[Site]) -> StartingModel | None:
+        """The weights that an arm begins with, checked; None where the seed draws them."""
+        if (arm.name, seed) not in self._starting:
+            old = self._known_predecessor(arm)
+            self._starting[arm.name, seed] = (
+                None
+                if old is None
+                else start_at(old, arm, seed, model, self.layout_of(arm, seed), sites, self.target_scale_of(arm, seed))
+            )
+        return self._starting[arm.name, seed]
+
+    def _known_predecessor(self, arm: Arm) -> Predecessor | None:
+        """None as well where a finished run's is gone."""
+        try:
+            return self.predecessor_of(arm)
+        except (StudyError, RunError):
+            if not self.finished:
+                raise
+            return None
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
@@ -175,6 +247,7 @@ class Plan:
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             topology=arm.topology,
+            starting=self.starting(arm, seed, model, prepared),
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
@@ -303,6 +376,9 @@ def rehearse(plan: Plan) -> None:
     """Refusals of every arm before its first round, such as a model that does not fit its data."""
     for arm in plan.study.trained_arms:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+        if trial.starting is not None:  # columns may differ from those of the model with some seeds only
+            for seed in plan.study.evaluation.seeds:
+                plan.trial(arm, seed)
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
         refuse_augmented_tables(trial)
@@ -364,7 +440,13 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
 
 
 def sites_of_parties(
-    cohort: Cohort, splits: Sequence[Split], arm: Arm, dtype: torch.dtype, members: Sequence[str], seed: int
+    cohort: Cohort,
+    splits: Sequence[Split],
+    arm: Arm,
+    dtype: torch.dtype,
+    members: Sequence[str],
+    seed: int,
+    known_scale: tuple[float, ...] | None = None,
 ) -> tuple[Site, ...]:
     """Sites whose columns are grouped by party; in a vertical topology trained on matched patients."""
     holdings = holdings_of(arm.topology, cohort.records)
@@ -374,10 +456,10 @@ def sites_of_parties(
         splits = matched(splits, present)
     table = table_of(cohort.records, holdings)
     if cohort.records.is_table:
-        scale = target_scale(cohort, splits, members)
+        scale = target_scale(cohort, splits, members) if known_scale is None else known_scale
         base = tuple(_without_numbers(cohort, split, scale) for split in splits)
     else:
-        base = prepare_sites(cohort, splits, arm.preparation, dtype, members)
+        base = prepare_sites(cohort, splits, arm.preparation, dtype, members, known_scale)
     subsets = ("train", "validation", "test")
     rows = {split.site: {subset: getattr(split, subset) for subset in subsets} for split in splits}
     return joined_sites(base, table, rows, holdings, present, arm.preparation, members, vertical, dtype)

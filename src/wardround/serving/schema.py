@@ -19,6 +19,13 @@ _IMAGE: Json = {
 }
 
 
+_EXPOSURE: Json = {
+    "type": ["number", "string", "null"],
+    "description": "The row's exposure, such as its time at risk: a number above 0, or a text of it. Without it there "
+    "is no prediction.",
+}
+
+
 def row_schema(bundle: Bundle) -> Json:
     """One row: every column that the bundle needs, by its name in the hospital's files."""
     required = required_columns(bundle)
@@ -30,7 +37,11 @@ def row_schema(bundle: Bundle) -> Json:
         "title": bundle.name,
         "type": "object",
         "required": [*image, *required.needed],
-        "properties": {**image, **{name: _column(bundle, by_name[name]) for name in names}},
+        "properties": {
+            **image,
+            **{name: _column(bundle, by_name[name]) for name in names if name in by_name},
+            **dict.fromkeys(bundle.task.columns, _EXPOSURE),
+        },
         "additionalProperties": True,  # ignored, as in a file
     }
 
@@ -63,6 +74,11 @@ def answer_schema(bundle: Bundle) -> Json:
     properties["why"]["description"] = f"Every reason to look at the row, of these, with columns: {reasons}. {empty}"
     if bundle.answer.cells == "text":
         properties |= {name: {"enum": [*bundle.classes, None]} for name in bundle.answer.predicted_columns}
+    if limits is None:
+        what = bundle.answer.purpose
+        properties |= {
+            name: {**properties[name], "description": f"{what[:1].upper()}{what[1:]}."} for name in bundle.answer.scores
+        }
     row = {"type": "object", "required": list(properties), "properties": properties}
     return {
         "type": "object",

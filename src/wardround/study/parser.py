@@ -211,9 +211,9 @@ class _Reader:
         family: Mapping[str, Factory] = getattr(self.families, section.family)
         name = known_member(table.get(section.tag, section.default), family, f"{where}: {section.tag}")
         own, common = settings_of(family[name]), section.common_settings
-        values = parse_settings(
-            {**common, **own}, {key: value for key, value in table.items() if key != section.tag}, where, self.base
-        )
+        given = {key: value for key, value in table.items() if key != section.tag}
+        given = given if section.common is None else _switched(section.common, given)
+        values = parse_settings({**common, **own}, given, where, self.base)
         options = {key: values[key] for key in own}
         return Choice(name, options, facts_of(section.facts, family[name], options)), {k: values[k] for k in common}
 
@@ -264,7 +264,7 @@ class _Reader:
             for member in named if isinstance(named, list) else [named]:
                 if isinstance(member, str) and member in family:
                     types |= {f"{key}.{name}": known.kind for name, known in settings_of(family[member]).items()}
-            types |= {f"{key}.{name}": known.kind for name, known in section.common_settings.items()}
+            types |= {} if section.common is None else _keys(key, section.common)
         return types
 
     def model_facts(self, tables: Mapping[str, Any]) -> ModelFacts:

@@ -270,6 +270,33 @@ class Uncertainty:
 
 
 @dataclass(frozen=True)
+class StartFrom:
+    """A trained model with which training begins: that of an arm of a run, or that of a bundle."""
+
+    run: Path | None = None
+    arm: str | None = None
+    seed: WholeNumber | None = None  # of the run; None: this study's seed where the run has it, else its first
+    bundle: Path | None = None
+    digest: str | None = None  # SHA-256 of the weights and of what decides their meaning; known once they were read
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the weights can be read here. A hospital knows their digest only: they are at the coordinator."""
+        return self.run is not None or self.bundle is not None
+
+    @property
+    def where(self) -> str:
+        return str(self.run if self.bundle is None else self.bundle)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The keys of [model] that every model has."""
+
+    start_from: StartFrom | None = None
+
+
+@dataclass(frozen=True)
 class Section:
     """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
 
@@ -300,7 +327,7 @@ class Arm:
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
     sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
-    model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic")})
+    model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
@@ -308,6 +335,7 @@ class Arm:
     uncertainty: Uncertainty | None = None  # None: nothing beside scores
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
+    start: Start = field(default_factory=Start)
 
 
 @dataclass(frozen=True)
@@ -360,6 +388,9 @@ class Study:
             for name, block in ARM_BLOCKS.items():
                 if not block.required and getattr(arm, name) == block.default:
                     del described[name]  # a study from before there was such a block keeps its hash
+            described["start"] = _identity_of(arm.start)
+            if described["start"] is None:
+                del described["start"]
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -422,6 +453,12 @@ STUDY_BLOCKS = _blocks(Study)
 
 def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def _identity_of(start: Start) -> Any:
+    """Which weights training begins with, wherever they are: their digest, once they were read."""
+    source = start.start_from
+    return source if source is None else source.digest or asdict(source)
 
 
 def anonymous(value: Any) -> Any:

@@ -47,12 +47,34 @@ def refuse_undeployable_uncertainty(study: Study) -> None:
             raise StudyError(f"{where}: method", problem, remedy)
 
 
+def _check_start(arm: Arm, where: str) -> None:
+    """What [model] start_from may say."""
+    source = arm.start.start_from
+    if source is None:
+        return
+    if arm.model.options.get("weights") is not None:
+        problem = "`weights` and `start_from` both say where training begins"
+        raise StudyError(f"{where}: weights", problem, "Leave one of the two out.")
+    if source.run is not None and source.bundle is not None:
+        raise StudyError(where, "a run and a bundle are named", "Name the one with whose model training begins.")
+    if source.run is not None and source.arm is None:
+        remedy = 'Write start_from = { run = "FOLDER", arm = "NAME" }: `wardround report FOLDER` lists its arms.'
+        raise StudyError(f"{where}: arm", "missing", remedy)
+    if source.run is None and (source.arm is not None or source.seed is not None):
+        problem = "`arm` and `seed` are those of a run, and a bundle is one model"
+        raise StudyError(where, problem, 'Write start_from = { bundle = "FOLDER" }, or name a `run`.')
+    if not source.is_named and source.digest is None:
+        remedy = 'Write start_from = { run = "FOLDER", arm = "NAME" } or { bundle = "FOLDER" }.'
+        raise StudyError(where, "names neither a run nor a bundle", remedy)
+
+
 def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     names = [arm.name for arm in study.arms]
     _refuse_repeated([variant.name for variant in study.variants], f"{where}: variants", "variants")
     _refuse_repeated(names, f"{where}: arms", "arms")
     for arm in study.arms:
         _refuse_repeated(arm.train_at, f"{where}: arms: {arm.name}: train_at", "sites")
+        _check_start(arm, f"{where}: arms: {arm.name}: model: start_from")
     reference = study.evaluation.reference
     main = [arm.name for arm in study.arms if not arm.variant]
     if reference is not None:

@@ -28,16 +28,20 @@ class Answer(ABC):
     """`form` names the part of the card that explains it."""
 
     form: ClassVar[str]
-    cells: ClassVar[Literal["text", "flag", "number"]]  # what a predicted value is written as
+    cells: ClassVar[Literal["text", "flag"]]  # what a predicted label is written as
     # what a site's validation rows bound: by prediction sets of labels, or by the residuals of a number
     bounded_by: ClassVar[Literal["sets", "residuals"]] = "sets"
+    label: ClassVar[str] = "class"  # what one of the values is called
     uncalibrated: ClassVar[str] = ""  # why there is no one calibration of a row's score; empty where there can be one
     without_threshold: ClassVar[str] = ""  # what is so instead, where a row has no one threshold
+    chosen: ClassVar[str] = "threshold and calibration"  # on validation rows of a site
+    not_chosen: ClassVar[str] = "Threshold, calibration"  # what uses nothing of patients, where these are protected
     limits: ClassVar[tuple[float, float] | None] = (0.0, 1.0)  # between which scores, and what bounds them, lie
     figures: ClassVar[tuple[str, ...]] = ()  # metrics of the card, in their order; empty: all of the task's
     predicted_at: ClassVar[str] = ""  # which thresholds these metrics are of
 
     names: tuple[str, ...]
+    unit: str = ""  # of figures that have one
 
     @property
     def is_sound(self) -> bool:
@@ -55,11 +59,12 @@ class Answer(ABC):
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Columns with the model's scores, where they are not the predicted value itself."""
+        """Columns with the model's scores; of a number with its predicted value."""
         return self.columns("score")
 
     @property
     def predicted_columns(self) -> tuple[str, ...]:
+        """Columns with predicted labels; none where the score itself is predicted."""
         return ("predicted",)
 
     @property
@@ -100,6 +105,11 @@ class Answer(ABC):
     @abstractmethod
     def purpose(self) -> str:
         """What a row is given."""
+
+    @property
+    def widths(self) -> str:
+        """How intervals from residuals differ from row to row."""
+        return ""
 
     def described(self) -> dict[str, Any]:
         """For the card: `positive` is the class that two classes are about; `findings` says whether there are any."""
@@ -220,20 +230,30 @@ class EachFinding(Answer):
 
 @dataclass(frozen=True)
 class OneNumber(Answer):
-    """The number itself, in the units of its target."""
+    """The number itself, in the units of its target; or how many events are expected over a row's exposure."""
 
     form = "number"
-    cells = "number"
+    cells = "text"
     bounded_by = "residuals"
+    label = "value"
     limits = None
     uncalibrated = "numbers are given as the model predicts them"
     without_threshold = "none: a number is predicted"
+    chosen = "intervals"
+    not_chosen = "What there is of intervals"
+
+    exposure: str = ""  # the column with it; empty: 1 in all rows
+    is_count: bool = False
 
     def columns(self, kind: str) -> tuple[str, ...]:
         return (kind,)
 
     @property
     def scores(self) -> tuple[str, ...]:
+        return ("predicted",)
+
+    @property
+    def predicted_columns(self) -> tuple[str, ...]:
         return ()
 
     @property
@@ -244,8 +264,25 @@ class OneNumber(Answer):
         return float("nan")
 
     @property
+    def listed(self) -> str:
+        return f"{self.names[0]}{self._in_units}"
+
+    @property
     def purpose(self) -> str:
-        return f"an expected value of {self.names[0]!r}"
+        what = "an expected number" if self.is_count else "an expected value"
+        return f"{what} of {self.names[0]!r}{self._in_units}"
+
+    @property
+    def _in_units(self) -> str:
+        per = f", for the exposure in {self.exposure!r}" if self.exposure else ""
+        return f" in {self.unit}{per}" if self.unit else per
+
+    @property
+    def widths(self) -> str:
+        if self.is_count:
+            return "Intervals are wider where more events are expected."
+        return "All intervals are equally wide: for patients who are easy to predict as for others."
 
     def described(self) -> dict[str, Any]:
-        return {**super().described(), "classes": [], "number": self.names[0]}
+        number = {"number": self.names[0], "unit": self.unit, "exposure": self.exposure, "is_count": self.is_count}
+        return {**super().described(), "classes": [], **number}

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.settings import NonNegative
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import WrongRows, require
@@ -60,6 +61,10 @@ class Count(SummedTask):
     def known_dispersion(self) -> float:
         """By which figures are computed: where it is fitted, all arms have Poisson's deviance as one yardstick."""
         return 0.0 if isinstance(self.dispersion, str) else self.dispersion
+
+    @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names, exposure=self.exposure, is_count=True)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from wardround.core.errors import StudyError
 from wardround.core.settings import Positive
+from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.summed import CLOSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
 from wardround.tasks.task import require
@@ -53,6 +54,10 @@ class Regression(SummedTask):
     loss: Literal["squared", "huber"] = "squared"
     delta: Positive = 1.35
     unit: str = ""  # days, mmol/l: shown behind figures
+
+    @property
+    def answer(self) -> Answer:
+        return OneNumber(self.names, self.unit)
 
     @property
     def origin(self) -> float:

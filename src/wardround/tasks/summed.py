@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import StudyError
-from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.task import MIDDLE, Task, require
 
 FIFTHS = 5
 QUARTERS = (1, 2, 3)
 FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a number
 CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
+SCALE = 2  # columns of a row's target in training, the last ones: where the numbers lie, and how large they are
 VALUE = 0  # the column of a row's target in which the number itself stands
 
 
@@ -57,9 +57,21 @@ class SummedTask(Task):
     def outputs(self) -> int:
         return 1
 
-    @property
-    def answer(self) -> Answer:
-        return OneNumber(self.names)
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        return self.training_target(self.of_numbers(values), scale)
+
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        return y[:, VALUE + 1 : VALUE + 1 + len(self.columns)]
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(value) for value in y[0, -SCALE:])
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        return len(scale) == SCALE and scale[-1] > 0
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        return scale[-1]
 
     def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.losses_and_errors(scores, y)[0].squeeze(-1)

@@ -198,6 +198,33 @@ class Task(ABC):
         """A source's target in the form that training and prediction take as `y`."""
         return target
 
+    def unknown_target(self, columns: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
+        """What `predictions` takes as `y` of rows whose outcome is not known. `columns` are those that belong to the
+        target, (rows, columns); `scale` is that of training."""
+        return np.zeros(len(columns), dtype=np.int64)
+
+    def unusable(self, columns: np.ndarray) -> np.ndarray:
+        """Rows that cannot be predicted because of the columns that belong to the target."""
+        values = np.column_stack([np.zeros(len(columns)), columns])
+        wrong = [wrong.rows for wrong in self.wrong_rows(values) if wrong.column]
+        return np.asarray(np.any([np.zeros(len(columns), dtype=bool), *wrong], axis=0))
+
+    def columns_in(self, y: np.ndarray) -> np.ndarray:
+        """Of rows as training has them: the columns that belong to the target, without its value and scale."""
+        return np.zeros((len(y), 0))
+
+    def scale_in(self, y: np.ndarray) -> tuple[float, ...]:
+        """The scale with which `training_target` made these rows."""
+        return ()
+
+    def is_scale(self, scale: tuple[float, ...]) -> bool:
+        """Whether these numbers can be a scale: a file may hold anything."""
+        return not scale
+
+    def spread_in(self, scale: tuple[float, ...]) -> float:
+        """In what differences of predictions are measured: probabilities in themselves."""
+        return 1.0
+
     def round_figures(self, label: np.ndarray, score: np.ndarray) -> dict[str, float]:
         """Those of `round_metrics`."""
         return {}

@@ -18,7 +18,8 @@ TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignm
 
 
 def first_weights(trial: Trial) -> tuple[Tree, Tree]:
-    return trial.model.init(_init_seed(trial))
+    params, buffers = trial.model.init(_init_seed(trial))
+    return params if trial.starting is None else trial.starting.first(params), buffers
 
 
 def _init_seed(trial: Trial) -> int:
@@ -48,6 +49,8 @@ def _memory(trial: Trial, site: Site, shared: Tree, private: Tree, buffers: Tree
         names = [f"column {number}" for number in range(width)] if site.recipe is None else site.recipe.names
         own = trial.model.at_site(_init_seed(trial), site.name, names)
         private = {**private, **{name: leaf.to(site.train.x.device, trial.dtype) for name, leaf in own.items()}}
+    if trial.starting is not None:
+        private, buffers = trial.starting.kept_at(site.name, private, buffers)
     example = trial.privacy.example
     protection: Tree = {}
     if example is not None and example.adaptive is not None:  # only a clip that moves is remembered

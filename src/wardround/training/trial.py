@@ -12,6 +12,7 @@ from wardround.core import seeds
 from wardround.core.tree import State
 from wardround.data.site import Site
 from wardround.models.model import SMALL_MODEL, Model
+from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
@@ -35,6 +36,7 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     topology: Topology = field(default_factory=Topology)
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
+    starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
 
     @property
     def dtype(self) -> torch.dtype:

@@ -36,6 +36,7 @@ OUTSIDE = Reason("outside-range", "outside the known range")
 OUT_OF_DISTRIBUTION = Reason("far", "far from the training rows")
 TOO_LARGE = Reason("too-large", "too large to compute with")
 UNREADABLE = Reason("unreadable-image", "the image cannot be read")
+UNEXPOSED = Reason("no-exposure", "no exposure above 0")
 UNKNOWN = Reason("uncertainty-unknown", "how sure it is cannot be computed")
 DOUBT = Reason("doubt", "the call is in doubt")
 PREDICTION_ADDED = Reason("call-added", "the call was added to its prediction set")
@@ -50,6 +51,7 @@ REASONS = (
     OUT_OF_DISTRIBUTION,
     TOO_LARGE,
     UNREADABLE,
+    UNEXPOSED,
     UNKNOWN,
     DOUBT,
     PREDICTION_ADDED,

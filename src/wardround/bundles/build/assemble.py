@@ -81,7 +81,7 @@ def build_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
 
 def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     bundle = _drafted(origin, folder)
-    scores, label = bundle.scores(origin.validation.x), origin.validation.label
+    scores, label = bundle.scores(origin.validation.x, origin.validation.y), origin.validation.label
     chosen = choose_events(bundle.task, label, scores, origin.private, origin.data.thresholds)
     bundle = replace(bundle, events=read_events(chosen.described()))
     uncertainty = choose_uncertainty(
@@ -112,12 +112,14 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
 
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
     """The bundle as it was written and loaded again, from recorded rows to scores, against what the run saved."""
-    scores = bundle.scores(_test_rows(origin, bundle))
+    beside = bundle.beside(origin.task.columns_in(origin.test_target))
+    scores = bundle.scores(_test_rows(origin, bundle), beside)
     where = f"bundle of {origin.facts.requested_arm} at {origin.facts.site}, seed {origin.facts.seed}"
     saved = origin.saved.score
     if scores.shape != saved.shape:
         raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
-    difference = np.abs(scores.astype(np.float64) - saved.astype(np.float64)).max(initial=0.0)
+    apart = np.abs(scores.astype(np.float64) - saved.astype(np.float64)) / bundle.size_of(saved)
+    difference = apart.max(initial=0.0)
     if not difference <= TOLERANCE:
         problem = f"its scores differ from those in the run by up to {difference:.2g}, more than {TOLERANCE:g}"
         raise OtherScores(
@@ -164,6 +166,7 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
         by_ranges() if origin.private else by_distance(_looks(origin)),
         origin.vocabulary,
         origin.data.inputs,
+        origin.scale,
     )
 
 
@@ -226,8 +229,10 @@ def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, 
         "unrecorded": list(origin.unrecorded),
         "task": origin.task.to_json(),
         "classes": list(bundle.answer.classes),
+        **({"target_scale": list(origin.scale)} if origin.scale else {}),
         **chosen.described(),
         "out_of_distribution": {"kind": rule.kind, **({"cut": rule.cut} if rule.kind == "distance" else {})},
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,
+        "trained": [dict(training) for training in origin.trained],
     }

@@ -21,6 +21,7 @@ from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.models import MODELS
+from wardround.runs.continual.saved import trainings
 from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
@@ -167,6 +168,7 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
         saved=saved_scores(saved, where, arm.name, trial.seed, site),
         validation=_untested(trial, site),
         models=finished.models,
+        trained=trainings(folder, arm, trial.seed, list(trained)),
     )
 
 

@@ -18,8 +18,6 @@ from wardround.core import seeds
 from wardround.core.errors import BundleError
 from wardround.core.extras import load
 from wardround.core.silence import without_remarks
-from wardround.core.tree import Tree
-from wardround.models.model import Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -36,9 +34,13 @@ NEEDED = ("onnx", "onnxruntime", "onnxscript")
 class Scores(nn.Module):
     """The model as the exporter wants it: weights inside, one input, one output."""
 
-    def __init__(self, model: Model, params: Tree, buffers: Tree) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         super().__init__()
-        self.model = model
+        params, buffers = bundle.params, bundle.buffers
+        self.model = bundle.model
+        # the scale of a number, and an exposure of 1
+        self.beside: Tensor
+        self.register_buffer("beside", torch.from_numpy(bundle.beside(np.ones((1, len(bundle.task.columns))))))
         self.places = {f"leaf_{place}": name for place, name in enumerate((*params, *buffers))}
         self.trained = set(params)
         for place, name in self.places.items():  # a leaf's own name may hold dots, which torch does not allow here
@@ -48,7 +50,7 @@ class Scores(nn.Module):
         leaves = {name: getattr(self, place) for place, name in self.places.items()}
         params = {name: leaf for name, leaf in leaves.items() if name in self.trained}
         buffers = {name: leaf for name, leaf in leaves.items() if name not in self.trained}
-        return self.model.task.predictions(self.model.logits(params, buffers, features, None)[0])
+        return self.model.task.predictions(self.model.logits(params, buffers, features, None)[0], self.beside)
 
 
 def export_onnx(bundle: Bundle, out: Path) -> float:
@@ -87,7 +89,8 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     if scores.shape != expected.shape:
         return float("nan")
     alone = np.asarray(session.run([OUTPUT], {INPUT: features[:1]})[0], dtype=float)  # one row by itself, as in use
-    return float(np.abs(np.concatenate([scores - expected, alone - expected[:1]])).max())
+    sizes = bundle.size_of(expected)
+    return float(np.abs(np.concatenate([(scores - expected) / sizes, (alone - expected[:1]) / sizes[:1]])).max())
 
 
 def trial_rows(shape: tuple[int, ...]) -> np.ndarray:
@@ -105,7 +108,7 @@ def trial_rows(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _graph(bundle: Bundle) -> "ModelProto":
-    scores = Scores(bundle.model, bundle.params, bundle.buffers).eval()
+    scores = Scores(bundle).eval()
     example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=bundle.dtype)
     rows = torch.export.Dim("rows", min=1)
     with torch.no_grad():
@@ -144,6 +147,7 @@ def _describe(graph: "ModelProto", bundle: Bundle) -> None:
         "bundle": bundle.about.get("id"),
         "features": list(bundle.recipe.names),
         "shape": list(bundle.inputs.shape(bundle.recipe)),
+        "task": bundle.task.to_json(),
         "classes": list(bundle.classes),
         "threshold": thresholds[0] if bundle.about["threshold"] is not None else thresholds or None,
     }

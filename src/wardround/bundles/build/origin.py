@@ -5,9 +5,9 @@ A run on one machine (`make.py`), a hospital in a deployment (`deployment/flat/s
 them it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,8 +49,11 @@ class Origin:
     train: LabelledRows
     validation: LabelledRows  # without patients whom any site tests
     test: np.ndarray  # places of the test rows in the table and among the images
+    test_target: np.ndarray  # of these rows, as training has it
+    scale: tuple[float, ...]  # of the target
     saved: SavedScores
     models: Mapping[str, Factory] | None = None
+    trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
     def private(self) -> bool:
@@ -80,23 +83,28 @@ def origin_at(
     saved: SavedScores,
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
+    trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
     site predicts; `validation` is the site's own, unless given."""
     params, buffers = weights
+    task, target = cohort.records.task, site.test.labels.cpu().numpy()
     return Origin(
         facts=facts,
         run=run,
-        task=cohort.records.task,
+        task=task,
         data=data,
         params=params,
         buffers=buffers,
         vocabulary=_vocabulary(cohort, site.name),
-        train=labelled_rows(site.train, dtype),
-        validation=labelled_rows(site.validation if validation is None else validation, dtype),
+        train=labelled_rows(site.train, dtype, task),
+        validation=labelled_rows(site.validation if validation is None else validation, dtype, task),
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
+        test_target=target,
+        scale=task.scale_in(target),
         saved=saved,
         models=models,
+        trained=trained,
     )
 
 

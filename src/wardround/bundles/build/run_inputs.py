@@ -15,6 +15,7 @@ from wardround.data.prepare import Encoded, Fit, Layout, Recipe
 from wardround.data.site import Rows, Site
 from wardround.runs.plan import Plan
 from wardround.study.schema import Arm, Preparation
+from wardround.tasks import Task
 
 WEIGHTS = "Use the saved weights in models/ with the study's own model."
 
@@ -132,19 +133,22 @@ class LabelledRows:
     """Prepared rows with their labels."""
 
     x: np.ndarray | LazyRows
-    label: np.ndarray
+    y: np.ndarray  # as training has them
+    label: np.ndarray  # what predictions are compared with
     people: np.ndarray | None = None  # the patient of each row, as a number; None: a patient each
 
     def __len__(self) -> int:
         return len(self.label)
 
 
-def labelled_rows(rows: Rows, dtype: torch.dtype) -> LabelledRows:
+def labelled_rows(rows: Rows, dtype: torch.dtype, task: Task) -> LabelledRows:
     def take(selected: np.ndarray) -> np.ndarray:
         return np.asarray(rows.take(torch.from_numpy(selected), dtype)[0].cpu().numpy())
 
     if rows.x.dtype == torch.uint8:
-        lazy = LazyRows((len(rows), *rows.inputs), take)
-        return LabelledRows(lazy, rows.labels.cpu().numpy(), rows.people.numpy())
-    x, y = rows.everything(dtype)
-    return LabelledRows(x.cpu().numpy(), y.cpu().numpy(), rows.people.numpy())
+        x: np.ndarray | LazyRows = LazyRows((len(rows), *rows.inputs), take)
+        y = rows.labels
+    else:
+        numbers, y = rows.everything(dtype)
+        x = numbers.cpu().numpy()
+    return LabelledRows(x, y.cpu().numpy(), task.label(y).cpu().numpy(), rows.people.numpy())

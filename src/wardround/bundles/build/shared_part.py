@@ -14,12 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
 from wardround.bundles.build.assemble import plain_name, serialized
-from wardround.bundles.bundle import MISFITS, build_model, check_shapes, shape_of, stored_task
+from wardround.bundles.bundle import MISFITS, build_model, check_shapes, shape_of, stored_scale, stored_task
 from wardround.bundles.card.card import figures_over_sites, promises_of
 from wardround.bundles.sealed_files import SealedKind, read_sealed, refuse_if, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
@@ -33,7 +34,7 @@ from wardround.runs.finished_run import arm_of, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import check_ledger
 from wardround.study.schema import Arm, Preparation, Study, Training
-from wardround.tasks import Task, class_task
+from wardround.tasks import Task, read_task
 
 FORMAT = 1
 ABOUT = "shared.json"
@@ -61,6 +62,11 @@ class SharedPart:
     @cached_property
     def task(self) -> Task:
         return stored_task(self.about)
+
+    @cached_property
+    def scale(self) -> tuple[float, ...]:
+        """Of the target, in which the shared leaves were trained."""
+        return stored_scale(self.about, self.task)
 
     @cached_property
     def training(self) -> Training:
@@ -142,13 +148,14 @@ def part_of_run(
     check_ledger(folder)
     study, _ = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
-    if results["findings"]:
+    task = read_task(results["task"])
+    if task.findings:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
     chosen_seed = seed_of(study, seed)
     trained = arm_of(study, results, arm, chosen_seed)
-    _refuse_no_adapter(trained, arm, class_task(_classes(results)), members.get("models"))
-    about = _about(folder, study, results, trained, arm, chosen_seed)
+    _refuse_no_adapter(trained, arm, task, members.get("models"))
+    about = _about(folder, study, results, task, trained, arm, chosen_seed)
     leaves = _shared_leaves(folder, trained.name, chosen_seed)
     sealed = json.loads(seal(about, {WEIGHTS: serialized(leaves)}))
     part = SharedPart(folder.path, sealed, leaves, members.get("models"))
@@ -177,14 +184,22 @@ def _model(arm: Arm) -> dict[str, Any]:
     return {"kind": arm.model.name, "options": json.loads(json.dumps(dict(arm.model.options)))}
 
 
-def _classes(results: Mapping[str, Any]) -> list[str]:
-    return list(next(iter(results["sites"][0]["sites"].values()))["classes"])
+def _scale(folder: RunFolder, task: Task, arm: Arm, seed: int) -> tuple[float, ...]:
+    """Of the target, as the run's own description of the model has it."""
+    if task.is_scale(()):
+        return ()
+    if task.scale_is_public:
+        return task.scale(np.zeros(0))
+    problem = "the run does not say in which scale its number was trained"
+    remedy = "Declare what is known of the target in the study ([data.ranges]), and run it again."
+    raise BundleError(str(folder.path), problem, remedy)
 
 
 def _about(
-    folder: RunFolder, study: Study, results: Mapping[str, Any], arm: Arm, requested_arm: str, seed: int
+    folder: RunFolder, study: Study, results: Mapping[str, Any], task: Task, arm: Arm, requested_arm: str, seed: int
 ) -> dict[str, Any]:
     evaluation = study.evaluation_of(arm)
+    scale = _scale(folder, task, arm, seed)
     return {
         "format": FORMAT,
         "name": plain_name(f"{study.name}-{requested_arm}"),
@@ -198,15 +213,16 @@ def _about(
         "init_seed": evaluation.seed_for("init", seed),  # from which adapters began
         "first_seed": evaluation.seeds.first,
         "model": _model(arm),
-        "task": class_task(_classes(results)).to_json(),
-        "classes": _classes(results),
+        "task": task.to_json(),
+        "classes": list(task.answer.classes),
+        **({"target_scale": list(scale)} if scale else {}),
         "preparation": _preparation(arm),
         "training": _training(arm),
         "evaluation": {"test_share": evaluation.test_share, "validation_share": evaluation.validation_share},
         "sites": _trained_at(results, arm, requested_arm),
         "simulated": not results["deployed"],
         "synthetic": bool(results.get("synthetic")),
-        "figures": _figures(results, arm, requested_arm),
+        "figures": _figures(results, task, arm, requested_arm),
         "privacy": _privacy(results.get("privacy"), arm.name),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -231,9 +247,9 @@ def _trained_at(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dic
     return {site: known.get(site, {}).get("train") for site in names}
 
 
-def _figures(results: Mapping[str, Any], arm: Arm, requested_arm: str) -> dict[str, Any]:
+def _figures(results: Mapping[str, Any], task: Task, arm: Arm, requested_arm: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
-    metrics, interval = figures_over_sites(results, class_task(_classes(results)), arm, requested_arm)
+    metrics, interval = figures_over_sites(results, task, arm, requested_arm)
     return {"metrics": metrics, "seeds": list(results["seeds"]), "interval": interval}
 
 
@@ -262,7 +278,7 @@ def _shared_leaves(folder: RunFolder, arm: str, seed: int) -> Tree:
 def _refuse_misfit(part: SharedPart) -> None:
     """Exactly the shared leaves of its model, in its precision, and all of them numbers."""
     part.preparation  # noqa: B018 - settings that are not known are refused here
-    part.task  # noqa: B018 - as are classes
+    part.scale  # noqa: B018 - as are classes, and a scale that is none
     refuse_if(part.about["evaluation"].keys() != {"test_share", "validation_share"}, "shares are missing")
     for key in ("seed", "init_seed", "first_seed"):
         refuse_if(type(part.about[key]) is not int, "a seed is not a whole number")

@@ -33,9 +33,11 @@ from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.class_metrics import SMALLEST_GROUP
 from wardround.tasks.probabilities import probability_task
+from wardround.tasks.summed import number_task
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.decision import answers, referral_reasons, referred
+from wardround.uncertainty.intervals import fit_interval_cut, interval_coverage
 from wardround.uncertainty.laplace import Laplace, choose_prior, fit_laplace
 from wardround.uncertainty.referral import LEAST_ROWS as LEAST_CONFORMAL_ROWS
 from wardround.uncertainty.referral import referral_cut
@@ -50,6 +52,7 @@ MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more row
 MOST_NUMBERS = 1 << 20  # in Laplace's matrices: 8 MB of the bundle; beyond, their diagonals are kept
 BATCH_CELLS = 1 << 22
 ONE_SCORE = 'the study asks for one score of each row ([uncertainty] method = "none")'
+NO_DOUBT = "of a number no doubt is computed, and its interval says how far off it may be"
 PRIVATE = "in a study that protects patients nothing is read off rows without noise"
 
 
@@ -170,8 +173,32 @@ def _loss(design: np.ndarray, label: np.ndarray, beta: np.ndarray, prior: np.nda
 def choose_uncertainty(
     bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
 ) -> Uncertainty:
-    """`study` has the study's settings; None: the method that fits the model is taken. A bundle is one member of an
-    ensemble, so that for one it is the same. `private`: patients are protected."""
+    """`study` has the study's settings; None: what fits the model and its task is taken. `private`: patients are
+    protected."""
+    choose = CHOICES[bundle.answer.bounded_by]
+    return choose(bundle, train, validation, private, study)
+
+
+def interval_of_numbers(
+    bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
+) -> Uncertainty:
+    """From residuals of the validation rows."""
+    alpha = ALPHA if study is None else study.alpha
+    none = Uncertainty("none", PASSES if study is None else study.passes, int(bundle.about.get("seed", 0)), "")
+    if private:
+        return replace(none, why=PRIVATE, unchosen=PRIVATE)
+    score = bundle.scores(validation.x, validation.y)
+    cut = fit_interval_cut(number_task(bundle.task), validation.label, score, alpha)
+    if cut.why:
+        return replace(none, why=cut.why, unchosen=cut.why)
+    return replace(none, method="residuals", residuals=cut, unchosen=NO_DOUBT)
+
+
+def uncertainty_of_labels(
+    bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
+) -> Uncertainty:
+    """Without a study's settings, by the method that fits the model. A bundle is one member of an ensemble, so that for
+    one it is the same."""
     method = None if study is None else study.method
     none = Uncertainty("none", PASSES if study is None else study.passes, int(bundle.about.get("seed", 0)), "")
     if method == "none":
@@ -187,7 +214,7 @@ def choose_uncertainty(
     if len(validation) < LEAST_CONFORMAL_ROWS:
         return replace(chosen, unchosen=f"there are fewer than {LEAST_CONFORMAL_ROWS} validation rows")
     label = validation.label
-    score = bundle.scores(validation.x)
+    score = bundle.scores(validation.x, validation.y)
     measured = measure_in_batches(bundle, chosen, validation.x, score)
     cuts = np.array([referral_cut(measured.uncertainty, number / SHARES) for number in range(SHARES + 1)])
     task = probability_task(bundle.model.task)
@@ -197,6 +224,9 @@ def choose_uncertainty(
         cuts=fit_cuts(task, label, measured.mean, ALPHA if study is None else study.alpha),
         referral=Referral(SHARE if study is None else study.refer, cuts),
     )
+
+
+CHOICES = {"sets": uncertainty_of_labels, "residuals": interval_of_numbers}
 
 
 def _laplace(none: Uncertainty, bundle: Bundle, train: LabelledRows, validation: LabelledRows) -> Uncertainty:
@@ -227,7 +257,7 @@ def _in_memory(bundle: Bundle, labelled: LabelledRows) -> tuple[Tensor, Tensor]:
     rows = np.arange(len(labelled))
     if len(rows) > most:
         rows = np.sort(seeds.generator(0, "rows for uncertainty").choice(rows, most, replace=False))
-    return torch.from_numpy(labelled.x[rows]).to(bundle.dtype), torch.from_numpy(labelled.label[rows])
+    return torch.from_numpy(labelled.x[rows]).to(bundle.dtype), torch.from_numpy(labelled.y[rows])
 
 
 def measure_in_batches(bundle: Bundle, settings: Uncertainty, x: Any, score: np.ndarray) -> Measured:
@@ -249,6 +279,22 @@ def evaluate_uncertainty(
     if len(label) < SMALLEST_GROUP:
         return None
     measured = measure_in_batches(bundle, settings, x, score)
+    return EVALUATIONS[bundle.answer.bounded_by](bundle, settings, measured, score, label)
+
+
+def _evaluate_intervals(
+    bundle: Bundle, settings: Uncertainty, measured: Measured, score: np.ndarray, label: np.ndarray
+) -> dict[str, Any]:
+    evaluation: dict[str, Any] = {"rows": len(label), "width": float((measured.high - measured.low).mean())}
+    if settings.residuals is not None:
+        covered = interval_coverage(measured.low, measured.high, label)
+        evaluation["interval"] = {"target": 1 - settings.residuals.alpha, "coverage": covered}
+    return evaluation
+
+
+def _evaluate_labels(
+    bundle: Bundle, settings: Uncertainty, measured: Measured, score: np.ndarray, label: np.ndarray
+) -> dict[str, Any]:
     known, predicted = label >= 0, bundle.predicted(score)
     right = (predicted == label) & known
     evaluation: dict[str, Any] = {"rows": len(label), "width": float((measured.high - measured.low).mean())}
@@ -274,6 +320,9 @@ def evaluate_uncertainty(
             "referred": _share(right[away], known[away]),
         }
     return evaluation
+
+
+EVALUATIONS = {"sets": _evaluate_labels, "residuals": _evaluate_intervals}
 
 
 def _coverage(answer: Answer, covered: np.ndarray) -> Any:

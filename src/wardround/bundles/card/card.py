@@ -99,7 +99,10 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
     for name in figures_of(task):
         metric = METRIC_FACTS[name]
         better = " (lower is better)" if metric.lower_is_better else ""
-        texts[name] = {"words": f"{WORDS.get(name, metric.words)}{better}", "share": metric.bounded}
+        best = f" ({BEST[name]:g} is right)" if name in BEST else better
+        unit = task.answer.unit if metric.shown == "units" else ""
+        words = f"{WORDS.get(name, metric.words)}{', in ' if unit else ''}{unit}{best}"
+        texts[name] = {"words": words, "share": metric.bounded, "in_units": metric.shown == "units"}
     return texts
 
 
@@ -125,6 +128,8 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
     """What each of the columns means, or why it is not there. `method` is the study's, if it names one."""
     if settings is None:
         return []
+    if answer.bounded_by == "residuals":
+        return _interval_text(answer, settings)
     lines = [ENSEMBLE] if method == "ensemble" else []
     by_method = {
         "dropout": f"Interval: {settings.passes} networks, each with other cells left out (Monte Carlo dropout), give "
@@ -154,6 +159,24 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
     return lines
 
 
+def _interval_text(answer: Answer, settings: Uncertainty) -> list[str]:
+    """Of a number."""
+    lines = [f"There is no interval: {settings.why}."]
+    if settings.residuals is not None:
+        lines = [
+            f"Interval: in at least {100 * (1 - settings.residuals.alpha):.0f} % of rows that are drawn as the "
+            f"{settings.residuals.rows:,} validation rows of this site were, the outcome lies between low and high "
+            "(split conformal prediction, from the residuals of these rows). Several rows of one patient make that "
+            "promise weaker.",
+            "An interval is about one patient's outcome, not about the mean of patients like this one. "
+            f"{answer.widths}",
+        ]
+    refers = (
+        "Referral: every row that is out of distribution, has a level, a gap or a value that training did not have, "
+    )
+    return [*lines, f"{refers}or has no prediction. The column why names each reason."]
+
+
 def _set_text(answer: Answer, settings: Uncertainty) -> list[str]:
     if settings.cuts is None:
         return []
@@ -180,9 +203,10 @@ def purpose(bundle: Bundle, site: str) -> list[str]:
     ]
 
 
-def not_for(site: str, synthetic: bool) -> list[str]:
+def not_for(answer: Answer, site: str, synthetic: bool) -> list[str]:
+    own = f"preparation{' and ' if ' and ' not in answer.chosen else ', '}{answer.chosen}"
     lines = [
-        f"Other hospitals: preparation, threshold and calibration are those of {site}.",
+        f"Other hospitals: {own} are those of {site}.",
         "Decisions without a person who can overrule them.",
         "Rows that are marked as out of distribution, or that have levels or gaps which training did not have, without "
         "a look at the patient.",
@@ -236,6 +260,7 @@ def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool =
     ]
 
 
+BEST = {"calibration_slope": 1, "calibration_intercept": 0, "calibration_ratio": 1}
 WORDS = {"ppv": "positive predictive value", "npv": "negative predictive value"}
 SHARED = "The hospitals that trained the shared part were"
 REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
@@ -411,7 +436,7 @@ def card_of(
         "predicts": {**answer.described(), "form": answer.form},
         "takes": _inputs(bundle),
         "intended_use": purpose(bundle, facts.site),
-        "not_intended": not_for(facts.site, facts.synthetic),
+        "not_intended": not_for(answer, facts.site, facts.synthetic),
         "training": {
             "sites": dict(facts.trained),
             "algorithm": facts.arm.algorithm.name,
@@ -448,7 +473,7 @@ def card_of(
         "unseen_levels": level_text(bundle.recipe),
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
         "limits": [
-            *_limits(facts, private),
+            *_limits(answer, facts, private),
             *([] if private else [*_few(answer, label), *map(line_of, facts.notices)]),
         ],
         "hashes": dict(hashes),
@@ -467,6 +492,11 @@ def at_threshold(
 def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Before and after, on test rows of this site with this seed."""
     fitted = about["calibration"]
+    names = [name for name in bundle.task.metric_names if name in BEST]
+    if names and not about["private"]:
+        own = _own_figures(bundle.task, score, label) if len(label) >= SMALLEST_GROUP else {}
+        before = {"rows": len(label), **{name: own[name] for name in names}} if own else None
+        return {"fitted": None, "why_not": about["uncalibrated"], "before": before, "after": None}
     if about["private"] or about["threshold"] is None:
         return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
     after = bundle.probabilities(score)
@@ -501,7 +531,7 @@ def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[s
     }
 
 
-def _limits(facts: CardFacts, private: bool) -> list[str]:
+def _limits(answer: Answer, facts: CardFacts, private: bool) -> list[str]:
     lines = [facts.adapter.caution] if facts.adapter is not None and facts.adapter.caution else []
     if facts.synthetic:
         lines.append("Some or all of the rows are made up.")
@@ -516,7 +546,7 @@ def _limits(facts: CardFacts, private: bool) -> list[str]:
     if private:
         promise = "the study promises each patient privacy" if facts.adapter is None else ADAPTED.format(facts.site)
         lines.append(
-            "Threshold, calibration and the mark of rows out of distribution use nothing of the patients, and what "
+            f"{answer.not_chosen} and the mark of rows out of distribution use nothing of the patients, and what "
             f"checks noticed in the rows is not repeated here: {promise}."
         )
     return lines

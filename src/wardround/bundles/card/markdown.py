@@ -48,16 +48,18 @@ def plain(text: Any) -> str:
     return escaped
 
 
-def _estimate(figure: Mapping[str, Any] | None, share: bool = True) -> str:
+def _estimate(figure: Mapping[str, Any] | None, share: bool = True, in_units: bool = False) -> str:
+    """Numbers in units of their own have so many digits that four count."""
     value = figure.get("mean", figure.get("value")) if figure else None
     if figure is None or value is None:
         return UNKNOWN
+    form = ".4g" if in_units else ".3f"
     if not figure.get("interval"):
-        return f"{value:.3f}"
+        return f"{value:{form}}"
     low, high = figure["interval"]
     if share:  # a t-interval does not know that a share is between 0 and 1
         low, high = max(0.0, low), min(1.0, high)
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def _coverage(coverage: float | Mapping[str, float | None] | None) -> str:

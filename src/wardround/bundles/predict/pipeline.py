@@ -46,6 +46,8 @@ class Prepared:
     gaps: Mapping[str, np.ndarray]  # by header of a column that this site records: rows in which it is filled
     new_gaps: Mapping[str, np.ndarray]  # those of columns that had no gap in training
     unreadable: np.ndarray
+    y: np.ndarray  # what the task needs to know beside the scores
+    unexposed: np.ndarray  # rows whose further columns of the target, such as the exposure, give no prediction
 
 
 @dataclass(frozen=True)

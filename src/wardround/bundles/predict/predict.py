@@ -227,7 +227,7 @@ def required_columns(
     of_parties = {name for names in by_party.values() for name in names}
     without = () if options is None else options.without
     return RequiredColumns(
-        [name for name in needed if name not in of_parties],
+        [*(name for name in needed if name not in of_parties), *bundle.task.columns],
         [name for name in optional if name not in needed],
         tuple(keep),
         tuple(names for party, names in by_party.items() if names and party not in without),

@@ -42,6 +42,7 @@ class ReadBlock:
     table: Encoded
     unseen: Mapping[str, np.ndarray]  # by column: rows with a level that no training row had
     notations: Mapping[str, Notation]  # by header
+    further: np.ndarray  # (rows, columns that belong to the target); NaN where there is a gap
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class _Values:
     notation: Notation = Notation.NONE
 
 
-def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -> ReadBlock:
+def read_block(
+    recipe: Recipe, block: Block, unrecorded: Collection[str] = (), further: Sequence[str] = ()
+) -> ReadBlock:
+    """`further` are columns of numbers that belong to the target, such as the exposure of a count."""
     shape = (block.rows, len(recipe.columns))
     # column by column in memory, because that is how they are filled
     numbers, codes = np.full(shape, np.nan, order="F"), np.full(shape, -1, order="F")
@@ -90,7 +94,12 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
         np.zeros(block.rows, np.int64),
         np.ones((1, shape[1]), bool),
     )
-    return ReadBlock(table, unseen, notations)
+    beside = np.empty((block.rows, len(further)))
+    for place, name in enumerate(further):
+        own = _values(Column(name), (), block, block.columns[name], as_number=True)
+        beside[:, place] = own.numbers
+        notations |= {name: own.notation} if own.notation else {}
+    return ReadBlock(table, unseen, notations, beside)
 
 
 def known_levels(recipe: Recipe, column: Column) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ def read(rows: Predicting) -> Predicting:
     """The cells of the file as numbers and levels, and which parties know a row."""
     bundle, block = rows.bundle, rows.block
     missing = missing_parties(bundle, block, rows.options.without)
-    return replace(rows, read=read_block(bundle.recipe, block, bundle.unrecorded), missing_parties=missing)
+    cells = read_block(bundle.recipe, block, bundle.unrecorded, bundle.task.columns)
+    return replace(rows, read=cells, missing_parties=missing)
 
 
 def missing_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict[str, np.ndarray]:
@@ -86,6 +87,7 @@ def prepare(rows: Predicting) -> Predicting:
     indicated = recipe.settings.indicator and recipe.settings.missing != "drop"
     had_gaps = set(recipe.layout.indicators) if indicated else {column.name for column in recipe.columns}
     headers = {column.name: column.own_name for column in recipe.columns}
+    unexposed = bundle.task.unusable(cells.further)
     prepared = Prepared(
         x,
         marked,
@@ -94,6 +96,8 @@ def prepare(rows: Predicting) -> Predicting:
         {headers[name]: marks for name, marks in gaps.items()},
         {headers[name]: marks for name, marks in gaps.items() if name not in had_gaps},
         np.isin(every, list(block.unreadable)),
+        bundle.beside(np.where(unexposed[:, None], 1.0, cells.further)),
+        unexposed,
     )
     return replace(rows, prepared=prepared)
 
@@ -112,9 +116,9 @@ def _gaps(bundle: Bundle, read: ReadBlock, missing: Mapping[str, np.ndarray]) ->
 
 def score(rows: Predicting) -> Predicting:
     bundle, prepared = rows.bundle, known(rows.prepared)
-    [model] = in_tiles(lambda x: (bundle.scores(x),), _tile(bundle), prepared.x)
-    too_large = np.isnan(model.reshape(len(model), len(bundle.answer.columns("")))).any(axis=1)
-    unscored = too_large | prepared.unreadable
+    [model] = in_tiles(lambda x, y: (bundle.scores(x, y),), _tile(bundle), prepared.x, prepared.y)
+    too_large = ~np.isfinite(model.reshape(len(model), len(bundle.answer.columns("")))).any(axis=1)
+    unscored = too_large | prepared.unreadable | prepared.unexposed
     if bundle.recipe.settings.missing == "drop":  # how well incomplete rows are predicted is not known
         unscored |= any_of(prepared.gaps.values(), len(model))
     scored = Scored(model, without(model, unscored), too_large, unscored)
@@ -172,19 +176,16 @@ def decide(rows: Predicting) -> Predicting:
     conformal = None if settings is None else conformal_sets(settings, rows.bundle.task, known(rows.measured).mean)
     sets = None if conformal is None else decision.answers(conformal, predicted)
     columns = {} if sets is None else _set_columns(rows.bundle, sets.sets, scored.unscored)
-    by_column = predicted.reshape(len(rows), len(answer.predicted_columns)).T
-    as_cells = CELLS[answer.cells]
-    columns |= {
-        name: as_cells(own, scored.unscored, answer.names)
-        for name, own in zip(answer.predicted_columns, by_column, strict=True)
-    }
+    names, as_cells = answer.predicted_columns, CELLS[answer.cells]
+    by_column = predicted.reshape(len(rows), len(names)).T if names else ()
+    columns |= {name: as_cells(own, scored.unscored, answer.names) for name, own in zip(names, by_column, strict=True)}
     return replace(rows, decided=Decided(predicted, sets)).adding(columns)
 
 
 def decision_columns(bundle: Bundle, options: PredictOptions) -> Types:
     settings, answer = options.uncertainty_of(bundle), bundle.answer
     sets = () if settings is None or settings.cuts is None else answer.choices
-    kinds = {"text": pa.string(), "flag": pa.bool_(), "number": pa.float64()}
+    kinds = {"text": pa.string(), "flag": pa.bool_()}
     return {
         **{f"prediction_set{choice.suffix}": pa.string() for choice in sets},
         **dict.fromkeys(answer.predicted_columns, kinds[answer.cells]),
@@ -239,6 +240,7 @@ def _marks_of_rows(bundle: Bundle, rows: Prepared, scored: Scored) -> list[Mark]
         (decision.OUT_OF_DISTRIBUTION, "", marked),
         (decision.TOO_LARGE, "", scored.too_large),
         (decision.UNREADABLE, "", rows.unreadable),
+        (decision.UNEXPOSED, ", ".join(bundle.task.columns), rows.unexposed),
     ]
 
 
@@ -313,7 +315,6 @@ def decoded(places: np.ndarray, gaps: np.ndarray, texts: Sequence[str]) -> pa.Ar
 CELLS: dict[str, Callable[[np.ndarray, np.ndarray, Sequence[str]], pa.Array]] = {
     "text": decoded,
     "flag": lambda values, gaps, names: pa.array(values == 1, mask=gaps),
-    "number": lambda values, gaps, names: number_cells(without(values, gaps)),
 }
 
 

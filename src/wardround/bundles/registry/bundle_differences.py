@@ -13,7 +13,7 @@ from wardround.data.prepare import Recipe
 from wardround.data.records import Column
 
 OTHER_SHAPES = "other shapes"
-HEADLINE = ("auc", "accuracy")  # the first that is known
+HEADLINE = ("auc", "accuracy")  # the first that is known; of other tasks the first of all
 COVERED = {
     "id",
     "seal",
@@ -68,8 +68,9 @@ def _topics(bundle: Bundle) -> dict[str, Mapping[str, Any]]:
 
 def headline(about: Mapping[str, Any]) -> tuple[str, float, tuple[float, float] | None] | None:
     """The figure by which a list shows a bundle, at its own site on test rows: its name, its mean, its interval."""
-    for name in HEADLINE:
-        figure = _part(about, "card", "figures", "this_site", name)
+    known = _part(about, "card", "figures", "this_site")
+    for name in (*HEADLINE, *known):
+        figure = _part(known, name)
         if figure.get("mean") is not None:
             interval = figure.get("interval")
             return name, float(figure["mean"]), None if not interval else (float(interval[0]), float(interval[1]))
@@ -112,7 +113,11 @@ def _model(bundle: Bundle) -> dict[str, Any]:
         **model["options"],
         "inputs": model["shape"]["inputs"],
         "precision": bundle.about["precision"],
+        "task": bundle.task.kind,
+        **{key: value for key, value in bundle.task.to_json().items() if key not in ("kind", "names")},
         "classes": list(bundle.classes),
+        "target": None if bundle.classes else bundle.task.names[0],
+        "target scale": list(bundle.scale) or None,
     }
 
 
@@ -162,6 +167,9 @@ def _decision(bundle: Bundle) -> dict[str, Any]:
         **{f"threshold of {name}": event.threshold for name, event in events.items()},
         "uncertainty by": None if uncertainty is None else uncertainty.method,
         "refers above": None if uncertainty is None or uncertainty.referral is None else uncertainty.cut(),
+        "interval within": None
+        if uncertainty is None or uncertainty.residuals is None
+        else uncertainty.residuals.value,
         "threshold": None if only is None else only.threshold,
         "calibration slope": None if fitted is None else fitted.slope,
         "calibration intercept": None if fitted is None else fitted.intercept,

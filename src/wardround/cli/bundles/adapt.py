@@ -1,6 +1,6 @@
 """`wardround adapt`: a new hospital trains its own adapter, and sees what it gains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wardround.adaptation.adapt import Adapted
     from wardround.bundles import SharedPart
 
-SHOWN = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score"}
-
 
 def show_shared(part: "SharedPart") -> None:
     about = part.about
@@ -27,7 +25,7 @@ def show_shared(part: "SharedPart") -> None:
         "trained at": ", ".join(about["sites"]),
         "model": f"{about['model']['kind']}; {len(part.leaves)} shared leaves, "
         f"{sum(leaf.numel() for leaf in part.leaves.values()):,} numbers",
-        "classes": ", ".join(part.classes),
+        "predicts": part.task.answer.listed,
         "privacy": "none was asked for" if about["privacy"] is None else _promised(about["privacy"]),
         "id": about["id"],
     }
@@ -55,12 +53,14 @@ def show_adapted(adapted: "Adapted") -> None:
             f"{rows['validation']['mean']:.0f} for validation, {rows['test']['mean']:.0f} for test. Means over "
             f"{len(results['seeds'])} splits, {results['epochs']} epochs, with "
             f"{100 * results['interval']['confidence']:.0f} % intervals.",
-            f"The outcome was read as: {', '.join(map(_read_as, results['target']))}.",
-            "Please confirm that: a label that is turned round cannot be found here.",
+            *_outcome(results["target"]),
         ]
     )
     columns = ("of its rows", "training rows", "adapted", "alone", "difference")
-    for metric, title in SHOWN.items():
+    from wardround.tasks import METRIC_FACTS
+
+    for metric in results["metrics"]:
+        title = METRIC_FACTS[metric].words
         lines = [
             (
                 f"{100 * fraction['fraction']:.0f} %",
@@ -74,7 +74,7 @@ def show_adapted(adapted: "Adapted") -> None:
     left_out = {f"{100 * left['fraction']:.0f} %": left["why"] for left in results["left_out"]}
     show_lines(f"{share} of its rows was left out: {why}." for share, why in left_out.items())
     show_lines((f"! {notice['text']}" for notice in results["notices"]), "yellow")
-    show_lines(fraction["sentences"]["auc"] for fraction in results["fractions"])
+    show_lines(fraction["sentences"][results["metrics"][0]] for fraction in results["fractions"])
     show_lines(results["sentences"], "bold")
     out.print(Text(f"The curve is in {adapted.folder / 'curve.svg'}, all figures in {adapted.folder / 'adapt.json'}."))
     if results["worse"]:
@@ -82,6 +82,16 @@ def show_adapted(adapted: "Adapted") -> None:
 
         show_lines([f"! {caution(results['worse'])}"], "bold red")
     out.print(Text(f"Its bundle is in {adapted.bundle}. Read {adapted.bundle / 'card.md'} before it is used."))
+
+
+def _outcome(target: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A number has no words."""
+    if not target:
+        return []
+    return [
+        f"The outcome was read as: {', '.join(map(_read_as, target))}.",
+        "Please confirm that: a label that is turned round cannot be found here.",
+    ]
 
 
 def _read_as(word: Mapping[str, Any]) -> str:

@@ -64,7 +64,11 @@ def _uncertainty(bundle: "Bundle") -> str:
     uncertainty = bundle.uncertainty
     if uncertainty is None:
         return "nothing"
-    method = {"dropout": f"{uncertainty.passes} passes with dropout", "laplace": "Laplace's approximation"}
+    method = {
+        "dropout": f"{uncertainty.passes} passes with dropout",
+        "laplace": "Laplace's approximation",
+        "residuals": "an interval from the residuals of validation rows",
+    }
     return method.get(uncertainty.method, f"nothing: {uncertainty.why}")
 
 

@@ -66,7 +66,7 @@ def show_summary(summary: "Summary", out: str) -> None:
     absent = {party: f"{count:,} {_rows(count)}" for party, count in summary.absent.items() if count}
     lines = [
         f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}",
-        f"Predicted: {predicted}",
+        *([f"Predicted: {predicted}"] if predicted else []),
         *(f"A stand-in took the place of {party} in {rows} (column `absent`)." for party, rows in absent.items()),
     ]
     show_lines(lines, out=console)

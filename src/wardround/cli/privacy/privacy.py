@@ -72,10 +72,13 @@ def show_spent(
     total: Sequence["Spent"],
     parts: Sequence["Spent"],
     exposures: Mapping[str, Mapping[str, Any] | None],
+    started: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """`exposures` are those of the run folders, by name; without any, only ledgers are at hand."""
+    """`exposures` are those of the run folders, by name; without any, only ledgers are at hand. `started` are the arms
+    of each that go on from a trained model, as results.json has them."""
     out = console()
     if not total:
+        _show_composed(started)
         out.print(
             "Nothing was charged." if files else "There is no ledger here: nothing was ever charged, or it was lost."
         )
@@ -84,8 +87,16 @@ def show_spent(
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
     of_runs = [f"{name}: {exposure_text(exposure)}" for name, exposure in exposures.items()]
     show_lines([ADJACENCY, *(of_runs or [exposure_text(None)])])
+    _show_composed(started)
     if not all(row.guarantee for row in total):
         out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
+
+
+def _show_composed(started: Mapping[str, Mapping[str, Any]]) -> None:
+    """What the trainings that a model comes from cost together with the last one."""
+    from wardround.report.sections.forgetting import composed_lines
+
+    show_lines(f"{run}: {line}" for run, arms in started.items() for line in composed_lines(arms))
 
 
 def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
@@ -130,7 +141,7 @@ def spent(
     json: Json = False,
 ) -> None:
     """What was really spent, site by site, over all arms, swept values, seeds and studies that are in the ledgers."""
-    from wardround.deployment.governance.ledgers import exposure_of, ledgers_of, parts_of, runs_of
+    from wardround.deployment.governance.ledgers import exposure_of, ledgers_of, parts_of, runs_of, starts_of
     from wardround.runs.ledger import Entry, Ledger, plain, spent_by
 
     entries: dict[object, Entry] = {}
@@ -142,11 +153,15 @@ def spent(
     exposures = {
         run.name: exposure for place in places for run in runs_of(place) if (exposure := exposure_of(run)) is not None
     }
+    started = {run.name: arms for place in places for run in runs_of(place) if (arms := starts_of(run))}
     content = {
         "ledgers": files,
         "entries": len(unique),
         "exposures": exposures,
         "total": [plain(row) for row in total],
         "parts": [plain(row) for row in parts],
+        "with_earlier_trainings": {
+            run: {arm: start["privacy"] for arm, start in arms.items()} for run, arms in started.items()
+        },
     }
-    render.show_either(json, content, show_spent, files, total, parts, exposures)
+    render.show_either(json, content, show_spent, files, total, parts, exposures, started)

@@ -19,6 +19,8 @@ def check(
     from wardround.core.errors import CheckError
     from wardround.core.notices import errors_among, with_texts
     from wardround.runs.catalog import load_study
+    from wardround.runs.continual.outcome import describe_starts
+    from wardround.runs.continual.privacy import refuse_uncovered
     from wardround.runs.plan import check_study, load_plan, rehearse
     from wardround.runs.site_descriptions import describe_sites, matching_notices
     from wardround.runs.units import estimate
@@ -29,16 +31,19 @@ def check(
     refused = bool(errors_among(notices))
     if not refused:
         rehearse(plan)
+        refuse_uncovered(plan)
         notices += matching_notices(plan)
     sites = [] if refused else describe_sites(plan)
+    started = {} if refused else describe_starts(plan)
     kinds = estimate(plan) if time and not refused else []
     content = {
         "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
         "notices": with_texts([*plan.source_notices, *notices]),
         "sites": sites,
+        "start_from": started,
         "refused": refused,
         "seconds": sum(kind.total for kind in kinds) if kinds else None,
     }
-    render.show_either(json, content, render.show_check, parsed, plan.source_notices, notices, sites, kinds)
+    render.show_either(json, content, render.show_check, parsed, plan.source_notices, notices, sites, kinds, started)
     if refused:
         raise typer.Exit(CheckError.exit_code)

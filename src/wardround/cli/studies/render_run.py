@@ -88,6 +88,10 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     show_lines([test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
     show_lines(spent_lines(evidence))
+    if started := results.get("start_from"):
+        from wardround.report.sections.forgetting import composed_lines, forgetting_lines, start_lines
+
+        show_lines([*start_lines(started), *forgetting_lines(started), *composed_lines(started)])
     synthetic = [SYNTHETIC] if evidence.synthetic else []
     _show_notices(out, [*synthetic, *(notice["text"] for notice in results["notices"])])
     out.print(Text("\nAnswer", style="bold"))
@@ -154,7 +158,8 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def _metric_table(evidence: "Evidence") -> Table:
     study, primary, inside = evidence.results["study"], evidence.headline, evidence.ranked_within
     title = f"{study['name']}: {study['question']}" if study["question"] else study["name"]
-    shown = OF_FINDINGS if evidence.findings else SHOWN
+    numbers = {metric.name: metric.words for metric in evidence.task.metrics if metric.name in evidence.task.compared}
+    shown = numbers if evidence.task.answers == "number" else OF_FINDINGS if evidence.findings else SHOWN
     shown = {metric: word for metric, word in shown.items() if metric != primary.metric or inside}
     spread = () if inside else SPREAD_SHOWN  # with one more column, SDs would not fit a terminal
     rows = []

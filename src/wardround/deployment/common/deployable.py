@@ -7,6 +7,7 @@ from wardround.deployment.regional.regions import is_federated as is_federated
 from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
+from wardround.runs.continual.privacy import refuse_uncovered_hospitals
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -16,6 +17,7 @@ PARTITION = "by-hospital"
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
+    refuse_undeployable_start(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
@@ -23,6 +25,7 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     for arm in study.trained_arms:
         _refuse_undeployable_arm(arm, study.arms[0], sites)
     refuse_hollow_privacy(study)
+    refuse_uncovered_hospitals(study, sites)
     if study.selection is not None and study.selection.site is not None:
         _require_site(study.selection.site, sites, "selection: site")
         for arm in study.selection_arms:
@@ -30,6 +33,20 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
                 remedy = "Hold out a site that is not the only one."
                 raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
     _refuse_large_quorum(study, sites)
+
+
+def refuse_undeployable_start(study: Study) -> None:
+    """The model that an arm starts from is at the coordinator, and travels as the shared model of the first round."""
+    for arm in study.trained_arms:
+        where, off = f"arms: {arm.name}: model: start_from", '`"model.start_from" = "off"` in this arm.'
+        if arm.start.start_from is None:
+            continue
+        if arm.topology.kind == "vertical":
+            problem = "every party keeps its own part of the model, and the coordinator has none to start from"
+            raise StudyError(where, problem, f"Simulate it with `wardround run`, or write {off}")
+        if not arm.algorithm.facts.federated:
+            problem = "hospitals that train alone are sent no model, and do not have the one to start from"
+            raise StudyError(where, problem, f"Write {off}")
 
 
 def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from wardround.deployment.regional.regions import companions, span_of
 from wardround.privacy.dp.accountant import Charge, together
 from wardround.privacy.dp.protection import Sampling, charges_within
 from wardround.privacy.validation import refuse_unsound
+from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Topology
@@ -123,6 +124,16 @@ class DeployedPlan(Plan):
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
         recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
         return table_site(cohort, chosen[0], recipe, dtype_of(arm))
+
+    def predecessor_of(self, arm: Arm) -> Predecessor | None:
+        """Only the coordinator of all has the model that a study starts from: it comes with the first round."""
+        return super().predecessor_of(arm) if self.own is None and not self.within else None
+
+    def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
+        return ()
+
+    def layout_of(self, arm: Arm, seed: int) -> Layout | None:
+        return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].layout
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         if self.within:

@@ -14,6 +14,8 @@ from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.participation import participation
 from wardround.protocol.messages import Message
+from wardround.runs.continual.outcome import describe_deployed_start
+from wardround.runs.continual.saved import describe_models
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
@@ -58,7 +60,7 @@ def write_results(
     records = folder.records()
     content = deployed_results(plan.study, plan.task, lines, records, sites, notices)
     with_models(content["arms"], plan)
-    content["privacy"] = _spending(folder, plan, records)
+    content["privacy"], content["start_from"] = _spending_and_start(folder, plan, records)
     scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))
     why = {site: text_of(notice) for site, notice in {**missed, **invited.why}.items()}
     content["participation"] = participation(invited.sites, invited.came, scored, why, records)
@@ -68,10 +70,13 @@ def write_results(
     folder.write_json("results.json", content)
 
 
-def _spending(folder: RunFolder, plan: DeployedPlan, records: pd.DataFrame) -> Any:
+def _spending_and_start(folder: RunFolder, plan: DeployedPlan, records: pd.DataFrame) -> tuple[Any, dict[str, Any]]:
+    """What was spent, and the models that arms started from. Describes this run's own models for later studies."""
     ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
     entries = [] if ledger is None else ledger.entries()
-    return describe_spending(plan.study, entries, records, {}, guarantee=True)
+    describe_models(plan, folder, entries, data="")
+    spent = describe_spending(plan.study, entries, records, {}, guarantee=True)
+    return spent, describe_deployed_start(plan, entries)
 
 
 def _summaries_path(folder: RunFolder, wave: int) -> Path:

@@ -1,7 +1,6 @@
 """Whether an update is what the study's algorithm makes: it comes from outside and enters the shared model."""
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 
 import torch
 
@@ -9,6 +8,7 @@ from wardround.algorithms.algorithm import Work
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State, Tree
+from wardround.core.tree import leaves_hash as leaves_hash
 from wardround.deployment.common.spool import Shape
 from wardround.training.trial import Trial
 
@@ -64,11 +64,3 @@ def by_number(leaves: Tree) -> dict[int, Tree]:
         number, rest = name.split("/", 1)
         numbered.setdefault(int(number), {})[rest] = leaf
     return numbered
-
-
-def leaves_hash(leaves: Tree) -> bytes:
-    digest = sha256()
-    for name in sorted(leaves):
-        leaf = leaves[name].detach().contiguous().cpu()
-        digest.update(f"{name}\x1f{leaf.dtype}\x1f{tuple(leaf.shape)}\x1f".encode() + leaf.numpy().tobytes())
-    return digest.digest()

@@ -41,6 +41,12 @@ def exposure_of(run: Path) -> dict[str, Any] | None:
     return exposure
 
 
+def starts_of(run: Path) -> dict[str, Any]:
+    """Arms of the run that go on from a trained model, with the privacy of all trainings, where any protected it."""
+    started: dict[str, Any] = RunFolder(run).read_json("results.json").get("start_from") or {}
+    return {arm: start for arm, start in started.items() if start["privacy"] is not None}
+
+
 def parts_of(text: str) -> list[Part]:
     known = get_args(Part)
     requested = [word.strip() for word in text.split(",") if word.strip()]

@@ -124,6 +124,7 @@ def _training(study: Study) -> list[str]:
         f"Work: each arm trains for {_count(span, 'round')}, with {_count(seeds, 'seed')}; that makes "
         f"{_count(seeds * sum(arm.training.rounds for arm in arms), 'round')} in all.",
     ]
+    lines += _start(study)
     partial = dict.fromkeys(", ".join(arm.train_at) for arm in arms if arm.train_at)
     if partial:
         lines.append(f"In some arms only these hospitals train: {'; '.join(partial)}. The others are only tested.")
@@ -131,6 +132,21 @@ def _training(study: Study) -> list[str]:
         where = "validation rows" if study.selection.on == "validation" else f"rows of {study.selection.site}"
         lines.append(f"Selection: settings of {', '.join(study.selection.arms)} are chosen on {where}.")
     return lines
+
+
+def _start(study: Study) -> list[str]:
+    """Models that do not begin with random weights."""
+    sources = {arm.name: arm.start.start_from for arm in study.trained_arms}
+    by_digest: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        if source is not None:
+            by_digest.setdefault(source.digest or "not known yet", []).append(name)
+    return [
+        f"Start: the model of {_listed(arms)} does not begin with random weights. It was trained before, on patients "
+        "of other hospitals, of earlier years, or on yours in an earlier study; ask the coordinator which. You are "
+        f"sent it in the first round. Its hash: {digest}."
+        for digest, arms in by_digest.items()
+    ]
 
 
 def _protection(study: Study) -> list[str]:

@@ -43,6 +43,7 @@ from wardround.runs.audit import AuditLog
 from wardround.runs.catalog import families as known_families
 from wardround.study.parser import Families, parse_study
 from wardround.study.schema import Study
+from wardround.study.starting import without_sources
 from wardround.study.sweeps import NAME
 
 MOST_DAYS = 3650
@@ -117,7 +118,7 @@ def revoke(kit: Path, site: str, reason: str) -> None:
 def _study_file(study: Study, families: Families) -> bytes:
     """The resolved study without the paths of this machine, which are not part of its hash."""
     paths = {str(path): path.name for arm in study.arms for path in _paths(arm.data.options)}
-    raw = _replaced(study.resolved, paths)
+    raw = _replaced(without_sources(study.resolved), paths)
     read_back = parse_study(raw, families, "study.toml")
     if read_back.hash != study.hash:
         problem = "its resolved form reads back as another study"

@@ -44,9 +44,9 @@ class StackState:
 
 def start_stack(trials: Sequence[Trial]) -> StackState:
     # arms and seeds mostly begin with the same weights
-    alike = {(id(trial.model), trial.init_seed): trial for trial in trials}
+    alike = {_first_weights_key(trial): trial for trial in trials}
     weights = {key: first_weights(trial) for key, trial in alike.items()}
-    runs = [start(trial, weights[id(trial.model), trial.init_seed]) for trial in trials]
+    runs = [start(trial, weights[_first_weights_key(trial)]) for trial in trials]
     memories = [[run.memories[site.name] for site in trial.sites] for run, trial in zip(runs, trials, strict=True)]
     return StackState(
         0,
@@ -54,6 +54,10 @@ def start_stack(trials: Sequence[Trial]) -> StackState:
         _stack_states([_stack_states([memory.algorithm for memory in row]) for row in memories]),
         _stack_trees([_stack_trees([memory.private for memory in row]) for row in memories]),
     )
+
+
+def _first_weights_key(trial: Trial) -> tuple[int, int, int]:
+    return id(trial.model), trial.init_seed, id(trial.starting)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from wardround.evaluation.comparisons.benefit import compared_metrics, origin_of
 from wardround.evaluation.comparisons.differences import correct, difference_of
 from wardround.evaluation.comparisons.patients import Drawn, Resamples, compare_drawn, fill_drawn, is_over_patients
 from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.scores import Figures, Scores
-from wardround.study.schema import Study
+from wardround.evaluation.scores import Figures, Scores, within_sites
+from wardround.study.schema import Evaluation, Study
 from wardround.tasks import Task
+
+MEAN = ""  # the place that stands for the mean over all places
 
 
 def topologies_of(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -29,23 +31,37 @@ class Comparison:
 
 
 def compare_predictions(
-    study: Study, arms: Mapping[str, Sequence[str]], first: Scores, second: Scores
+    study: Study,
+    arms: Mapping[str, Sequence[str]],
+    first: Scores,
+    second: Scores,
+    evaluations: Mapping[str, Evaluation] | None = None,
 ) -> Iterator[tuple[str, str, Comparison]]:
     """Arm, place and comparison of two sets of predictions for the same rows, in which a place stands for the site.
 
-    `arms` has the places of each arm.
+    `arms` has the places of each arm; the place `MEAN` is the mean over all others. `evaluations` says, by arm, how the
+    rows were drawn, where this is not as the study draws its own.
     """
     resamples: tuple[Resamples, Resamples] | None = None
     for arm, places in arms.items():
-        evaluation = study.evaluation_of(origin_of(study, arm))
-        pairs = {place: (first.by_site[arm][place], second.by_site[arm][place]) for place in places}
+        evaluation = study.evaluation_of(origin_of(study, arm)) if evaluations is None else evaluations[arm]
+        pairs = {place: (_figures(first, arm, place), _figures(second, arm, place)) for place in places}
         drawn = None
         if is_over_patients(evaluation, first.seeds):
             resamples = resamples or (Resamples(first), Resamples(second))
-            drawn = {place: (resamples[0].drawn(arm, place), resamples[1].drawn(arm, place)) for place in places}
+            drawn = {place: (_drawn(resamples[0], arm, place), _drawn(resamples[1], arm, place)) for place in places}
         comparisons = compare_pairs(first.task, pairs, Resampling.of(evaluation), evaluation.metric, drawn)
         for place, comparison in comparisons.items():
             yield arm, place, comparison
+
+
+def _figures(scores: Scores, arm: str, place: str) -> Figures:
+    of_arm = scores.by_site[arm]
+    return within_sites(of_arm, len(scores.metric_names)) if place == MEAN else of_arm[place]
+
+
+def _drawn(resamples: Resamples, arm: str, place: str) -> Drawn:
+    return resamples.within_sites(arm) if place == MEAN else resamples.drawn(arm, place)
 
 
 def compare_pairs(

@@ -168,11 +168,11 @@ def _expectation(rows: NumberRows, alpha: float) -> float:
 
 def describe_number_errors(seeds: Sequence[NumberRows], resampling: Resampling) -> dict[str, Any] | None:
     """Whether predictions that are less certain are farther from the outcome: Spearman's rank correlation of doubt and
-    absolute error. None where all rows are equally certain."""
+    absolute error. None where all rows of a site are equally certain."""
     each = []
     for rows in seeds:
         doubt, error = rows.doubt(rows.test), np.abs(rows.test.label - rows.test.score)
-        if len(doubt) > 1 and np.ptp(doubt) > 0 and np.ptp(error) > 0:
+        if _differs(rows) and np.ptp(error) > 0:
             each.append(float(stats.spearmanr(doubt, error).statistic))
     return {"correlation": summarise(each, resampling)} if each else None
 

@@ -15,6 +15,10 @@ def always(_: Evidence) -> bool:
     return True
 
 
+def tells_uncertainty(evidence: Evidence) -> bool:
+    return bool(evidence.uncertainty or (evidence.deployed and evidence.study.get("uncertainty")))
+
+
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "answer": always,
     "outcomes": lambda evidence: bool(evidence.outcomes),
@@ -24,14 +28,15 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "sites": always,
     "images": lambda evidence: evidence.of_images,
     "results": always,
+    "numbers.residuals": lambda evidence: evidence.task.answers == "number",
     "grid": lambda evidence: read_grid(evidence) is not None,
     "findings": lambda evidence: bool(evidence.findings),
     "hospitals": always,
     "approaches": approaches_differ,
-    "uncertainty": lambda evidence: bool(
-        evidence.uncertainty or (evidence.deployed and evidence.study.get("uncertainty"))
-    ),
+    "uncertainty": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers != "number",
+    "numbers.intervals": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers == "number",
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
+    "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,

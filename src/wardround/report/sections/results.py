@@ -52,9 +52,16 @@ METRICS = {
 OF_FINDINGS = {"pr_auc": "PR-AUC", **{metric: METRICS[metric] for metric in (*list(METRICS)[2:], "accuracy")}}
 
 
+def _metrics(evidence: Evidence) -> dict[str, str]:
+    """The columns of metrics that a table may have."""
+    if evidence.task.answers == "number":
+        return {metric.name: metric.words for metric in evidence.task.metrics}
+    return OF_FINDINGS if evidence.findings else METRICS
+
+
 def arm_table(evidence: Evidence) -> Table:
     headline, shown = evidence.headline, evidence.headline.shown
-    others = OF_FINDINGS if evidence.findings else {k: v for k, v in METRICS.items() if k != headline.metric}
+    others = {metric: words for metric, words in _metrics(evidence).items() if metric != headline.metric}
     over_all_rows = {headline.metric: f"{headline.word} over all rows"} if evidence.ranked_within else {}
     rows = []
     for name, arm in evidence.arms.items():
@@ -113,7 +120,9 @@ def variant_table(evidence: Evidence) -> Table | None:
     )
 
 
-def calibration_table(evidence: Evidence) -> Table:
+def calibration_table(evidence: Evidence) -> Table | None:
+    if evidence.task.calibration != "logistic":
+        return None
     rows = []
     for name, arm in evidence.arms.items():
         if arm["calibration"] and arm["calibration"]["slope"]:
@@ -131,8 +140,9 @@ def calibration_table(evidence: Evidence) -> Table:
 
 def subgroup_table(evidence: Evidence) -> Table:
     headline, shown = evidence.headline, evidence.headline.shown
-    others = ["pr_auc" if headline.metric == "auc" else "auc", "sensitivity", "specificity"]
-    others = [metric for metric in others if metric != headline.metric]
+    chosen = ["pr_auc" if headline.metric == "auc" else "auc", "sensitivity", "specificity"]
+    chosen = list(evidence.task.compared) if evidence.task.answers == "number" else chosen
+    others = [metric for metric in chosen if metric != headline.metric]
     rows: list[list[Any]] = []
     for name in evidence.few_arms:
         for kind in evidence.kinds:
@@ -156,7 +166,7 @@ def subgroup_table(evidence: Evidence) -> Table:
                 "group": None,
                 "rows": one_decimal,
                 **dict.fromkeys((headline.above(), "from", "to"), shown),
-                **dict.fromkeys(((METRICS | OF_FINDINGS)[metric] for metric in others), decimals),
+                **dict.fromkeys(((METRICS | OF_FINDINGS | _metrics(evidence))[metric] for metric in others), decimals),
             },
             rows,
             note,
@@ -280,7 +290,7 @@ def differences(evidence: Evidence) -> Figure | None:
 
 def calibration(evidence: Evidence) -> Figure | None:
     arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["calibration"]]
-    if not arms:
+    if not arms or evidence.task.calibration != "logistic":
         return None
     drawn, axes = single_axes(3.9, 5.4)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
@@ -426,6 +436,7 @@ PAGE = """
 {% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
 {{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
+{{ part("numbers.residuals") }}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}{% endif %}
 </section>"""
 SECTION = Section(

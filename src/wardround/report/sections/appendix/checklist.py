@@ -77,7 +77,8 @@ def _on_results(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, st
     overlap = ", and of patients on both sides"
     if evidence.deployed:
         overlap = "; whether hospitals share patients is not known"
-    curves = ", calibration, decision curves" if calibrated else ""
+    curves = ", calibration" if calibrated else ""
+    curves += ", decision curves" if any(arm["decision_curve"] for arm in evidence.arms.values()) else ""
     curves += " from the sites' score histograms" if calibrated and evidence.deployed else ""
     return {
         "16": f"Test rows are rows of the same sites, held out{external}",

@@ -60,7 +60,9 @@ def _statistics(evidence: Evidence) -> list[str]:
     if results["tests"]:
         used += ["holm", "percentile" if evidence.seeds == 1 else "bootstrap"]
     if any(arm["calibration"] for arm in results["arms"].values()):
-        used += ["calibration", "decision"]
+        used.append("calibration")
+    if any(arm["decision_curve"] for arm in results["arms"].values()):
+        used.append("decision")
     if any(described["heterogeneity"]["mmd"] is not None for described in results["sites"]):
         used.append("mmd")
     return used

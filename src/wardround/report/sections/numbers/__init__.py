@@ -1,0 +1,1 @@
+"""Sections about a number that is predicted."""
