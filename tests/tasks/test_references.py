@@ -84,7 +84,7 @@ def test_hubers_loss_has_the_minimum_that_scipy_finds() -> None:
         lambda beta: float(huber(delta * STAY.std(), STAY - DESIGN @ beta).mean()),
         np.linalg.lstsq(DESIGN, STAY, rcond=None)[0],
         method="BFGS",
-        options={"gtol": 1e-9},
+        tol=1e-9,
     ).x
     found = in_units(trained(Regression(("stay",), loss="huber", delta=delta), STAY))
     np.testing.assert_allclose(found, reference, rtol=0, atol=1e-5)

@@ -90,7 +90,7 @@ class Binary(ClassTask):
         yield self.names[1], target
 
     def as_number(self, target: np.ndarray) -> np.ndarray | None:
-        return (target == 1).astype(np.float64)
+        return np.asarray(target == 1, dtype=np.float64)
 
     def is_upper(self, target: np.ndarray) -> np.ndarray | None:
         return np.asarray(target == 1)
