@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+from wardround.tasks import METRIC_FACTS
+
 CLEAR = ("gains", "loses")
-LOWER_IS_BETTER = ("brier", "loss")
+LOWER_IS_BETTER = tuple(name for name, metric in METRIC_FACTS.items() if metric.lower_is_better)
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 BESIDE = re.compile(rf"95 % CI ({NUMBER}) to ({NUMBER})")
 NOTHING = ("no evidence", "chance can explain", "no more than chance", "differs from", "cannot tell")

@@ -67,3 +67,21 @@ def number_study(folder: Path, task: dict[str, Any], **changes: Any) -> dict[str
 
 def number_run(folder: Path, task: dict[str, Any], **changes: Any) -> FinishedRun:
     return open_finished_run(run_study(number_study(folder, task, **changes), folder / "runs", workers=1).folder)
+
+
+def outcome_study(folder: Path, **changes: Any) -> dict[str, Any]:
+    """One model for a stay, a class of two, another class of two, and a count."""
+    study = number_study(folder, STAY)
+    files = study["data"]["files"]
+    for path in files.values():
+        table = pd.read_csv(path)
+        table["long"] = np.where(table["stay"] > 9, "yes", "no")
+        frail = table["age"].fillna(50) + np.random.default_rng(len(table)).normal(0, 20, len(table))
+        table["frail"] = np.where(frail > 60, "yes", "no")
+        table.to_csv(path, index=False)
+    data = {key: value for key, value in study["data"].items() if key not in ("target", "task", "types")}
+    data |= {
+        "outcomes": ["stay", "long", "frail", "admissions"],
+        "task": {"stay": STAY, "admissions": ADMISSIONS},
+    }
+    return {**study, "name": "together", "data": data, "model": {"kind": "mlp", "hidden": [8]}, **changes}

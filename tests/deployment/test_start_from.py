@@ -84,7 +84,10 @@ def test_a_deployed_run_is_gone_on_with_at_the_coordinator_and_in_a_simulation(t
     assert not trial.starting.private
     content = run_study(again(deployed.path, model=model), tmp_path / "third", sources=KNOWN).results
     assert content["start_from"]["fedavg"]["deployed"]
-    assert content["start_from"]["fedavg"]["not_measured"] == "was made across hospitals, and its rows stay there"
+    assert (
+        content["start_from"]["fedavg"]["not_measured"]
+        == "the old run was made across hospitals, and its rows stay there"
+    )
 
 
 def test_the_coordinator_needs_the_weights(first: StudyRun, tmp_path: Path) -> None:

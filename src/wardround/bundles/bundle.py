@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import load
 from scipy.special import expit, logit
+from torch import Tensor
 
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_ranges
@@ -307,7 +308,21 @@ def build_model(description: Mapping[str, Any], task: Task, where: str, models: 
     factory = known[kind]
     options = parse_settings(settings_of(factory), description["options"], f"{where}: model", Path())
     shape = description["shape"]
-    return built(factory(**options), Shape(tuple(shape["inputs"]), task, parts_of(shape)))
+    together = read_task(shape["outcomes"]) if "outcomes" in shape else task
+    model = built(factory(**options), Shape(tuple(shape["inputs"]), together, parts_of(shape)))
+    return one_outcome(model, str(shape["outcome"]), task) if "outcomes" in shape else model
+
+
+def one_outcome(model: Model, name: str, task: Task) -> Model:
+    """Of a model that predicts several outcomes: the scores of one. The weights stay those of the whole."""
+    together, whole = model.task, model.logits
+    refuse_if(together.outcomes.get(name) != task, "the outcome is none of the model's")
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        scores, after = whole(params, buffers, x, masks)
+        return together.scores_of(scores, name), after
+
+    return replace(model, task=task, logits=logits, closed_gradient=None, row_gradients=None)
 
 
 def _checked(leaves: Tree, expected: Tree, precision: torch.dtype) -> Tree:

@@ -10,7 +10,7 @@ many as its own task says.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, cast
 
 import numpy as np
 import torch
@@ -76,6 +76,9 @@ class Outcomes(Task):
         own = label[:, self.names.index(name)]
         return own.astype(np.int64) if self.outcomes[name].reads == "classes" else own
 
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.ones((rows, self.target_width))
+
     def target_sums(self, target: np.ndarray) -> np.ndarray:
         return np.concatenate([task.target_sums(self.target_of(target, name)) for name, task in self.outcomes.items()])
 
@@ -111,6 +114,12 @@ class Outcomes(Task):
         for head, leaf in zip(heads, behind, strict=True):
             own = scores[..., head]
             yield own if leaf.start == leaf.stop else torch.cat([own, scores[..., leaf]], dim=-1)
+
+    def y_of(self, y: Tensor, name: str) -> Tensor:
+        return list(self._y(y))[self.names.index(name)]
+
+    def scores_of(self, scores: Tensor, name: str) -> Tensor:
+        return list(self._scores(scores))[self.names.index(name)]
 
     def _spans(self, widths: list[int], first: int = 0) -> list[slice]:
         return [slice(a, b) for a, b in pairwise(accumulate(widths, initial=first))]
@@ -226,6 +235,13 @@ class Outcomes(Task):
     @property
     def words(self) -> str:
         return "; ".join(task.words for task in self.tasks)
+
+
+def several_outcomes(task: Task) -> Outcomes:
+    """For code that only tasks of several outcomes reach."""
+    if not task.outcomes:
+        raise ValueError(f"{task.kind} has one outcome")
+    return cast(Outcomes, task)
 
 
 def outcomes_of(tasks: Mapping[str, Task], weights: Mapping[str, float]) -> Outcomes:

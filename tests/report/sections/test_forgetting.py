@@ -93,6 +93,14 @@ def test_the_terminal_says_it(later: StudyRun, old: StudyRun, out: Path, tmp_pat
     assert told["digest"] == later.results["start_from"]["fedavg"]["digest"]
 
 
+def test_hospitals_of_earlier_trainings_are_not_measured(later: StudyRun, out: Path) -> None:
+    third = run(after(later, "third", hospitals=("va", "cleveland"), **SEEDS), out)
+    assert set(third.results["start_from"]["fedavg"]["forgetting"]["sites"]) == set(NEW)
+    assert forgetting_lines(third.results["start_from"])[-1] == (
+        "What fedavg forgot at cleveland and hungarian, of trainings before that, was not measured."
+    )
+
+
 def test_what_could_not_be_measured_is_said(old: StudyRun, out: Path, tmp_path: Path) -> None:
     bundle = make_bundle(old.folder, arm="fedavg", site="cleveland", seed=2, out=tmp_path / "bundle")
     document = {

@@ -155,5 +155,8 @@ def test_it_is_said_when_the_old_rows_are_not_at_hand(gone: str, tmp_path: Path)
     later = run(document("later", start_from={"run": str(first.folder), "arm": "fedavg"}), tmp_path)
     content = later.results["start_from"]["fedavg"]
     assert content["forgetting"] is None
-    expected = {"file": "no such file", "rows": "was trained on other data than are here now"}
+    expected = {
+        "file": "the rows of the old run cannot be opened (there is no such file)",
+        "rows": "the old run was trained on other data than are here now",
+    }
     assert expected[gone] in content["not_measured"]

@@ -181,9 +181,11 @@ def test_a_finished_run_does_not_need_the_model_that_it_started_from(old: StudyR
     moved = shutil.copytree(old.folder, tmp_path / "moved")
     second = run(after(moved), tmp_path)
     shutil.rmtree(moved)
-    make_bundle(second.folder, arm="fedavg", site="cleveland", out=tmp_path / "bundle")
+    bundle = make_bundle(second.folder, arm="fedavg", site="cleveland", out=tmp_path / "bundle")
+    assert "went on from a model that was trained before, at cleveland, hungarian" in (bundle / "card.md").read_text()
     third = run(after(second, "third"), tmp_path)
-    trained = third.results["start_from"]["fedavg"]["trained"]
+    content = third.results["start_from"]
+    trained = content["fedavg"]["trained"]
     assert [training["study"] for training in trained] == ["later", "old"]
 
 

@@ -61,8 +61,8 @@ class OtherScores(BundleError):
     """The bundle does not predict what the run has predicted."""
 
 
-def bundle_name(study: str, arm: str, site: str, region: str | None = None) -> str:
-    return plain_name("-".join(filter(None, (study, arm, region, site))))
+def bundle_name(study: str, arm: str, site: str, region: str | None = None, outcome: str = "") -> str:
+    return plain_name("-".join(filter(None, (study, arm, region, site, outcome))))
 
 
 def plain_name(text: str) -> str:
@@ -171,7 +171,10 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
 
 
 def _model_of(origin: Origin) -> dict[str, Any]:
-    return model_of(origin.facts.arm, origin.data.recipe, origin.task, origin.data.inputs)
+    description = model_of(origin.facts.arm, origin.data.recipe, origin.task, origin.data.inputs)
+    if origin.together is not None:
+        description["shape"] |= {"outcomes": origin.together.to_json(), "outcome": origin.outcome}
+    return description
 
 
 def model_of(arm: Arm, recipe: Recipe, task: Task, inputs: Inputs) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def _about(origin: Origin, bundle: Bundle, chosen: OperatingPoint) -> dict[str, 
     rule, facts = bundle.out_of_distribution, origin.facts
     return {
         "format": FORMAT,
-        "name": bundle_name(facts.study.name, facts.requested_arm, facts.site, facts.region),
+        "name": bundle_name(facts.study.name, facts.requested_arm, facts.site, facts.region, facts.outcome),
         "wardround": version("wardround"),
         "study": {"name": facts.study.name, "hash": facts.study.hash},
         "run": origin.run,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wardround.bundles.build.assemble import build_bundle, bundle_name
-from wardround.bundles.build.origin import Origin, origin_at, saved_scores
+from wardround.bundles.build.origin import Origin, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.card.card import Recipient, card_facts_of_run
 from wardround.core.atomic_files import refuse_existing
@@ -20,6 +20,7 @@ from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
+from wardround.evaluation.outcome_results import content_of
 from wardround.models import MODELS
 from wardround.runs.continual.saved import trainings
 from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
@@ -45,16 +46,17 @@ def make_bundle(
     out: str | Path | None = None,
     onnx: bool = False,
     region: str | None = None,
+    outcome: str | None = None,
     **members: Unpack[Members],
 ) -> Path:
     """The folder of a new bundle, from the folder of a complete run.
 
     `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
     is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
-    `members` are as `run_study` takes them.
+    `outcome` is needed where the study predicts several. `members` are as `run_study` takes them.
     """
     finished = open_finished_run(run, **members)
-    return bundle_from(finished, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+    return bundle_from(finished, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region, outcome=outcome)
 
 
 @dataclass(frozen=True)
@@ -82,19 +84,21 @@ def bundle_from(
     out: str | Path | None = None,
     onnx: bool = False,
     region: str | None = None,
+    outcome: str | None = None,
 ) -> Path:
     """As `make_bundle`."""
     plan = finished.plan
+    own = chosen_outcome(plan.task, outcome)
     with finished.folder.checked_content():
         trained = arm_of(plan.study, finished.results, arm, seed_of(plan.study, seed))
         _refuse_noise(trained)
         trial = plan.trial(trained, seed_of(plan.study, seed))
         name = _site(trial, site)
         _refuse_other_region(trial, name, region)
-        default = FOLDER / bundle_name(plan.study.name, arm, name, region)
+        default = FOLDER / bundle_name(plan.study.name, arm, name, region, own)
         target = default if out is None else as_path(out, "--out")
         refuse_existing(target)
-        return build_bundle(_origin(finished, trained, arm, trial, name, region), target, onnx)
+        return build_bundle(_origin(finished, trained, arm, trial, name, region, own), target, onnx)
 
 
 def _site(trial: Trial, name: str | None) -> str:
@@ -135,11 +139,15 @@ def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:
         raise StudyError("--region", problem, "Name a site of the region, or leave --region out.")
 
 
-def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, name: str, region: str | None) -> Origin:
+def _origin(
+    finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, name: str, region: str | None, outcome: str
+) -> Origin:
     folder, plan, regional = finished.folder, finished.plan, region is not None
+    results = content_of(finished.results, outcome) if outcome else finished.results
     site = next(site for site in trial.scored if site.name == name)
     cohort = plan.cohort_of(arm)
-    data = run_inputs(plan, arm, site, finished.results["arms"][requested_arm])
+    task = cohort.records.task
+    data = run_inputs(plan, arm, site, results["arms"][requested_arm])
     weights = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
     saved = folder.other_predictions("regional") if regional else folder.predictions()
@@ -152,8 +160,8 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
         cohort,
         trial.dtype,
         facts=card_facts_of_run(
-            finished.results,
-            cohort.records.task,
+            results,
+            task.outcomes[outcome] if outcome else task,
             plan.study,
             arm,
             requested_arm,
@@ -161,13 +169,15 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
             recipient,
             trained,
             region,
+            outcome,
         ),
         run=folder.path.name,
         data=data,
         weights=weights,
-        saved=saved_scores(saved, where, arm.name, trial.seed, site),
+        saved=saved_scores(saved, where, arm.name, trial.seed, site, task, outcome),
         validation=_untested(trial, site),
         models=finished.models,
+        outcome=outcome,
         trained=trainings(folder, arm, trial.seed, list(trained)),
     )
 
@@ -210,7 +220,8 @@ def _recipient(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Si
 
 
 class BundleFolders(NamedTuple):
-    """By arm and site: the bundle, or why there is none."""
+    """By arm and site: the bundle, or why there is none. Of several outcomes each has its own, and the arm is followed
+    by the outcome."""
 
     folders: dict[tuple[str, str], Path]
     refused: dict[tuple[str, str], str]
@@ -241,14 +252,15 @@ def bundles_from(
     bundles = BundleFolders({}, {})
     if not isinstance(sites, list | tuple) or not all(isinstance(site, str) for site in sites):
         raise StudyError("sites", f"expected a list of names, found {shown(sites)}", "Give the names of sites.")
-    for arm, site in product(finished.results["arms"], sites):
-        target = out / bundle_name(finished.plan.study.name, arm, site)
+    for arm, site, outcome in product(finished.results["arms"], sites, finished.plan.task.outcomes or [None]):
+        target = out / bundle_name(finished.plan.study.name, arm, site, outcome=outcome or "")
+        key = (arm if outcome is None else f"{arm}: {outcome}", site)
         try:
             if not (target / "bundle.json").is_file():
-                bundle_from(finished, arm=arm, site=site, seed=seed, out=target, onnx=onnx)
-            bundles.folders[arm, site] = target
+                bundle_from(finished, arm=arm, site=site, seed=seed, out=target, onnx=onnx, outcome=outcome)
+            bundles.folders[key] = target
         except (StudyError, BundleError) as error:
-            bundles.refused[arm, site] = str(error)
+            bundles.refused[key] = str(error)
     if bundles.refused and not bundles.folders:
         raise BundleError(str(finished.folder.path), "gives no bundle at all", next(iter(bundles.refused.values())))
     return bundles

@@ -6,7 +6,7 @@ them it was.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +15,15 @@ import torch
 
 from wardround.bundles.build.run_inputs import LabelledRows, RunInputs, labelled_rows
 from wardround.bundles.card.card import CardFacts
-from wardround.core.errors import BundleError
+from wardround.core.errors import BundleError, StudyError, shown, suggest
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
+from wardround.evaluation.outcome_results import own_columns
 from wardround.evaluation.scores import labels_and_scores
 from wardround.tasks import Task
+from wardround.tasks.outcomes import several_outcomes
 
 
 class OtherRows(BundleError):
@@ -53,6 +55,8 @@ class Origin:
     scale: tuple[float, ...]  # of the target
     saved: SavedScores
     models: Mapping[str, Factory] | None = None
+    together: Task | None = None  # where several outcomes are predicted together: all of them
+    outcome: str = ""  # and which of them the bundle predicts
     trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
@@ -83,12 +87,20 @@ def origin_at(
     saved: SavedScores,
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
+    outcome: str = "",
     trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
-    site predicts; `validation` is the site's own, unless given."""
+    site predicts; `validation` is the site's own, unless given. `outcome` is the one that the bundle is to predict,
+    where the model predicts several."""
     params, buffers = weights
-    task, target = cohort.records.task, site.test.labels.cpu().numpy()
+    together = cohort.records.task
+    task = together.outcomes[outcome] if outcome else together
+
+    def own(rows: Rows) -> Rows:
+        return replace(rows, y=together.y_of(rows.y, outcome)) if outcome else rows
+
+    target = own(site.test).labels.cpu().numpy()
     return Origin(
         facts=facts,
         run=run,
@@ -97,13 +109,15 @@ def origin_at(
         params=params,
         buffers=buffers,
         vocabulary=_vocabulary(cohort, site.name),
-        train=labelled_rows(site.train, dtype, task),
-        validation=labelled_rows(site.validation if validation is None else validation, dtype, task),
+        train=labelled_rows(own(site.train), dtype, task),
+        validation=labelled_rows(own(site.validation if validation is None else validation), dtype, task),
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_target=target,
         scale=task.scale_in(target),
         saved=saved,
         models=models,
+        together=together if outcome else None,
+        outcome=outcome,
         trained=trained,
     )
 
@@ -114,8 +128,26 @@ def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
     return dict(by_site.get(site, {}))
 
 
-def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> SavedScores:
-    """From a run's predictions."""
+def chosen_outcome(task: Task, outcome: str | None) -> str:
+    """The name of the outcome, where there are several to choose from; empty where there is one."""
+    known = list(task.outcomes)
+    if not known:
+        if outcome is not None:
+            raise StudyError("--outcome", "the study has one outcome", "Leave it out.")
+        return ""
+    if outcome is None:
+        problem = "the model predicts several outcomes, and a bundle is for one"
+        raise StudyError("--outcome", problem, f"Outcomes: {', '.join(known)}.")
+    if outcome not in known:
+        raise StudyError("--outcome", f"the study has no outcome {shown(outcome)}", suggest(outcome, known, "Outcomes"))
+    return outcome
+
+
+def saved_scores(
+    table: pd.DataFrame, where: str, arm: str, seed: int, site: Site, task: Task, outcome: str = ""
+) -> SavedScores:
+    """From a run's predictions. `outcome` is one of the task's, if it has several."""
+    table = own_columns(table, several_outcomes(task), outcome) if outcome else table
     rows = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
     if not rows.index.is_unique or set(rows.index) != set(site.test_rows.tolist()):
         problem = f"does not hold the test rows of {site.name} in arm {arm}"

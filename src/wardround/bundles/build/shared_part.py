@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -30,6 +29,7 @@ from wardround.core.settings import Factory, parse
 from wardround.core.tree import Tree
 from wardround.models import Model
 from wardround.runs.catalog import load_study
+from wardround.runs.continual.description import read_description
 from wardround.runs.finished_run import arm_of, seed_of
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import check_ledger
@@ -149,6 +149,9 @@ def part_of_run(
     study, _ = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
     task = read_task(results["task"])
+    if task.outcomes:
+        problem = f"predicts several outcomes together ({', '.join(task.outcomes)}), and an adapter is for one"
+        raise BundleError(str(run), problem, "Train a study of one of them.")
     if task.findings:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
@@ -188,11 +191,7 @@ def _scale(folder: RunFolder, task: Task, arm: Arm, seed: int) -> tuple[float, .
     """Of the target, as the run's own description of the model has it."""
     if task.is_scale(()):
         return ()
-    if task.scale_is_public:
-        return task.scale(np.zeros(0))
-    problem = "the run does not say in which scale its number was trained"
-    remedy = "Declare what is known of the target in the study ([data.ranges]), and run it again."
-    raise BundleError(str(folder.path), problem, remedy)
+    return read_description(folder.path / "models" / arm.name / f"seed-{seed}.json").target_scale
 
 
 def _about(

@@ -306,6 +306,7 @@ class CardFacts:
     adapter: Adapter | None = None  # None: all of the model comes from one training
     findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
     region: str | None = None  # if it is the region's own model; None: the model of all
+    outcome: str = ""  # which of the study's outcomes it is about; empty: it has one
 
 
 @dataclass(frozen=True)
@@ -365,6 +366,7 @@ def card_facts_of_run(
     recipient: Recipient,
     trained: Mapping[str, int],
     region: str | None = None,
+    outcome: str = "",
 ) -> CardFacts:
     """From a run's results.json. Its figures are not those of a region's own model."""
     site = recipient.site
@@ -388,6 +390,7 @@ def card_facts_of_run(
         notices=notices_for(recipient, map(read_notice, results["notices"])),
         ranked_within=bool(figures["own_models"]),
         findings=finding_figures(figures, site),
+        outcome=outcome,
     )
     if region is None:
         return facts
@@ -429,7 +432,7 @@ def card_of(
     method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
     has_images = bundle.inputs.images is not None
     return {
-        "title": f"{facts.study.name}: {facts.requested_arm} at {facts.site}",
+        "title": f"{facts.study.name}: {', '.join(filter(None, (facts.outcome, facts.requested_arm)))} at {facts.site}",
         "question": facts.study.question,
         "introduction": list(facts.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
@@ -474,6 +477,7 @@ def card_of(
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
         "limits": [
             *_limits(answer, facts, private),
+            *_start(facts, about),
             *([] if private else [*_few(answer, label), *map(line_of, facts.notices)]),
         ],
         "hashes": dict(hashes),
@@ -550,6 +554,20 @@ def _limits(answer: Answer, facts: CardFacts, private: bool) -> list[str]:
             f"checks noticed in the rows is not repeated here: {promise}."
         )
     return lines
+
+
+def _start(facts: CardFacts, about: Mapping[str, Any]) -> list[str]:
+    """Of a model whose training went on from another one."""
+    source = facts.arm.start.start_from
+    if source is None:
+        return []
+    sites = list(dict.fromkeys(site for training in about["trained"][1:] for site in training["sites"]))
+    where = f", at {', '.join(sites)}" if sites else ""
+    return [
+        f"Training did not begin with random weights: it went on from a model that was trained before{where} (digest "
+        f"{(source.digest or '')[:12]}). What it has learnt there is still in it; how well it still does there is not "
+        "said here."
+    ]
 
 
 def _limits_of_training(facts: CardFacts) -> list[str]:

@@ -1,5 +1,6 @@
 """`wardround bundle`: from a run to the folder that a hospital deploys."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,6 +102,10 @@ def bundle(
         str | None,
         typer.Option("--region", metavar="REGION", help="The region's own model, in place of the model of all."),
     ] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option("--outcome", metavar="NAME", help="Which outcome, where the study predicts several together."),
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
     site_file: Annotated[
         Path | None,
@@ -116,7 +121,9 @@ def bundle(
     from wardround.core.errors import StudyError
 
     if every_arm or arm is None:
-        _all_arms(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
+        _all_arms(
+            run, arm, every_arm, site, seed, out, {"--region": region, "--outcome": outcome}, onnx, site_file, json
+        )
         return
     if (run / "session.json").is_file():
         from wardround.deployment import make_site_bundle
@@ -124,12 +131,14 @@ def bundle(
         if region is not None:
             problem = "a hospital's own folder has the model with which it predicts, and no other"
             raise StudyError("--region", problem, "Leave it out.")
-        folder = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
+        folder = make_site_bundle(
+            run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file, outcome=outcome
+        )
     else:
         if site_file is not None:
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
-        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region, outcome=outcome)
     loaded = load_bundle(folder)
     show_either(json, {"bundle": folder, **loaded.about}, show_bundle, loaded)
 
@@ -141,7 +150,7 @@ def _all_arms(
     site: str | None,
     seed: int | None,
     out: Path | None,
-    region: str | None,
+    of_one: Mapping[str, str | None],
     onnx: bool,
     site_file: Path | None,
     json: bool,
@@ -151,7 +160,7 @@ def _all_arms(
 
     if not every_arm:
         raise StudyError("--arm", "missing: a bundle has the model of one arm", "Name an arm, or give --every-arm.")
-    for name, value in {"--arm": arm, "--region": region, "--site-file": site_file}.items():
+    for name, value in {"--arm": arm, **of_one, "--site-file": site_file}.items():
         if value is not None:
             raise StudyError(name, "does not go with --every-arm", "Leave one of them out.")
     if site is None:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from safetensors.torch import load_file
 
-from wardround.bundles.build.assemble import OtherScores, build_bundle, bundle_name, model_of
+from wardround.bundles.build.assemble import OtherScores, build_bundle, bundle_name
 from wardround.bundles.build.make import FOLDER
-from wardround.bundles.build.origin import Origin, OtherRows, origin_at, saved_scores
+from wardround.bundles.build.origin import Origin, OtherRows, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
-from wardround.bundles.bundle import build_model
 from wardround.bundles.card.card import CardFacts, figures_of, finding_figures
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
@@ -31,12 +31,15 @@ from wardround.deployment.join import SiteGate
 from wardround.deployment.provisioning.site_file import SiteFile, open_source
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.outcome_results import own_columns
 from wardround.evaluation.scores import Scores, label_columns
+from wardround.models import Model
 from wardround.privacy.dp.accountant import epsilon
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Entry, charges_of
 from wardround.runs.plan import members_of
 from wardround.study.schema import Arm
+from wardround.tasks.outcomes import several_outcomes
 
 AS_IT_WAS = "Bring the file back as it was in the run; new rows need a new run."
 
@@ -50,6 +53,7 @@ def make_site_bundle(
     out: str | Path | None = None,
     onnx: bool = False,
     site_file: Path | None = None,
+    outcome: str | None = None,
 ) -> Path:
     """The folder of a new bundle, from a hospital's own folder of a run (`STATE/RUN`) and its site file.
 
@@ -72,7 +76,7 @@ def make_site_bundle(
     except Refused as refused:
         raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
     clahe = bool(own.data.get("clahe", False))  # how its own images were read, whatever the study's source is
-    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe)
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe, outcome=outcome)
 
 
 def bundle_of(
@@ -84,6 +88,7 @@ def bundle_of(
     onnx: bool = False,
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
+    outcome: str | None = None,
 ) -> Path:
     """`clahe` says whether CLAHE was applied when this hospital's images were read."""
     study = session.study
@@ -92,11 +97,12 @@ def bundle_of(
         raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, names, "Arms"))
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
-    target = FOLDER / bundle_name(study.name, arm, session.site) if out is None else Path(out)
+    own = chosen_outcome(session.plan.cohort_of(study.arm(arm)).records.task, outcome)
+    target = FOLDER / bundle_name(study.name, arm, session.site, outcome=own) if out is None else Path(out)
     refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
-        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
+        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe, own), target, onnx)
     except OtherRows:
         raise _changed(session) from None
     except OtherScores as error:
@@ -112,7 +118,8 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
     """Compare with what the run left here: the outcome of every tested row, and, where patients are protected, the
     fingerprint of all rows that the ledger has charged."""
     rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
-    label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
+    label = predictions[columns].to_numpy()
+    target = np.column_stack([records.task.values(records.target) for records in session.records.by_outcome])
     charged = {entry.patients for entry in _ledger_entries(session)}
     now = session.plan.cohort_of(session.study.arms[0]).fingerprint
     known = (rows >= 0) & (rows < len(target))
@@ -125,7 +132,9 @@ def _ledger_entries(session: Session) -> list[Entry]:
     return [entry for entry in session.ledger.entries() if (entry.run, entry.site) == (session.run, session.site)]
 
 
-def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool) -> Origin:
+def _origin(
+    session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool, outcome: str
+) -> Origin:
     if not session.waves:
         problem = "the sites have not agreed yet how rows are prepared"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
@@ -140,12 +149,15 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         site,
         cohort,
         trial.dtype,
-        facts=_card_facts(session, arm, seed, site, predictions),
+        facts=_card_facts(session, arm, seed, site, predictions, outcome),
         run=session.run,
         data=data,
-        saved=saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site),
-        weights=_weights(session, arm, seed, data, models),
+        saved=saved_scores(
+            predictions, str(session.folder / "predictions"), arm.name, seed, site, cohort.records.task, outcome
+        ),
+        weights=_weights(session, arm, seed, trial.model),
         models=models,
+        outcome=outcome,
     )
 
 
@@ -157,18 +169,14 @@ def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> RunInput
     return replace(data, inputs=replace(data.inputs, images=replace(data.inputs.images, clahe=clahe)))
 
 
-def _weights(
-    session: Session, arm: Arm, seed: int, data: RunInputs, models: Mapping[str, Factory] | None
-) -> tuple[Tree, Tree]:
+def _weights(session: Session, arm: Arm, seed: int, model: Model) -> tuple[Tree, Tree]:
     """The model with which this site predicts after the run."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
     if not path.is_file():
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    task = session.plan.cohort_of(arm).records.task
-    description = model_of(arm, data.recipe, task, data.inputs)
-    params, buffers = build_model(description, task, f"arm {arm.name}", models).init(0)
+    params, buffers = model.init(0)
     if set(leaves) != {*params, *buffers}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
     return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
@@ -181,11 +189,15 @@ def _predictions(session: Session) -> pd.DataFrame:
     return predictions
 
 
-def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> CardFacts:
-    study = session.study
+def _card_facts(
+    session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame, outcome: str
+) -> CardFacts:
+    study, task = session.study, session.plan.cohort_of(arm).records.task
     members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
     of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
-    scores = Scores.of(of_arm, thresholds=load_thresholds(session.folder))
+    of_arm = own_columns(of_arm, several_outcomes(task), outcome) if outcome else of_arm
+    own = task.outcomes[outcome] if outcome else task
+    scores = Scores.of(of_arm, task=own, thresholds=load_thresholds(session.folder))
     resampling = Resampling.of(study.evaluation_of(arm))
     seeds = tuple(study.evaluation.seeds)
     return CardFacts(
@@ -207,6 +219,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         subgroups={},
         notices=(*session.records.notices, *session.plan.own_notices()),
         findings=_findings(scores, arm.name, session.site, resampling),
+        outcome=outcome,
     )
 
 

@@ -15,7 +15,7 @@ from wardround.report.section import Section
 from wardround.runs.spending import EACH_SITE
 
 MEAN = "mean over the old hospitals"
-VERDICTS = {"gains": "better now", "loses": "forgotten", "no evidence": "no evidence of a difference"}
+VERDICTS = {"gains": "better now", "loses": "worse now", "no evidence": "no evidence of a difference"}
 SCALES = {
     "per-site": "Each site's rows are scaled by its own, now as then.",
     "federated": "The scale is that of all sites' rows together: it was fitted anew on the sites of this study.",
@@ -73,7 +73,22 @@ def forgetting_lines(content: Mapping[str, Start]) -> list[str]:
         f"Whether {listed(arms)} forgot anything at the old hospitals could not be measured: {reason}."
         for reason, arms in reasons.items()
     ]
-    return [*lines, *_left_out(content)]
+    return [*lines, *_left_out(content), *_unmeasured(content)]
+
+
+def _unmeasured(content: Mapping[str, Start]) -> list[str]:
+    """Hospitals of trainings before the last one: only the last one's rows are looked at."""
+    by_sites: dict[str, list[str]] = {}
+    for name, start in content.items():
+        if start["forgetting"]:
+            earlier = dict.fromkeys(site for training in start["trained"][1:] for site in training["sites"])
+            unknown = [site for site in earlier if site not in start["forgetting"]["sites"]]
+            by_sites.setdefault(listed(unknown) if unknown else "", []).append(name)
+    return [
+        f"What {listed(arms)} forgot at {sites}, of trainings before that, was not measured."
+        for sites, arms in by_sites.items()
+        if sites
+    ]
 
 
 def _left_out(content: Mapping[str, Start]) -> list[str]:
@@ -162,7 +177,7 @@ def composed_table(evidence: Evidence) -> Table | None:
     note = (
         "Of one patient, with the seed that cost most: in the trainings that the model comes from, in this one, and "
         "of all together, by the accountant. A patient pays in both where the site may have been there before: it has "
-        "the same name, or a row of it, or nothing is known of its patients."
+        "the same name, or too many rows are common, or nothing is known of its patients."
     )
     columns = dict.fromkeys(("epsilon before", "epsilon here", "together", "replace"), _epsilon)
     return make_table(

@@ -56,7 +56,7 @@ def refuse_other_network(old: Description, arm: Arm, where: str) -> None:
 
 
 def refuse_other_task(old: Mapping[str, Any], task: Task, where: str) -> None:
-    own = task.to_json()
+    own, old = _plain(task.to_json()), _plain(old)
     if old.get("kind") != own["kind"]:
         problem = f"its task is {old.get('kind')}, and that of this study {own['kind']}"
         raise StudyError(where, problem, "Start from a model of the same task.")
@@ -127,7 +127,12 @@ def changed_sites(saved: SavedModel, sites: Sequence[Site]) -> list[str]:
 
 def parts_of(site: Site) -> list[dict[str, Any]]:
     """Of each party that holds columns of its own, as plain data."""
-    return [dict(plain(json.loads(json.dumps(asdict(block))))) for block in site.blocks]
+    return [_plain(asdict(block)) for block in site.blocks]
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON holds it, without what is not set."""
+    return dict(plain(json.loads(json.dumps(content))))
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:

@@ -99,7 +99,9 @@ def read_predecessor(start: StartFrom, seeds: Sequence[int]) -> Predecessor:
 def _from_run(path: Path, arm: str, seed: int | None, seeds: Sequence[int]) -> Predecessor:
     folder, where = RunFolder(path), f"{WHERE}: run: {path}"
     if not (path / "study.toml").is_file():
+        runs = [file.parent.name for file in path.parent.glob("*/study.toml")]
         remedy = "Name a folder that `wardround run` has made; a path begins at the study file's folder."
+        remedy += f" {suggest(path.name, runs, 'Runs there')}" if runs else ""
         raise StudyError(where, "is not a run folder" if path.exists() else "does not exist", remedy)
     if not folder.complete:
         raise StudyError(where, "is not complete", f"Finish it first: wardround resume {path}")
@@ -166,6 +168,9 @@ def _from_bundle(path: Path, seeds: Sequence[int]) -> Predecessor:
     """Checked by its seal, as `predict` does it."""
     try:
         about, files = read_sealed(path)
+        if "outcomes" in about["model"]["shape"]:
+            problem = "predicts one of several outcomes, and its model was trained for all of them"
+            raise StudyError(f"{WHERE}: bundle: {path}", problem, "Start from the run that it was made of.")
         model = _model_of_bundle(path, about, files)
         arm = str(about["arm"])
     except BundleError as error:
