@@ -80,7 +80,7 @@ def test_least_squares_are_ridge_regression(l2: float) -> None:
 
 def test_hubers_loss_has_the_minimum_that_scipy_finds() -> None:
     delta = 1.0
-    reference = minimize(
+    reference = minimize(  # type: ignore[call-overload]
         lambda beta: float(huber(delta * STAY.std(), STAY - DESIGN @ beta).mean()),
         np.linalg.lstsq(DESIGN, STAY, rcond=None)[0],
         method="BFGS",
