@@ -132,7 +132,7 @@ IN_TEXT: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "class weights": (
         {},
         {"training": {"rounds": 1, "class_weights": "balanced"}},
-        "training: class_weights: is about rare classes, and a number is predicted",
+        "training: class_weights: is about rare classes of one outcome, and a number is predicted",
     ),
     "oversampling": ({}, {"training": {"rounds": 1, "oversample": 0.5}}, "training: oversample: is about rare classes"),
     "metric of classes": ({}, {"evaluation": {"metric": "auc"}}, "metric: 'auc' is not a possible value"),

@@ -105,8 +105,10 @@ def _check_outcome(study: Study, where: str, task: TaskFacts) -> None:
             raise StudyError(f"{here}: data: task", problem, "Write a study of its own for it.")
         by_class = {"class_weights": arm.training.class_weights != "none", "oversample": bool(arm.training.oversample)}
         for setting, used in by_class.items():
-            if used and not task.has_classes:
-                problem = "is about rare classes, and a number is predicted"
+            several = len(study.data.facts.tasks) > 1
+            if used and (several or not task.has_classes):
+                what = "several outcomes are" if several else "a number is"
+                problem = f"is about rare classes of one outcome, and {what} predicted"
                 raise StudyError(f"{here}: training: {setting}", problem, f"Leave `{setting}` out.")
 
 
