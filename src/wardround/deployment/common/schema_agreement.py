@@ -245,10 +245,12 @@ def agree_on_layouts(
 
 
 def _target_scales(plan: DeployedPlan, facts: SiteFacts) -> list[list[float]]:
-    """By kind of arm, from the sums of those who train in it."""
+    """By kind of arm, from the sums of those who train in it; or that of the model from which its training starts."""
     for kind in plan.kinds:
-        sums = [facts.targets[name][kind] for name in facts.contributors(plan.study.arm(kind[0]))]
-        plan.agreed[kind] = replace(plan.agreed[kind], target_scale=scale_of(plan.task, sums))
+        arm = plan.study.arm(kind[0])
+        carried = plan.carried_scale(arm, kind[1])
+        scale = scale_of(plan.task, [facts.targets[name][kind] for name in facts.contributors(arm)])
+        plan.agreed[kind] = replace(plan.agreed[kind], target_scale=scale if carried is None else carried)
     return [list(plan.agreed[kind].target_scale) for kind in plan.kinds]
 
 
