@@ -8,6 +8,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from tests.deployment import hospital_files as hospitals
+from tests.deployment import number_hospitals
 from tests.deployment import radiology_sites as radiology
 from tests.deployment.in_process_federation import Federation, federation, kind_of
 from tests.small_federations import assert_same_tree
@@ -24,7 +25,12 @@ from wardround.training.rounds import rounds, site_model, start
 from wardround.training.trial import Run, Trial
 
 Sources = Mapping[str, Callable[[], Source]]
-KNOWN: dict[str, Factory] = {"wards": hospitals.wards, "dots": hospitals.all_dots, "radiographs": radiology.all_of_them}
+KNOWN: dict[str, Factory] = {
+    "wards": hospitals.wards,
+    "dots": hospitals.all_dots,
+    "radiographs": radiology.all_of_them,
+    "numbers": number_hospitals.numbers,
+}
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,10 @@ def write(path: Path, lines: list[list[str]]) -> Path:
     return path
 
 
-def own_file(path: Path) -> Source:
+def own_file(path: Path, **changes: Any) -> Source:
     types = {"name": "id", "note": "ignore"}
-    return SOURCES["csv"](files={path.stem: path}, target="sick", positive="yes", patient="patient", types=types)
+    outcome = {"target": "sick", "positive": "yes", **changes}
+    return SOURCES["csv"](files={path.stem: path}, patient="patient", types=types, **outcome)
 
 
 def document(smallest: int = 5, **changes: Any) -> dict[str, Any]:

@@ -110,8 +110,9 @@ def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> No
             assert not [word for word in words if word in text], f"{kind_of(sealed)}, {site}"
             assert body.get("columns") is None
             for told_of in body.get("sets", []):
-                assert set(told_of) == {"train", "validation", "test", "facts"}
+                assert set(told_of) == {"train", "validation", "test", "facts", "target"}
                 assert told_of["facts"] is None
+                assert told_of["target"] == []
     federation_file = "".join(
         path.read_text(encoding="utf-8", errors="replace") for path in network.folder.path.rglob("*") if path.is_file()
     )

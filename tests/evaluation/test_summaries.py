@@ -390,7 +390,7 @@ def test_cells_hold_enough_patients_however_many_rows() -> None:
 def test_the_results_have_the_shape_of_a_simulations(run: wardround.StudyRun, results: Mapping[str, Any]) -> None:
     assert results["deployed"] is True
     assert run.results["deployed"] is False
-    assert {*results, "privacy"} == set(run.results)  # which the ledger tells
+    assert {*results, "privacy", "start_from"} == set(run.results)  # which the ledger and the start tell
     assert results["columns"] is None
     assert results["leakage"] == {}
     for arm, arm_results in results["arms"].items():

@@ -58,8 +58,8 @@ MUTANTS = (
     ),
     Mutant(
         "rows that were trained on count",
-        forgetting.trained_keys,
-        lambda original, plan, arm, seed: set(),
+        forgetting.used_rows,
+        lambda original, plan, arm, seed: original(plan, arm, seed)[:0],
         "forgetting is measured on patients whom the new model has not seen",
         (f"{FORGET}::test_patients_on_whom_the_new_model_was_trained_are_left_out",),
     ),

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wardround.core.errors import WardroundError
+from wardround.bundles import load_bundle, make_bundle, make_bundles, predict_table
+from wardround.core.errors import StudyError, WardroundError
 from wardround.evaluation.outcome_results import content_of
 from wardround.runs.execute import StudyRun, run_study
 
@@ -153,3 +154,26 @@ def test_uncertainty_and_class_weights_are_refused(folder: Path, tmp_path: Path)
     for more in ({"uncertainty": {"method": "none"}}, {"training": {"rounds": 1, "class_weights": "balanced"}}):
         with pytest.raises(WardroundError, match="several"):
             run_study(study(folder, TOGETHER, **more), tmp_path)
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_bundle_of_one_outcome_predicts_as_the_run_did(model: str, folder: Path, tmp_path: Path) -> None:
+    """It is given out only if it does; here its answers for raw rows are compared once more."""
+    options = {"kind": "mlp", "hidden": [4]} if model == "mlp" else {"kind": "linear"}
+    run = run_study(study(folder, TOGETHER, model=options, arms=ARMS[1:]), tmp_path / "runs")
+    table, raw = predictions(run), pd.read_csv(folder / "north.csv")
+    tested = table[(table["seed"] == 3) & (table["site"] == "north")]
+    for outcome, column in (("stay", "predicted"), ("died", "score"), ("visits", "predicted")):
+        path = make_bundle(run.folder, arm="fedavg", site="north", outcome=outcome, out=tmp_path / outcome)
+        answers = predict_table(load_bundle(path), raw.iloc[tested["row"]])
+        np.testing.assert_allclose(answers[column], tested[f"score_{outcome}"], rtol=1e-5)
+
+
+def test_a_bundle_names_its_outcome(together: StudyRun, tmp_path: Path) -> None:
+    for outcome, problem in ((None, "several outcomes"), ("dies", "no outcome")):
+        with pytest.raises(StudyError, match=problem):
+            make_bundle(together.folder, arm="fedavg", site="north", outcome=outcome, out=tmp_path / "bundle")
+    every = make_bundles(together.folder, sites=["south"], out=tmp_path)
+    assert sorted(key for key, _ in every.folders) == sorted(
+        f"{arm}: {name}" for arm in ("local", "fedavg") for name in TOGETHER["outcomes"]
+    )

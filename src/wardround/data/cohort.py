@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from math import fsum
 
 import numpy as np
 import pandas as pd
@@ -220,7 +221,8 @@ def target_scale(cohort: Cohort, splits: Sequence[Split], members: Sequence[str]
     """What the task needs to know of the target over the training rows of all members, from their sums."""
     task, target = cohort.records.task, cohort.records.target
     sums = [task.target_sums(target[split.train]) for split in splits if split.site in members]
-    return task.scale(np.sum(sums, axis=0))
+    # without rounding in between: in a deployment regions add up first, and the scale must have the same bits
+    return task.scale(np.array([fsum(column) for column in zip(*sums, strict=True)]))
 
 
 def table_site(

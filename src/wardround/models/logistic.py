@@ -24,8 +24,9 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
     """`linear` under the name that it has for classes and findings."""
 
     def build(shape: Shape) -> Model:
-        if shape.task.answers == "number":
-            problem = f"logistic regression predicts classes, and {', '.join(shape.task.names)} is a number"
+        numbers = [task.names[0] for task in (shape.task, *shape.task.outcomes.values()) if task.answers == "number"]
+        if numbers:
+            problem = f"logistic regression predicts classes, and {numbers[0]} is a number"
             raise StudyError("model: kind", problem, 'Write `kind = "linear"`, or leave [model] out.')
         return linear(l2, intercept)(shape)
 

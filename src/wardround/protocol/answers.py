@@ -27,6 +27,7 @@ from wardround.protocol.values import (
     Count,
     Counts,
     Epochs,
+    ExactSum,
     Fields,
     Flags,
     Hash,
@@ -42,6 +43,8 @@ from wardround.protocol.values import (
     Share,
     Sites,
     Squares,
+    Sums,
+    TaskJson,
     Text,
     Totals,
     Values,
@@ -76,7 +79,7 @@ class TaskPart(Part):
 
     kind: Name
     names: Annotated[list[HashedName], Meta(min_length=1, max_length=MOST_CLASSES)]
-    options: Annotated[dict[Name, Any], Meta(max_length=20)]
+    options: TaskJson
 
 
 Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
@@ -99,6 +102,7 @@ class Sizes(Part):
 
 class RowSet(Sizes):
     facts: ColumnFacts | None
+    target: Sums  # of training rows, as the task names them; none where no scale is needed, or it is public
 
 
 class Ages(Part):
@@ -186,6 +190,13 @@ class Cell(Part):
 Cells = Annotated[list[Cell], Meta(max_length=100)]
 
 
+class ResidualCell(Part):
+    rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+    score_sum: float
+    label_sum: float
+    squares: Positive
+
+
 class Confusion(Part):
     tp: Count
     fp: Count
@@ -193,7 +204,7 @@ class Confusion(Part):
     tn: Count
 
 
-class Sums(Part):
+class ClassSums(Part):
     right: Count
     brier: Positive
     loss: Positive
@@ -208,8 +219,9 @@ class GroupSummary(Part):
     diverged: bool | UnsetType = UNSET
     small_classes: Annotated[list[Place], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET
     terms: Annotated[list[float], Meta(max_length=MOST_METRICS)] | UnsetType = UNSET  # of numbers: sums over rows
+    cells: Annotated[list[ResidualCell], Meta(max_length=100)] | UnsetType = UNSET  # of numbers, of all rows
     metrics: Metrics | UnsetType = UNSET
-    sums: Sums | UnsetType | None = UNSET
+    sums: ClassSums | UnsetType | None = UNSET
     histogram: tuple[Cells, Cells] | UnsetType | None = UNSET  # of the negative and the positive class
     chosen: bool | UnsetType = UNSET  # of a finding: whether its threshold was chosen on validation rows
     findings: Annotated[dict[Name, "GroupSummary"], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET
@@ -251,6 +263,8 @@ class KindFacts(Part):
     facts: ColumnFacts | None
     present: Flags
     trains: bool
+    # as the `target` of a set of rows, over all hospitals that train: numbers whose sum without rounding is meant
+    target: Annotated[list[ExactSum], Meta(max_length=MOST_METRICS)]
 
 
 class RegionTrial(Part):
@@ -290,7 +304,7 @@ class Voucher(Part):
 Kinds = Mapping[str, type[Struct]]
 SENDER: Fields = {"site": Name, "head": Hex, "wave": Place | UnsetType, "round": Place | UnsetType}
 ANSWER: Fields = {**SENDER, "run": Name}
-GREETING: Fields = {"task": TaskPart | None, "versions": Versions}  # no task where a party has no labels
+GREETING: Fields = {"task": TaskPart, "versions": Versions}
 AGREEING: Fields = {"left": Left, "gone": Sites | UnsetType}  # who left while all had to agree: then there is no more
 SUMMARY: Fields = {"summaries": Summaries, "figures": Figures}
 REFUSALS = messages(
@@ -365,7 +379,14 @@ OF_REGIONS: Kinds = REFUSALS | messages(
 OF_PARTIES: Kinds = REFUSALS | messages(
     ANSWER,
     {
-        "ready": {**GREETING, "columns": None, "inputs": None, "visits": bool, "voucher": Voucher},
+        "ready": {
+            "task": TaskPart | None,  # None where a party has no labels
+            "versions": Versions,
+            "columns": None,
+            "inputs": None,
+            "visits": bool,
+            "voucher": Voucher,
+        },
         "matched": {"common": Count | None},
         "assigned": {
             "sizes": Annotated[list[Sizes], Meta(max_length=MOST_TRIALS)],
@@ -375,7 +396,7 @@ OF_PARTIES: Kinds = REFUSALS | messages(
         "shaped": {"shapes": Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]},
         "agreed": {"waves": Place},
         "embedded": {},  # sealed for the party with the labels
-        "learned": {"losses": Annotated[dict[Key, Positive], Meta(max_length=MOST_TRIALS)]},
+        "learned": {"losses": Annotated[dict[Key, float], Meta(max_length=MOST_TRIALS)]},
         "last_embedded": {},
         "assessed": {
             **SUMMARY,

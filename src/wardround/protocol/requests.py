@@ -24,6 +24,7 @@ from wardround.protocol.values import (
     Positive,
     Shape,
     Sites,
+    Sums,
     TaskJson,
     Text,
     Values,
@@ -73,6 +74,7 @@ class Agreement(Part):
     of: Of
     inputs: Shape | None
     commons: Commons
+    target_scales: Annotated[list[Sums], Meta(max_length=MOST_TRIALS)]  # by kind of arm: of what is predicted
 
 
 class SumTerms(Part):

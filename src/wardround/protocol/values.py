@@ -32,12 +32,16 @@ Value = Annotated[float, Meta(ge=-1e15, le=1e15)]  # of a column: its square is 
 Values = Annotated[list[Value], Meta(max_length=MOST_COLUMNS)]
 Totals = Annotated[list[Annotated[float, Meta(ge=-1e24, le=1e24)]], Meta(max_length=MOST_COLUMNS)]  # over all rows
 Squares = Annotated[list[Annotated[float, Meta(ge=0, le=1e39)]], Meta(max_length=MOST_COLUMNS)]
+Sums = Annotated[list[Annotated[float, Meta(ge=-1e39, le=1e39)]], Meta(max_length=MOST_METRICS)]
+ExactSum = Annotated[list[Annotated[float, Meta(ge=-1e39, le=1e39)]], Meta(max_length=64)]
 Counts = Annotated[list[Count], Meta(max_length=MOST_COLUMNS)]
 Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
 Epochs = Annotated[int, Meta(ge=1, le=1_000_000)]
 Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
-TaskJson = Annotated[dict[Name, Any], Meta(max_length=20)]  # a task, which `read_task` checks
+Word = Annotated[str, Meta(max_length=500)]
+Words = Annotated[list[Word | float], Meta(max_length=MOST_CLASSES)]
+TaskJson = Annotated[dict[Name, Word | float | bool | Words | None], Meta(max_length=20)]  # which `read_task` checks
 Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
 Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 

@@ -66,6 +66,9 @@ class ClassTask(ProbabilityTask):
 
         return loss, entropy(np.bincount(label) / max(len(label), 1))
 
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.zeros(rows, dtype=np.int64)
+
     def class_weights(self, labels: Tensor) -> Tensor:
         """A class that the site has no row of counts once; there is nothing to balance."""
         counts = torch.bincount(labels, minlength=len(self.names))

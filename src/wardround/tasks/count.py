@@ -11,7 +11,7 @@ of a federation.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
@@ -48,6 +48,7 @@ class Count(SummedTask):
     over_sites: ClassVar[tuple[str, ...]] = ("deviance", "mae", "rmse")
     referral_metrics: ClassVar[tuple[str, str]] = ("deviance", "mae")
     terms: ClassVar[tuple[str, ...]] = ("rows", "deviance", "absolute", "squared", "observed", "expected")
+    target_terms: ClassVar[tuple[str, ...]] = ("rows", "events", "exposure")
 
     dispersion: NonNegative | Literal["fitted"] = 0.0  # 0: Poisson; above: negative binomial; fitted: a shared leaf
     exposure: str = ""  # the column with each row's exposure; empty: 1 in all rows
@@ -95,6 +96,15 @@ class Count(SummedTask):
         if self.range is not None:
             return np.zeros(0)
         return np.array([len(target), *target.sum(axis=0)], dtype=np.float64)
+
+    def check_target_terms(self, sums: Mapping[str, float]) -> None:
+        rows, events, exposure = (sums[name] for name in self.target_terms)
+        require(events >= 0 and events == round(events), "a sum of counts that is no count")
+        require(exposure > 0 if rows else events == exposure == 0, "a sum of exposures that no rows have")
+        require(bool(self.exposure) or exposure == rows, "another exposure than 1 in each row")
+
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.ones((rows, 2))
 
     def scale(self, sums: np.ndarray) -> tuple[float, ...]:
         """The logarithm of the rate and the mean count over all sites; or from a quarter of the way up the public
@@ -157,6 +167,9 @@ class Count(SummedTask):
         beside = as_double(y, EXPOSURE).log() + as_double(y, LOG_RATE)
         return (scores + beside.to(scores.dtype)).clamp(max=LARGEST)
 
+    def diverged(self, score: np.ndarray) -> bool:
+        return super().diverged(score) or bool((score <= 0).any())  # an expected count that is no number above 0
+
     def variance(self, score: np.ndarray) -> np.ndarray | None:
         return np.asarray(score + self.known_dispersion * score**2)
 
@@ -197,9 +210,15 @@ class Count(SummedTask):
             "calibration_ratio": ratio(observed, expected),
         }
 
+    def totals(self, terms: Sequence[float]) -> tuple[float, float, float]:
+        sums = dict(zip(self.terms, terms, strict=True))
+        return sums["observed"], sums["expected"], sums["squared"]
+
     def check_terms(self, sums: Mapping[str, float]) -> None:
         rows, observed, expected, absolute = (sums[name] for name in ("rows", "observed", "expected", "absolute"))
-        require(all(sums[name] >= 0 for name in self.terms), "a sum below zero")
+        least = -CLOSE * (1 + observed + expected)  # of a perfect prediction rounding may leave less than nothing
+        require(sums["deviance"] >= least, "a deviance below zero")
+        require(min(observed, expected, absolute) >= 0, "a sum below zero")
         require(expected > 0 or not rows, "rows in which nothing is expected")
         require_spread(rows, absolute, sums["squared"], "errors")
         room = CLOSE * (observed + expected)

@@ -174,6 +174,9 @@ class Multilabel(ProbabilityTask):
         shares = (label == 1).sum(axis=0) / np.maximum((label >= 0).sum(axis=0), 1)
         return loss, float(np.mean([entropy(np.array([share, 1 - share])) for share in shares]))
 
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.zeros((rows, len(self.names)), dtype=np.int64)
+
     def class_weights(self, labels: Tensor) -> Tensor:
         """A finding that the site has no row of, or no row without, counts once."""
         present, lacking = (labels == 1).sum(0), (labels == 0).sum(0)

@@ -76,6 +76,9 @@ class Outcomes(Task):
         own = label[:, self.names.index(name)]
         return own.astype(np.int64) if self.outcomes[name].reads == "classes" else own
 
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.ones((rows, self.target_width))
+
     def target_sums(self, target: np.ndarray) -> np.ndarray:
         return np.concatenate([task.target_sums(self.target_of(target, name)) for name, task in self.outcomes.items()])
 

@@ -9,7 +9,7 @@ federation; they travel with the rows, because they differ from split to split.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal
@@ -50,6 +50,7 @@ class Regression(SummedTask):
     has_noise: ClassVar[bool] = True
     referral_metrics: ClassVar[tuple[str, str]] = ("mae", "rmse")
     terms: ClassVar[tuple[str, ...]] = ("rows", "absolute", "squared", "y", "yy", "p", "pp", "yp")
+    target_terms: ClassVar[tuple[str, ...]] = ("rows", "total", "squares")
 
     loss: Literal["squared", "huber"] = "squared"
     delta: Positive = 1.35
@@ -76,6 +77,14 @@ class Regression(SummedTask):
         if self.range is not None:
             return np.zeros(0)
         return np.array([len(target), target.sum(), (target**2).sum()], dtype=np.float64)
+
+    def check_target_terms(self, sums: Mapping[str, float]) -> None:
+        rows, total, squares = (sums[name] for name in self.target_terms)
+        require(rows > 0 or total == squares == 0, "sums of the target over no rows")
+        require_spread(rows, total, squares, "the target")
+
+    def blank_target(self, rows: int) -> np.ndarray:
+        return np.zeros(rows)
 
     def scale(self, sums: np.ndarray) -> tuple[float, ...]:
         """Centre and spread: mean and SD over all sites, or the middle and a quarter of the public range."""
@@ -140,6 +149,11 @@ class Regression(SummedTask):
             "calibration_slope": slope,
             "calibration_intercept": mean_y + self.origin - slope * (mean_p + self.origin),
         }
+
+    def totals(self, terms: Sequence[float]) -> tuple[float, float, float]:
+        sums = dict(zip(self.terms, terms, strict=True))
+        moved = self.origin * sums["rows"]
+        return sums["y"] + moved, sums["p"] + moved, sums["squared"]
 
     def check_terms(self, sums: Mapping[str, float]) -> None:
         """Squares are those of numbers with these sums, and errors are differences of what was predicted and what was

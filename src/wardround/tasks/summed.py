@@ -8,7 +8,7 @@ and so is a prediction.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, isnan
+from math import fsum, isfinite, isnan
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ class SummedTask(Task):
     answers: ClassVar[Literal["class", "findings", "number", "several"]] = "number"
     calibration = "linear"
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
+    target_terms: ClassVar[tuple[str, ...]]  # of `target_sums`, without a public range; the first is that number too
 
     range: tuple[float, float] | None = None  # what is known of the target without looking at rows: lowest, highest
 
@@ -45,6 +46,23 @@ class SummedTask(Task):
     @property
     def scale_is_public(self) -> bool:
         return self.range is not None
+
+    def check_target_sums(self, sums: Sequence[float], rows: int) -> None:
+        if self.range is not None:
+            super().check_target_sums(sums, rows)
+            return
+        require(len(sums) == len(self.target_terms), "another number of sums of the target than the task has")
+        require(sums[0] == rows, "sums of the target of another number of rows")
+        self.check_target_terms(dict(zip(self.target_terms, sums, strict=True)))
+
+    @abstractmethod
+    def check_target_terms(self, sums: Mapping[str, float]) -> None:
+        """`Impossible` where no training rows can have these sums."""
+
+    def check_scale(self, scale: Sequence[float]) -> None:
+        require(len(scale) == 2 and all(map(isfinite, scale)) and scale[1] > 0, "a scale that no target has")
+        if self.range is not None:
+            require(tuple(scale) == self.scale(np.zeros(0)), "another scale than follows from the public range")
 
     @property
     def outputs(self) -> int:

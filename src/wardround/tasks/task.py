@@ -198,6 +198,18 @@ class Task(ABC):
         """What training needs to know of the target of all sites, from their `target_sums` added up."""
         return ()
 
+    def check_target_sums(self, sums: Sequence[float], rows: int) -> None:
+        """`Impossible` where no such number of rows can have these `target_sums`."""
+        require(not len(sums), "sums of a target that needs none")
+
+    def check_scale(self, scale: Sequence[float]) -> None:
+        """`Impossible` where `scale` gives none such."""
+        require(not len(scale), "the scale of a target that has none")
+
+    @abstractmethod
+    def blank_target(self, rows: int) -> np.ndarray:
+        """In the form of a source's target, for rows that are elsewhere."""
+
     def training_target(self, target: np.ndarray, scale: tuple[float, ...]) -> np.ndarray:
         """A source's target in the form that training and prediction take as `y`."""
         return target
@@ -370,6 +382,10 @@ class Task(ABC):
     @abstractmethod
     def merged_figures(self, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The metrics that follow from the sums of several sites. Those that do not are left out."""
+
+    def totals(self, terms: Sequence[float]) -> tuple[float, float, float]:
+        """Of a number: the sums of outcomes, of predictions and of squared residuals, from the terms of `row_sums`."""
+        raise TypeError(f"{self.kind} has no residuals")
 
     @abstractmethod
     def check_sums(self, told: Mapping[str, Any], rows: int) -> None:

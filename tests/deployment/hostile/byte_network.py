@@ -274,6 +274,15 @@ def flat(data: Path, quorum: bool = False) -> Open:
     return lambda folder: Flat(folder, together.federation(document, folder, planted_sources(files)))
 
 
+def numbers(data: Path, quorum: bool = False) -> Open:
+    """What is predicted is a number. The value that is planted is the largest of all: no sum may give it away."""
+    files, task = planted_files(data), {"task": "regression"}
+    document = planted_study(2 if quorum else None, model={"kind": "linear", "l2": 0.01})
+    document["data"] |= task
+    sources = {name: partial(own_file, path, target="marker", positive=None, **task) for name, path in files.items()}
+    return lambda folder: Flat(folder, together.federation(document, folder, sources))
+
+
 def secure(data: Path, quorum: bool = False) -> Open:
     """Updates are added up under masks."""
     files = planted_files(data, (*HOSPITALS, "east"))

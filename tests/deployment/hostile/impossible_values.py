@@ -68,17 +68,19 @@ def of_greeting(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
 def of_task(names: list[Body], task: Body) -> Iterator[Mutation]:
     place = ("task", "names")
     yield put("no class", place, [])
-    yield put("one class", place, names[:1])
+    if len(names) > 1:
+        yield put("one class", place, names[:1])
+        yield put("classes the other way round", place, names[::-1])
+        yield put("a class with another's hash", (*place, 0, "hash"), names[-1]["hash"])
     yield put("200,000 classes", place, Many('{"name":"c@","hash":"@"}'))
-    yield put("classes the other way round", place, names[::-1])
-    yield put("a class with another's hash", (*place, 0, "hash"), names[-1]["hash"])
+    yield put("a name twice", place, names * 2)
     yield put("a class of another name", (*place, 0, "name"), "owned", "safe")
     yield put("a class with control characters", (*place, 0, "name"), FORGED_TEXT, "safe")
     yield put("classes in words", place, ["no", "yes"])
     yield put("no task", ("task",), None)
     yield put("a task in words", ("task",), "binary")
     yield put("findings where others have classes", ("task", "kind"), "multilabel")
-    yield put("a number where others have classes", ("task", "kind"), "regression")
+    yield put("another task", ("task", "kind"), "count" if task["kind"] == "regression" else "regression")
     yield put("a task that nobody knows", ("task", "kind"), "owned")
     yield put("a task with control characters", ("task", "kind"), FORGED_TEXT)
     yield put("an option that the task does not have", ("task", "options"), {"owned": 1})
@@ -97,6 +99,7 @@ def of_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield put("fewer training rows than it describes", ("sets", 0, "train"), train - 1)
     yield retold("far more rows than all others, in agreement with itself", _claim_many, "safe")
     yield from of_described(body["described"], ("described",))
+    yield from of_target(body["sets"][0]["target"], ("sets", 0, "target"))
     yield put("one set more", ("sets",), body["sets"] * 2)
     yield put("no set", ("sets",), [])
     facts = body["sets"][0]["facts"]
@@ -112,17 +115,39 @@ def of_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
         yield put("text for truth", (*place, "present", 0), "no")
     yield put("directions of other columns", ("directions",), {"owned": [0.1, 0.1]}, "safe")
     yield put("200,000 directions", ("directions",), many_names([0.1, 0.1]))
-    yield put("directions out of range", ("directions",), {name: [7.0, -1.0] for name in body["directions"]})
-    yield put("directions of one number", ("directions",), {name: [0.1] for name in body["directions"]})
+    names = list(body["directions"]) or ["age"]
+    yield put("directions out of range", ("directions",), {name: [7.0, -1.0] for name in names})
+    yield put("directions of one number", ("directions",), {name: [0.1] for name in names})
+    if not body["directions"]:
+        yield put("directions where there are no two classes", ("directions",), {"age": [0.1, 0.1]}, "safe")
+
+
+def of_target(sums: list[float], place: tuple[Any, ...]) -> Iterator[Mutation]:
+    """Sums over training rows of what is predicted."""
+    if not sums:
+        yield put("sums of a target that needs none", place, [26.0, 1.0, 1.0])
+        yield put("no list of sums", place, None)
+        return
+    yield put("no sums of the target", place, [])
+    yield put("one sum of the target less", place, sums[:-1])
+    yield put("one sum of the target more", place, [*sums, 1.0])
+    yield put("200,000 sums of the target", place, Many("1"))
+    yield put("sums of the target of other rows", (*place, 0), sums[0] + 1)
+    yield put("squares of the target below zero", (*place, 2), -1.0)
+    yield put("squares of the target too small for its sum", (*place, 2), 0.0)
+    yield put("a sum of the target = 1e300", (*place, 1), 1e300)
+    yield put("a sum of the target without end", (*place, 1), Raw("1e400"))
+    yield put("a sum of the target in words", (*place, 1), "many")
+    yield put("a sum of the target = null", (*place, 1), None)
 
 
 def of_described(description: Body, place: tuple[Any, ...]) -> Iterator[Mutation]:
     """How a hospital counts its rows."""
-    label = next(iter(description["classes"]))
     for name, value in COUNTS.items():
         yield put(f"described training rows = {name}", (*place, "train"), value, _null(name, "0"))
         yield put(f"described test rows = {name}", (*place, "test"), value, _null(name, "0"))
-        yield put(f"rows of a class = {name}", (*place, "classes", label), value, _null(name))
+        for label in list(description["classes"])[:1]:
+            yield put(f"rows of a class = {name}", (*place, "classes", label), value, _null(name))
     yield put("a class that nobody has", (*place, "classes", "elsewhere"), 5)
     yield put("200,000 classes described", (*place, "classes"), many_names(1))
     yield put("more described", (*place, "site"), "elsewhere")
@@ -138,10 +163,10 @@ def _null(name: str, *more: str) -> Expect:
 
 def _claim_many(body: Body) -> None:
     """A million rows that add up."""
-    label = next(iter(body["described"]["classes"]))
     body["sets"][0]["train"] += 10**6
     body["described"]["train"] += 10**6
-    body["described"]["classes"][label] += 10**6
+    for label in list(body["described"]["classes"])[:1]:
+        body["described"]["classes"][label] += 10**6
 
 
 def of_fill_values(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
@@ -225,15 +250,17 @@ def of_figures(body: Body) -> Iterator[Mutation]:
     yield put("rows of a figure: one more", ("figures", number, side, "rows"), figure["rows"] + 1)
     yield put("figures of training rows", ("figures", number, "train"), figure)
     place = ("figures", number, side, "figures")
-    yield put("accuracy = 7", (*place, "accuracy"), 7)
-    yield put("accuracy = -0.1", (*place, "accuracy"), -0.1)
-    yield put("accuracy = text", (*place, "accuracy"), "0.9")
-    yield put("accuracy of half a row", (*place, "accuracy"), 0.5 / figure["rows"])
+    curve = next(name for name in figure["figures"] if name != "loss")
+    yield put(f"{curve} = -0.1", (*place, curve), -0.1)
+    yield put(f"{curve} = text", (*place, curve), "0.9")
+    if curve == "accuracy":
+        yield put("accuracy = 7", (*place, curve), 7)
+        yield put("accuracy of half a row", (*place, curve), 0.5 / figure["rows"])
     yield put("loss = -3", (*place, "loss"), -3.0)
     yield put("more in a figure", ("figures", number, side, "site"), "elsewhere")
     yield put("another metric in a figure", (*place, "owned"), 0.5)
     yield put("200,000 metrics in a figure", place, many_names(0.5))
-    yield put("no accuracy", place, {"loss": figure["figures"]["loss"]})
+    yield put(f"no {curve}", place, {"loss": figure["figures"]["loss"]})
 
 
 def _figure() -> Body:
@@ -302,6 +329,13 @@ def of_side(place: tuple[Any, ...], summary: Body, others: tuple[str, ...]) -> I
         yield put(f"a summary without {name}", place, rest, "safe" if name == "small_classes" else "refused")
     yield put("suppressed, and told", (*place, "suppressed"), True)
     yield put("diverged in words", (*place, "diverged"), "no")
+    yield from of_groups(place, summary)
+    yield from of_number_sums(place, summary) if "terms" in summary else of_class_sums(place, summary)
+
+
+def of_class_sums(place: tuple[Any, ...], summary: Body) -> Iterator[Mutation]:
+    yield put("sums of numbers", (*place, "terms"), [float(summary["rows"]), 1.0, 1.0])
+    yield put("cells of residuals", (*place, "cells"), [])
     yield put("a small class that is none", (*place, "small_classes"), [99])
     metrics, sums = (*place, "metrics"), (*place, "sums")
     yield put("accuracy of a summary = 7", (*metrics, "accuracy"), 7)
@@ -323,6 +357,40 @@ def of_side(place: tuple[Any, ...], summary: Body, others: tuple[str, ...]) -> I
         yield from _of_counts(sums, summary)
     if summary["histogram"]:
         yield from _of_histogram((*place, "histogram"), summary)
+
+
+def of_number_sums(place: tuple[Any, ...], summary: Body) -> Iterator[Mutation]:
+    terms, cells = summary["terms"], summary["cells"]
+    at, first = (*place, "terms"), (*place, "cells", 0)
+    yield put("no terms", at, [])
+    yield put("one term more", at, [*terms, 1.0])
+    yield put("200,000 terms", at, Many("1"))
+    yield put("terms in words", at, ["many"] * len(terms))
+    yield put("a term = null", (*at, 1), None)
+    yield put("a term without end", (*at, 1), Raw("1e400"))
+    yield put("terms of other rows", (*at, 0), terms[0] + 1)
+    yield put("absolute errors below zero", (*at, 1), -1.0)
+    yield put("absolute errors without squares", (*at, 2), 0.0)
+    yield put("squares of errors below zero", (*at, 2), -1.0)
+    yield put("squares of the outcome below zero", (*at, 4), -1.0)
+    yield put("squares of the outcome too small for its sum", (*at, 4), 0.0)
+    yield put("squares of predictions too small for their sum", (*at, 6), 0.0)
+    yield put("products that no numbers have", (*at, 7), 10 * (terms[4] + terms[6]))
+    yield put("metrics of classes", (*place, "metrics"), {"accuracy": 0.5})
+    yield put("sums of classes", (*place, "sums"), None)
+    yield put("no cells", (*place, "cells"), [])
+    yield put("200,000 cells", (*place, "cells"), Many(written(cells[0]).decode()))
+    yield put("a cell twice", (*place, "cells"), [*cells, cells[0]])
+    yield put("a cell of one row more", (*first, "rows"), cells[0]["rows"] + 1)
+    yield put("a cell of no row", (*first, "rows"), 0)
+    yield put("squares of a cell below zero", (*first, "squares"), -1.0)
+    yield put("another sum of outcomes in a cell", (*first, "label_sum"), 3 * cells[0]["label_sum"] + 1e12)
+    yield put("a cell in words", first, "low")
+    if len(cells) > 1:
+        yield put("cells the other way round", (*place, "cells"), cells[::-1])
+
+
+def of_groups(place: tuple[Any, ...], summary: Body) -> Iterator[Mutation]:
     yield put("200,000 groups", (*place, "groups"), {"age": many_names({})})
     yield put("groups in a list", (*place, "groups"), [1])
     yield put("a kind of group that nobody knows", (*place, "groups"), {"owned": {}}, "safe")

@@ -13,7 +13,7 @@ COUNTED = ("rows", "train", "validation", "test", "tp", "fp", "fn", "tn", "right
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MOST = 10**8  # rows of anybody
 LONGEST = 4000  # characters of anything that a terminal shows
-MEASURED = ("accuracy", "brier", "loss")  # of any model that is finite
+MEASURED = ("accuracy", "brier", "loss", "mae", "rmse")  # of any model that is finite, where its task has them
 REASONS = ("notices", "participation", "missing_work")  # where results say who left, and why
 
 
@@ -123,7 +123,8 @@ def hurt_others(
 
 
 def _lost(here: dict[str, Any] | None, there: dict[str, Any]) -> bool:
-    return here is None or any(here[metric]["mean"] is None for metric in MEASURED if there[metric]["mean"] is not None)
+    known = [metric for metric in MEASURED if metric in there and there[metric]["mean"] is not None]
+    return here is None or any(here[metric]["mean"] is None for metric in known)
 
 
 def _described(results: dict[str, Any], name: str) -> Any:

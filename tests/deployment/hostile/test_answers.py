@@ -16,6 +16,7 @@ from tests.deployment.hostile.byte_network import (
     flat,
     in_regions,
     kind_of,
+    numbers,
     secure,
     vertical,
 )
@@ -37,11 +38,18 @@ from wardround.core.errors import WardroundError
 AGREEING = ("hello", "facts", "fill_values", "moments", "prepare")
 HOSPITAL = (*AGREEING, "train", "evaluate", "goodbye")
 SUM = ("keys", "shares", "train", "confirm", "unmask")
-WORLDS: dict[str, World] = {"flat": flat, "secure": secure, "regions": in_regions, "parties": vertical}
+WORLDS: dict[str, World] = {
+    "flat": flat,
+    "numbers": numbers,
+    "secure": secure,
+    "regions": in_regions,
+    "parties": vertical,
+}
 # who is hostile in which kind of federation, and all that it is asked there
 SENDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("flat", "north"): HOSPITAL,
     ("flat", "west"): HOSPITAL,
+    ("numbers", "north"): HOSPITAL,
     ("secure", "north"): (*AGREEING, *SUM, "evaluate", "goodbye"),
     ("regions", "coast"): HOSPITAL,
     ("regions", "north"): HOSPITAL,
@@ -52,12 +60,16 @@ CASES = [(world, sender, kind) for (world, sender), kinds in SENDERS.items() for
 # of these some answers are tried with every change; of the others, because they are much the same, only in long runs
 OFTEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("flat", "north"): HOSPITAL,
+    ("numbers", "north"): ("hello", "facts", "train", "evaluate"),
     ("secure", "north"): SUM,
     ("regions", "coast"): HOSPITAL[:-1],
     ("regions", "north"): ("hello", "train", "evaluate"),
     ("parties", "clinic"): ("hello", "match", "assign", "shape", "learn", "assess"),
     ("parties", "lab"): ("match", "embed", "embed_last"),
 }
+
+
+SHORTLY = (("flat", "north"), ("numbers", "north"), ("secure", "north"))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +90,7 @@ def place_in(run: Honest, sender: str, kind: str) -> Place:
     return next(place for place in run.places[sender] if place[0] == kind)
 
 
-@pytest.mark.parametrize("world", represented(WORLDS, by=["flat", "secure"]))
+@pytest.mark.parametrize("world", represented(WORLDS, by=["flat", "numbers", "secure"]))
 def test_every_question_has_hostile_answers(world: str, folder: Path) -> None:
     """A question that is new has to be added above, with figures that no answer to it can have."""
     run = honest(folder, world)
@@ -108,10 +120,7 @@ def test_hundreds_of_answers_are_tried(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("world", "sender"),
-    [
-        pytest.param(*case, marks=[] if case in (("flat", "north"), ("secure", "north")) else pytest.mark.slow)
-        for case in OFTEN
-    ],
+    [pytest.param(*case, marks=[] if case in SHORTLY else pytest.mark.slow) for case in OFTEN],
 )
 def test_a_hostile_answer_stops_the_run_and_the_next_start_goes_on(
     world: str, sender: str, folder: Path, tmp_path: Path

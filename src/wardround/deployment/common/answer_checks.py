@@ -49,6 +49,7 @@ def check_task(payload: Body, run: str) -> None:
     require(len(set(hashes)) == len(hashes), "two classes of one name")
     for entry in payload["names"]:
         require(entry["name"] is None or entry["hash"] == class_hash(run, entry["name"]), "a class of another name")
+    require(not {"kind", "names"} & set(payload["options"]), "a task that says twice what it is")
     names = [entry["name"] or entry["hash"] for entry in payload["names"]]
     try:
         read_task({**payload["options"], "kind": payload["kind"], "names": names})
@@ -62,8 +63,9 @@ def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Col
         check_sizes(site, row_set, plan, key, sites)
         require((row_set["facts"] is None) == (not columns), "facts of columns that nobody asked for, or none")
         check_column_facts(row_set["facts"], columns)
+        plan.task.check_target_sums(row_set["target"], row_set["train"])
     check_described(body["described"], body["sets"][0], plan)
-    check_directions(body["directions"], columns)
+    check_directions(body["directions"], columns, plan.task)
 
 
 def check_sizes(site: str, sizes: Body, plan: DeployedPlan, key: Key, sites: Sequence[str]) -> None:
@@ -99,7 +101,8 @@ def check_classes(described: Body, task: Task) -> None:
         require(sum(known) == total if len(known) == len(counts) else sum(known) <= total, "classes that do not add up")
 
 
-def check_directions(directions: Body, columns: Sequence[Column]) -> None:
+def check_directions(directions: Body, columns: Sequence[Column], task: Task) -> None:
+    require(not directions or len(task.classes) == 2, "directions where there are no two classes")
     require(set(directions) <= {*(column.name for column in columns), *SAME}, "directions of columns that nobody has")
 
 

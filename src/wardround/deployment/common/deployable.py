@@ -17,6 +17,8 @@ PARTITION = "by-hospital"
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
+    for arm in study.arms:
+        refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
@@ -33,6 +35,13 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
                 remedy = "Hold out a site that is not the only one."
                 raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
     _refuse_large_quorum(study, sites)
+
+
+def refuse_several_outcomes(outcomes: Sequence[str]) -> None:
+    """A hospital tells of the predictions of one outcome: what it withholds of another could follow from both."""
+    if len(outcomes) > 1:
+        problem = f"{', '.join(outcomes)} are predicted together, and across hospitals only one outcome is"
+        raise StudyError("data: outcomes", problem, "Deploy a study for each outcome, or simulate this one.")
 
 
 def refuse_undeployable_start(study: Study) -> None:

@@ -24,8 +24,9 @@ from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy
+from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy, refuse_several_outcomes
 from wardround.deployment.regional.regions import companions, span_of
+from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.privacy.dp.accountant import Charge, together
 from wardround.privacy.dp.protection import Sampling, charges_within
 from wardround.privacy.validation import refuse_unsound
@@ -57,6 +58,7 @@ class Agreed:
     inputs: tuple[int, ...]
     layout: Layout | None = None  # None: images, or columns that each site has for itself
     common: Common | None = None
+    target_scale: tuple[float, ...] = ()  # what training needs to know of all sites' targets
     # rows of each site by part of the split; known to the coordinator only
     split_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -116,21 +118,22 @@ class DeployedPlan(Plan):
         chosen = self.for_selection(arm, splits) if arm.held_out in (None, self.own) else splits
         if cohort.records.is_table and arm.preparation.schema == "own":
             recipe = own_recipe(cohort.table, splits[0].train, arm.preparation)
-            return table_site(cohort, chosen[0], recipe, dtype_of(arm))
+            return table_site(cohort, chosen[0], recipe, dtype_of(arm), agreed.target_scale)
         if agreed.layout is None or agreed.common is None:
-            return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
+            labels = cohort.training_labels(agreed.target_scale)
+            return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm), labels)
         train, preparation = splits[0].train, arm.preparation
         own = compute_fill_values(cohort.table, train, agreed.layout, preparation)
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
         recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
-        return table_site(cohort, chosen[0], recipe, dtype_of(arm))
+        return table_site(cohort, chosen[0], recipe, dtype_of(arm), agreed.target_scale)
 
     def predecessor_of(self, arm: Arm) -> Predecessor | None:
         """Only the coordinator of all has the model that a study starts from: it comes with the first round."""
         return super().predecessor_of(arm) if self.own is None and not self.within else None
 
     def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
-        return ()
+        return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].target_scale
 
     def layout_of(self, arm: Arm, seed: int) -> Layout | None:
         return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].layout
@@ -230,20 +233,22 @@ def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, task: Task) -> Si
     """One row of zeros, repeated as often as the site has rows."""
     count = agreed.split_sizes[name]["train"] if name in agreed.split_sizes else 1
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
-    y = no_labels(task, count)
+    y = no_labels(task, count, agreed.target_scale)
     nothing = Rows(x[:0], y[:0])
     return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
 
 
-def no_labels(task: Task, count: int) -> torch.Tensor:
+def no_labels(task: Task, count: int, target_scale: tuple[float, ...] = ()) -> torch.Tensor:
     """In the form of those of as many rows."""
-    shape = (len(task.parts),) if task.parts else ()
-    return torch.zeros((1, *shape), dtype=torch.int64).expand(count, *shape)
+    blank = torch.from_numpy(task.training_target(task.blank_target(1), target_scale))
+    return blank.expand(count, *blank.shape[1:])
 
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """The plan at a hospital. All arms of a deployed study use the same rows."""
     refuse_hollow_privacy(study)
+    refuse_several_outcomes(tuple(records.task.outcomes))
+    refuse_unpaid_scale(study, records.task)
     for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)
         algorithm = arm.algorithm.build(families.algorithms)

@@ -21,11 +21,13 @@ from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
+from wardround.privacy.disclosure.target_sums import Exact, refuse_unpaid_scale, scale_of
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
 from wardround.tasks import Task, read_task
+from wardround.tasks.task import Impossible
 
 
 def write_facts(facts: Facts) -> Plain:
@@ -158,6 +160,7 @@ class SiteFacts:
 
     plan: DeployedPlan
     known: Mapping[str, Mapping[Key, Any]]  # by site and set of rows
+    targets: Mapping[str, Mapping[Key, Sequence[Exact]]]  # sums of the target, by site and kind of arm
 
     def contributors(self, arm: Arm) -> list[str]:
         """Those whose training rows determine the preparation of an arm."""
@@ -194,6 +197,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     task = common_task(ready)
     columns, notices = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
+    refuse_unpaid_scale(study, task)
     plan = coordinator_plan(study, families, sites, task)
 
     def check(site: str, answer: Message) -> None:
@@ -210,7 +214,11 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
         site: {key: _facts(payload["facts"]) for key, payload in payloads.items()}
         for site, payloads in row_sets.items()
     }
-    prepare = yield from agree_on_layouts(plan, columns, inputs, SiteFacts(plan, facts), ask, run)
+    targets = {
+        site: {kind: [[number] for number in row_sets[site][plan.rows_of(kind)]["target"]] for kind in plan.kinds}
+        for site in sites
+    }
+    prepare = yield from agree_on_layouts(plan, columns, inputs, SiteFacts(plan, facts, targets), ask, run)
     return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
 
 
@@ -221,6 +229,7 @@ def agree_on_layouts(
     body: dict[str, Any] = {"run": run, "columns": _column_payload(columns), "layouts": []}
     body["of"] = [None] * len(plan.kinds)
     body["inputs"] = inputs
+    body["target_scales"] = _target_scales(plan, facts)
     commons: list[Common | None] = [None] * len(plan.kinds)
     if columns:
         layouts, requests = _choose_layouts(plan, columns, facts, body)
@@ -233,6 +242,16 @@ def agree_on_layouts(
                 plan.agreed[kind] = replace(agreed, inputs=(len(layout.names),), layout=layout, common=common)
     body["commons"] = _common_payloads(commons)
     return Message("prepare", body)
+
+
+def _target_scales(plan: DeployedPlan, facts: SiteFacts) -> list[list[float]]:
+    """By kind of arm, from the sums of those who train in it; or that of the model from which its training starts."""
+    for kind in plan.kinds:
+        arm = plan.study.arm(kind[0])
+        carried = plan.carried_scale(arm, kind[1])
+        scale = scale_of(plan.task, [facts.targets[name][kind] for name in facts.contributors(arm)])
+        plan.agreed[kind] = replace(plan.agreed[kind], target_scale=scale if carried is None else carried)
+    return [list(plan.agreed[kind].target_scale) for kind in plan.kinds]
 
 
 def _column_payload(columns: Sequence[Column]) -> list[Plain] | None:
@@ -282,12 +301,24 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
     layouts = [read_layout(layout) for layout in body["layouts"]]
     agreed = {}
-    for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
+    by_kind = zip(plan.kinds, body["of"], body["commons"], body["target_scales"], strict=True)
+    for kind, place, common, target_scale in by_kind:
+        scale = read_target_scale(plan.task, target_scale)
         if place is None:
-            agreed[kind] = Agreed(tuple(map(int, body["inputs"] or OWN_COLUMNS)))
+            agreed[kind] = Agreed(tuple(map(int, body["inputs"] or OWN_COLUMNS)), target_scale=scale)
         else:
-            agreed[kind] = Agreed((len(layouts[place].names),), layouts[place], read_common(common))
+            inputs = (len(layouts[place].names),)
+            agreed[kind] = Agreed(inputs, layouts[place], read_common(common), scale)
     return agreed
+
+
+def read_target_scale(task: Task, scale: Sequence[float]) -> tuple[float, ...]:
+    """DeployError where the task has no such scale."""
+    try:
+        task.check_scale(scale)
+    except Impossible as error:
+        raise DeployError("coordinator", f"sends {error}", "Install the same version everywhere.") from None
+    return tuple(map(float, scale))
 
 
 def _choose_layouts(
@@ -474,7 +505,8 @@ def merged_payload(payloads: Mapping[str, Any]) -> Plain:
 
 
 def refuse_other_tasks(payloads: Mapping[str, Any]) -> None:
-    """Disagreement, which names a hospital and says what is predicted there and what elsewhere."""
+    """Disagreement, which names a hospital and says what is predicted there and what elsewhere. What the column of a
+    number is called is each hospital's own, as it is for classes."""
 
     def problem(site: str, other: str) -> str:
         here, there = (read_payload(payloads[name]).words for name in (site, other))
@@ -482,7 +514,11 @@ def refuse_other_tasks(payloads: Mapping[str, Any]) -> None:
         return f"it predicts {here}, and {other} predicts {there}{unnamed}"
 
     meant = {
-        site: (payload["kind"], payload["options"], [entry["hash"] for entry in payload["names"]])
+        site: (
+            payload["kind"],
+            payload["options"],
+            [entry["hash"] for entry in payload["names"] if read_payload(payload).answers != "number"],
+        )
         for site, payload in payloads.items()
     }
     remedy = "Write the same in [data] of all site files: target, task, and `positive`, `classes` or `findings`."

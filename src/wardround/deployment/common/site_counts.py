@@ -64,4 +64,4 @@ def describe_deployed(
 
 def _known(classes: Mapping[str, int | None]) -> np.ndarray | None:
     counts = [count for count in classes.values() if count is not None]
-    return np.array(counts) if len(counts) == len(classes) else None
+    return np.array(counts) if counts and len(counts) == len(classes) else None

@@ -43,6 +43,7 @@ from wardround.deployment.common.spool import Shape
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.disclosure.target_sums import own_target_sums
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
@@ -228,13 +229,18 @@ class Session:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
             split = self.plan.own_split(key)
             sizes = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
-            row_sets.append({**sizes, "facts": None if facts is None else write_facts(facts)})
+            written = None if facts is None else write_facts(facts)
+            row_sets.append({**sizes, "facts": written, "target": self._target_sums(key)})
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
         if is_private(self.study):
             described = without_counts(described)
         return {"sets": row_sets, "described": described, "directions": self._directions(first)}
+
+    def _target_sums(self, key: Key) -> list[float]:
+        cohort, train = self.plan.cohort_of(self.study.arm(key[0])), self.plan.own_split(key).train
+        return own_target_sums(cohort, train, self.study.deployment.smallest_cell)
 
     def _directions(self, key: Key) -> dict[str, Any]:
         """Shows inverted labels. Empty where patients have differential privacy."""

@@ -28,6 +28,7 @@ from wardround.deployment.common.schema_agreement import (
 )
 from wardround.deployment.common.waves import pooled_figures
 from wardround.deployment.regional.regions import trainers
+from wardround.privacy.disclosure.target_sums import exactly
 from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 
@@ -72,13 +73,16 @@ def _facts_of_kind(plan: DeployedPlan, kind: Key, sets: Mapping[str, Mapping[Key
     """For one kind of arm: facts of the sites that train in it, and whether all sites have a value in each column."""
     arm, facts_by_site = plan.study.arm(kind[0]), {site: own[plan.rows_of(kind)]["facts"] for site, own in sets.items()}
     members = trainers(arm, facts_by_site)
+    sums = [[[number] for number in sets[site][plan.rows_of(kind)]["target"]] for site in members]
+    target = exactly(sums)
     if any(facts is None for facts in facts_by_site.values()):
-        return {"facts": None, "present": [], "trains": bool(members)}
+        return {"facts": None, "present": [], "trains": bool(members), "target": target}
     known = {site: read_facts(facts) for site, facts in facts_by_site.items()}
     return {
         "facts": write_facts(_joined(arm, [known[site] for site in members])) if members else None,
         "present": [all(column) for column in zip(*(facts.present for facts in known.values()), strict=True)],
         "trains": bool(members),
+        "target": target,
     }
 
 

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any, ClassVar
 
 from wardround.core.notices import Notice, line_of
@@ -53,8 +54,9 @@ from wardround.deployment.regional.region_rounds import (
     own_of_region,
     trials_with_model,
 )
-from wardround.deployment.regional.regions import regions_of, span_of
+from wardround.deployment.regional.regions import regions_of, span_of, trainers
 from wardround.evaluation.summaries.summary_validation import check_curve
+from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
@@ -316,6 +318,7 @@ def agree_on_regions(
     task = common_task(ready)
     columns, notices = _columns(ready)
     inputs = None if columns else common_inputs(study, ready)
+    refuse_unpaid_scale(study, task)
     plan = coordinator_plan(study, families, hospitals, task)
     payload = [write_column(column) for column in columns] or None
     body = {"run": run, "columns": payload, "task": task.to_json()}
@@ -334,7 +337,9 @@ def agree_on_regions(
         by_site = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=by_site)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in answers.items()}
-    prepare = yield from agree_on_layouts(plan, columns, inputs, FactsOfRegions(plan, by_kind, members), ask, run)
+    targets = {name: {kind: own["target"] for kind, own in kinds.items()} for name, kinds in by_kind.items()}
+    facts = FactsOfRegions(plan, by_kind, targets, members)
+    prepare = yield from agree_on_layouts(plan, columns, inputs, facts, ask, run)
     return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
 
 
@@ -358,7 +363,19 @@ def check_region_facts(
         for key, sizes in zip(plan.row_sets, body["sets"][site], strict=True):
             check_sizes(site, sizes, plan, key, hospitals)
         check_described(body["described"][site], body["sets"][site][0], plan)
-        check_directions(body["directions"][site], columns)
+        check_directions(body["directions"][site], columns, plan.task)
+    _check_target(body, plan, members)
+
+
+def _check_target(body: Mapping[str, Any], plan: DeployedPlan, members: Sequence[str]) -> None:
+    """Sums over the training rows of a region's hospitals, for each kind of arm."""
+    for key, kind in zip(plan.kinds, body["kinds"], strict=True):
+        require(kind["trains"] or not kind["target"], "sums of a target where nobody trains")
+        if kind["trains"]:
+            place = plan.row_sets.index(plan.rows_of(key))
+            trained = trainers(plan.study.arm(key[0]), members)
+            rows = sum(body["sets"][site][place]["train"] for site in trained)
+            plan.task.check_target_sums([fsum(parts) for parts in kind["target"]], rows)
 
 
 def _columns(ready: Answers) -> tuple[list[Column], list[Notice]]:

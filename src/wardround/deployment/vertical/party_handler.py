@@ -202,7 +202,8 @@ def prediction(
                 seen[own.party] = cut.bottoms[own.party].logits(*weights, numbers_of(own, x), None)[0]
             logits = cut.top(local.params, seen, there, None)
             task = trial.model.task
-            outputs.append((y, task.predictions(logits), task.row_losses(logits, y), task.row_figures(logits, y)))
+            losses, figures = task.row_losses(logits, y), task.row_figures(logits, y)
+            outputs.append((task.label(y), task.predictions(logits, y), losses, figures))
     label, score, loss, right = (torch.cat(parts).cpu().numpy() for parts in zip(*outputs, strict=True))
     numbers = getattr(trial.scored[0], f"{subset}_rows")
     return SitePrediction(

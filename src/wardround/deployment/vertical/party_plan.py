@@ -18,7 +18,7 @@ from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import levels
 from wardround.data.checks.duplicates import FEWEST_COLUMNS
-from wardround.data.cohort import Cohort, image_site, load_cohort
+from wardround.data.cohort import Cohort, image_site, load_cohort, target_scale
 from wardround.data.parties import IMAGE, Holdings, columns_held, table_of
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import SPLIT_PARTS, Records
@@ -187,6 +187,11 @@ class VerticalPlan(DeployedPlan):
             }
         return by_kind
 
+    def own_scale(self, kind: Key) -> tuple[float, ...]:
+        """Of what is predicted, over the rows that train. The holder has all of them, so that nobody is asked."""
+        cohort = self.cohort_of(self.study.arm(kind[0]))
+        return target_scale(cohort, [self.assigned_split(kind)], [self.holder])
+
     def assigned_split(self, kind: Key) -> Split:
         return Split(self.holder, *(self.assigned[kind].rows[part] for part in SPLIT_PARTS))
 
@@ -198,7 +203,8 @@ def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], w
     own = next((block for block in blocks if block.party == plan.own), None)
     pixels = next((block.shape for block in blocks if len(block.shape) == 3), ())
     skipped, dtype = prod(pixels) if pixels else 0, dtype_of(arm)
-    images = _images(plan, arm, cohort, kind) if own is not None and len(own.shape) == 3 else None
+    labels = cohort.training_labels(plan.own_scale(kind))
+    images = _images(plan, arm, cohort, kind, labels) if own is not None and len(own.shape) == 3 else None
 
     def rows_of(part: str) -> Rows:
         chosen = assigned.rows[part]
@@ -211,15 +217,15 @@ def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], w
                 has = assigned.present.get(block.party)
                 line[:, block.present - skipped] = 1.0 if has is None else has[chosen]
         numbers = torch.from_numpy(line).to(dtype)
-        people, labels = torch.from_numpy(cohort.patient[chosen]), cohort.labels[chosen]
+        people, own_labels = torch.from_numpy(cohort.patient[chosen]), labels[chosen]
         if images is not None:
             rows: Rows = getattr(images, part)
             return replace(rows, tabular=numbers)
         if pixels:
             empty = torch.zeros((1, *pixels), dtype=dtype).expand(len(chosen), *pixels)
             # by number, as where the images are: rows that are joined then keep what stands beside an image
-            return Rows(empty, labels, torch.arange(len(chosen)), None, people, numbers)
-        return Rows(numbers, labels, patients=people)
+            return Rows(empty, own_labels, torch.arange(len(chosen)), None, people, numbers)
+        return Rows(numbers, own_labels, patients=people)
 
     return Site(
         plan.holder,
@@ -233,12 +239,12 @@ def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], w
     )
 
 
-def _images(plan: VerticalPlan, arm: Arm, cohort: Cohort, kind: Key) -> Site:
+def _images(plan: VerticalPlan, arm: Arm, cohort: Cohort, kind: Key, labels: torch.Tensor) -> Site:
     split, scale = plan.assigned_split(kind), None
     if arm.preparation.scales_pixels:
         scales = levels(cohort.brightness, {plan.holder: split.train}, [plan.holder], arm.preparation)
         scale = None if scales is None else scales[plan.holder]
-    return image_site(cohort, split, scale)
+    return image_site(cohort, split, scale, labels)
 
 
 def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:

@@ -188,10 +188,10 @@ class HolderTrial(SplitTrial):
 
     def new_engine(self, step: int) -> LabelHolder:
         trial, training = self.trial, self.trial.training
-        weights = trial.model.task.class_weights(self.site.train.labels).to(trial.dtype)
-        balanced = weights if training.class_weights == "balanced" else None
+        balanced = training.class_weights == "balanced"
+        weights = trial.model.task.class_weights(self.site.train.labels).to(trial.dtype) if balanced else None
         optimiser, lr = optimiser_for(training), self.lr(step)
-        return LabelHolder(trial.model, self.cut, optimiser, self.first_params(), self.buffers, lr, balanced)
+        return LabelHolder(trial.model, self.cut, optimiser, self.first_params(), self.buffers, lr, weights)
 
 
 class Wave:

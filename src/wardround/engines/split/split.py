@@ -50,10 +50,9 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     apart, held = parts_of(cut, tree.for_convolutions(run.server)["params"])
     buffers_of, own_buffers = parts_of(cut, run.memories[site.name].buffers)
     optimiser, lr = optimiser_for(training), training.lr_in(run.round)
-    balanced = model.task.class_weights(site.train.labels).to(trial.dtype)
-    holder = LabelHolder(
-        model, cut, optimiser, held, own_buffers, lr, balanced if training.class_weights == "balanced" else None
-    )
+    balanced = training.class_weights == "balanced"
+    weights = model.task.class_weights(site.train.labels).to(trial.dtype) if balanced else None
+    holder = LabelHolder(model, cut, optimiser, held, own_buffers, lr, weights)
     streams = {party: seeded_streams(trial.batch_seed, run.round, party) for party in apart}
     parties = {
         party: Party(

@@ -97,7 +97,8 @@ def compare_pairs(
         for entry in comparison.difference.values():
             compare_drawn(entry, names, *both)
     for place, bound in (auc_bounds or {}).items():
-        comparisons[place].difference["auc"]["off_by"] = bound
+        if "auc" in metrics:
+            comparisons[place].difference["auc"]["off_by"] = bound
     for metric in metrics:
         correct([comparison.difference[metric] for comparison in comparisons.values()])
     return comparisons

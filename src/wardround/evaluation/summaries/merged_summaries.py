@@ -18,6 +18,7 @@ import numpy as np
 
 from wardround.evaluation.calibration_curves import decision_curve, reliability
 from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
+from wardround.evaluation.summaries.residual_cells import residual_bins
 from wardround.evaluation.summaries.score_histograms import cells_of, crosses_thresholds, merged_auc, spread_rows
 from wardround.tasks import Task
 from wardround.tasks.class_metrics import average
@@ -145,7 +146,12 @@ class Summaries:
         return dict.fromkeys(arms)
 
     def calibration(self, arm: str) -> dict[str, Any] | None:
-        """From the cells of histograms. Slope and intercept would need the rows."""
+        """From the cells of histograms, or of residuals. The intervals of slope and intercept would need the rows."""
+        if self.task.calibration == "linear":
+            lines = self.converged(arm)
+            cells = [cell for of_seed in lines for line in of_seed for cell in line["cells"]]
+            whole = cells and len(lines) == len(self.seeds)
+            return {"slope": None, "intercept": None, "bins": residual_bins(cells)} if whole else None
         rows = self.rows_of_cells(arm)
         if rows is None or len(np.unique(rows[0])) < 2:
             return None

@@ -8,6 +8,9 @@ Patients are counted, not rows.
 * A subgroup is summarised by the same rules if it has SMALLEST_GROUP patients or more. What is sent must not give away
   what is withheld: all rows minus the groups that are sent must not be a small cell either.
 
+Of numbers, each term of which the task's metrics are made is summed over the rows; and groups of patients in the order
+of their predictions have their sums, for a plot of residuals. A least or largest value is never sent.
+
 Where rows may have several findings, each finding is summarised as two classes are, over the rows in which it is known:
 
 * Where few patients have a finding, or do not have it, only the number of rows is sent.
@@ -28,6 +31,7 @@ import numpy as np
 
 from wardround.core.seeds import generator
 from wardround.evaluation.prediction import SitePrediction, quick_figures
+from wardround.evaluation.summaries.residual_cells import residual_cells
 from wardround.evaluation.summaries.score_histograms import score_histogram
 from wardround.evaluation.thresholds import CHOICES
 from wardround.privacy.disclosure import must_stay
@@ -87,7 +91,8 @@ def site_summary(
         cut = THRESHOLD if np.isnan(chosen) else chosen
         told = Told(task, prediction.label, score, people, smallest)
         by_kind = {kind: _by_value(told, values, cut) for kind, values in groups.items()}
-        return {**figures_of(told, cut), "groups": by_kind}
+        cells = {"cells": residual_cells(told.label, score, people, smallest)} if task.calibration == "linear" else {}
+        return {**figures_of(told, cut), **cells, "groups": by_kind}
     cuts = np.full(len(task.parts), np.nan) if thresholds is None else thresholds
     told = Told(task, _without_few_unknown(prediction, smallest), score, people, smallest)
     by_part = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wardround.evaluation.summaries.merged_summaries import Summary
+from wardround.evaluation.summaries.residual_cells import check_residual_cells
 from wardround.evaluation.summaries.score_histograms import check_histogram
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_sums import CLOSE
@@ -38,7 +39,11 @@ def check_summary(summary: Summary, expected: Expected) -> None:
         _only(summary, ("rows", "diverged"))
         return
     require("groups" in summary, "no groups")
-    _check_content(summary, expected.task, "groups")
+    task, of_residuals = expected.task, expected.task.calibration == "linear"
+    _check_content(summary, task, "groups", *(["cells"] if of_residuals else []))
+    if of_residuals:
+        require("cells" in summary, "no cells")
+        check_residual_cells(summary["cells"], summary["rows"], task.totals(summary["terms"]))
     for kind, values in summary["groups"].items():
         _check_groups(kind, values, summary, expected)
 
@@ -48,6 +53,7 @@ def check_curve(curve: Mapping[str, Any], rows: int, exact: bool, task: Task) ->
     require(curve["rows"] == rows if exact else curve["rows"] <= rows, "rows other than agreed")
     figures = curve["figures"]
     require(set(figures) == {"loss", task.curve, *task.round_metrics}, "figures of other metrics than the task has")
+    require(figures["loss"] is None or figures["loss"] >= 0 or not task.loss_from_zero, "a loss below zero")
     for name, value in figures.items():
         if name in task.metric_names and value is not None:  # the loss of a number may be below 0
             low, high = METRIC_FACTS[name].low, METRIC_FACTS[name].high

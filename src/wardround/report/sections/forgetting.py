@@ -177,7 +177,7 @@ def composed_table(evidence: Evidence) -> Table | None:
     note = (
         "Of one patient, with the seed that cost most: in the trainings that the model comes from, in this one, and "
         "of all together, by the accountant. A patient pays in both where the site may have been there before: it has "
-        "the same name, or a row of it, or nothing is known of its patients."
+        "the same name, or too many rows are common, or nothing is known of its patients."
     )
     columns = dict.fromkeys(("epsilon before", "epsilon here", "together", "replace"), _epsilon)
     return make_table(

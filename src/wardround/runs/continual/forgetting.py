@@ -16,7 +16,7 @@ from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.evaluation.forgetting import NEW, OLD
 from wardround.evaluation.prediction import SitePrediction, scores_of
-from wardround.runs.continual.earlier import Earlier, row_keys
+from wardround.runs.continual.earlier import Earlier, SharedRows, shared_rows
 from wardround.runs.finished_run import arm_of, saved_run
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
@@ -45,8 +45,9 @@ def predict_earlier(
         old = saved_run(old_trial, earlier.folder.load_model(old_arm.name, model.seed))
         trial = plan.trial(arm, seed)
         new = saved_run(trial, folder.load_model(arm.name, seed))
-        known = trained_keys(plan, arm, seed)
-        sites = [_untrained(site, earlier, old_arm, known) for site in old_trial.scored]
+        shared = shared_rows(earlier.plan.cohort_of(old_arm), plan.cohort_of(arm))
+        used = used_rows(plan, arm, seed)
+        sites = [_untrained(site, earlier.plan.cohort_of(old_arm), shared, used) for site in old_trial.scored]
         for before, after in zip(old_trial.scored, sites, strict=True):
             share = (len(before.test) - len(after.test)) / len(predecessor.models)
             left_out[after.name] = left_out.get(after.name, 0.0) + share
@@ -60,19 +61,15 @@ def predict_earlier(
     return pd.concat(parts, ignore_index=True) if parts else None, {s: rows for s, rows in left_out.items() if rows}
 
 
-def trained_keys(plan: Plan, arm: Arm, seed: int) -> set[str]:
-    """Of the rows on which the arm trains, or with which anything is chosen."""
-    cohort, keys = plan.cohort_of(arm), set[str]()
-    for split in plan.splits(arm, seed):
-        keys |= row_keys(cohort, np.concatenate([split.train, split.validation]))
-    return keys
+def used_rows(plan: Plan, arm: Arm, seed: int) -> np.ndarray:
+    """Rows on which the arm trains, or with which anything is chosen."""
+    return np.concatenate([rows for split in plan.splits(arm, seed) for rows in (split.train, split.validation)])
 
 
-def _untrained(site: Site, earlier: Earlier, arm: Arm, known: set[str]) -> Site:
-    """The site with the test rows that the new model has not seen."""
-    cohort = earlier.plan.cohort_of(arm)
+def _untrained(site: Site, cohort: Cohort, shared: SharedRows, used: np.ndarray) -> Site:
+    """The site with the test rows of patients whom the new model has not seen."""
     places = np.searchsorted(cohort.row_numbers, site.test_rows)
-    keep = np.array([known.isdisjoint(row_keys(cohort, place[None])) for place in places], dtype=bool)
+    keep = ~shared.seen(places, used)
     return replace(site, test=chosen(site.test, keep), test_rows=site.test_rows[keep])
 
 
