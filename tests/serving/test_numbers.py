@@ -24,8 +24,8 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def asked(rows: int) -> list[dict[str, Any]]:
     table = patients(rows, 21)
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    records = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in record.items()} for record in records]
 
 
 def test_answers_are_those_of_predict_and_have_the_keys_of_the_schema(bundle: Bundle) -> None:
