@@ -30,6 +30,7 @@ from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.heart import heart
 from wardround.data.split import fingerprints
 from wardround.study.schema import Evaluation
+from wardround.tasks import class_task
 
 
 def cohort_of(records: Records) -> Cohort:
@@ -218,7 +219,7 @@ def test_with_two_sites_both_are_named_and_with_more_the_one_that_differs() -> N
     assert [(difference.site, difference.others, difference.certain) for difference in pair] == [
         ("north", ("south",), False)
     ]
-    (notice,) = direction_notices(pair, ("well", "sick"))
+    (notice,) = direction_notices(pair, class_task(("well", "sick")))
     assert (notice.code, notice.severity, notice.site, notice.classes) == (
         "label-direction",
         "error",
@@ -230,12 +231,12 @@ def test_with_two_sites_both_are_named_and_with_more_the_one_that_differs() -> N
     assert [(difference.site, difference.others, difference.certain) for difference in four] == [
         ("b", ("a", "c", "d"), True)
     ]
-    (notice,) = direction_notices(four, ("well", "sick"))
+    (notice,) = direction_notices(four, class_task(("well", "sick")))
     assert (notice.other_sites, notice.per_column, notice.details) == ((), {"hr": 1, "age": -1}, {"certain": True})
     torn = opposites({"a": up, "b": down, "c": up, "d": down})
     assert len(torn) == 2
     assert not any(difference.certain for difference in torn)
-    assert direction_notices(torn, ("well", "sick"))[0].other_sites == torn[0].others
+    assert direction_notices(torn, class_task(("well", "sick")))[0].other_sites == torn[0].others
 
 
 def test_sites_without_a_column_in_common_are_not_compared() -> None:

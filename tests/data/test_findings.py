@@ -22,7 +22,6 @@ from wardround.data.partition import PARTITIONERS, Partitioner
 from wardround.data.partition.by_column import by_column
 from wardround.data.partition.dirichlet import dirichlet
 from wardround.data.partition.iid import iid
-from wardround.data.partition.partition import patient_classes
 from wardround.data.partition.specialty import specialty
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.split import Split, split_site
@@ -211,7 +210,12 @@ def test_a_patient_is_told_apart_by_the_rarest_finding_of_all_his_rows() -> None
         (UNKNOWN, 0, 0),
         patient=["b", "b", "c", "a", "d", "c"],
     )
-    assert patient_classes(records).tolist() == [MASS, FLUID, AIR, NOTHING]  # of a, b, c, d
+    assert records.task.patient_kinds(records.target, records.units).tolist() == [
+        MASS,
+        FLUID,
+        AIR,
+        NOTHING,
+    ]  # of a, b, c, d
 
 
 PARTITIONS: dict[str, Callable[[], Partitioner]] = {
@@ -286,7 +290,7 @@ def test_a_small_alpha_gives_a_finding_to_few_sites_and_a_large_one_to_all() -> 
     def largest_share(alpha: float) -> float:
         """Of the patients who count as one class, averaged over classes."""
         sites = dirichlet(5, alpha, 1).assign(records, generator(2, "partition"))
-        classes = patient_classes(records)[records.units]
+        classes = records.task.patient_kinds(records.target, records.units)[records.units]
         tables = np.array([np.bincount(classes[rows], minlength=4) for rows in sites.values()])
         return float((tables.max(axis=0) / tables.sum(axis=0)).mean())
 

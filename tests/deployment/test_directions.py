@@ -15,6 +15,7 @@ from wardround.data.checks.label_direction import Association
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
 from wardround.study.schema import Evaluation, Study
+from wardround.tasks import class_task
 
 HOSPITALS = ("cleveland", "hungarian", "va")
 
@@ -109,7 +110,7 @@ def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> 
 def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
     study = Study("s", "", None, Evaluation(), None, (), (), None, (), {})  # type: ignore[arg-type]
     with pytest.raises((ValueError, TypeError)):
-        inverted_labels(study, ("no", "yes"), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
+        inverted_labels(study, class_task(("no", "yes")), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
 
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:

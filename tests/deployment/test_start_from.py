@@ -1,10 +1,12 @@
 """A deployed study that starts from a trained model: the coordinator has it, and hospitals know its digest alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.deployment import number_hospitals as numbers
 from tests.deployment.hospital_files import NAMES, at_sites, study
 from tests.deployment.in_process_federation import OpenGate, federation
 from tests.deployment.parity import KNOWN, assert_parity, deploy
@@ -42,6 +44,23 @@ def test_deployed_and_simulated_start_with_the_same_bits(first: StudyRun, tmp_pa
 def test_regions_start_with_the_same_bits(first: StudyRun, tmp_path: Path) -> None:
     document = regional([{"algorithm": "fedavg"}], name="later", model=again(first)["model"])
     assert_regional_parity(document, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["regression", "fitted"])
+def test_numbers_go_on_in_the_units_of_the_old_training(kind: str, tmp_path: Path) -> None:
+    """The coordinator sends the scale of the model from which training starts, not that of these hospitals."""
+    other_split = {"seeds": {"first": 5, "count": 1}}
+    old = run_study(numbers.study(kind, ["fedavg"], evaluation=other_split), tmp_path, sources=KNOWN)
+    document = numbers.study(kind, ["fedavg", {"name": "anew", "algorithm": "fedavg", "model.start_from": "off"}])
+    document["model"] = {**document.get("model", {}), "start_from": {"run": str(old.folder), "arm": "fedavg"}}
+    both = assert_parity(document, tmp_path / "later", numbers.at_sites(kind))
+    carried, own = (
+        json.loads((both.deployed.folder.path / "models" / arm / "seed-3.json").read_text())["target_scale"]
+        for arm in ("fedavg", "anew")
+    )
+    before = json.loads((old.folder / "models" / "fedavg" / "seed-5.json").read_text())["target_scale"]
+    assert carried == before != own
+    assert both.plan.target_scale_of(both.plan.study.arm("fedavg"), 3) == tuple(carried)
 
 
 def test_hospitals_need_only_the_digest(first: StudyRun, tmp_path: Path) -> None:

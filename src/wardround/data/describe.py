@@ -25,6 +25,7 @@ from wardround.data.sources.csv.target_classes import MEANINGS
 from wardround.data.text_table import Cells, Separator, Table, looks_like_data, read_table
 
 FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's
+QUARTILES = ("lower_quartile", "median", "upper_quartile")
 OF_ANY_QUESTION = ("yes", "y", "true", "1", "present", "abnormal", "ja", "oui")
 THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 TARGET_NAME = re.compile(
@@ -203,11 +204,15 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
         hospital: {
             "rows": int((records.hospital == hospital).sum()),
             "classes": records.task.label_counts(records.target[records.hospital == hospital]),
+            **_numbers(records, hospital),
         }
         for hospital in records.hospitals
     }
     by_hospital = [
-        f"{hospital}: {content['rows']} rows, " + ", ".join(f"{c} {n}" for c, n in content["classes"].items())
+        f"{hospital}: "
+        + ", ".join(
+            [f"{content['rows']} rows", *(f"{c} {n}" for c, n in content["classes"].items()), *_medians(content)]
+        )
         for hospital, content in hospitals.items()
     ]
     return {
@@ -218,6 +223,23 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
         "hospitals": hospitals,
         "columns": _columns(records),
     }
+
+
+def _numbers(records: Records, hospital: str) -> dict[str, Any]:
+    """Quartiles of each number that is predicted, where enough patients have one."""
+    found = {}
+    for own in records.by_outcome:
+        values = own.task.sizes(own.target[own.hospital == hospital])
+        if values is not None and len(values) >= FEWEST_FOR_STATISTICS:
+            found[own.task.names[0]] = dict(zip(QUARTILES, np.percentile(values, [25, 50, 75]).tolist(), strict=True))
+    return {"numbers": found} if found else {}
+
+
+def _medians(content: dict[str, Any]) -> list[str]:
+    return [
+        f"{name}: median {own['median']:.4g} ({own['lower_quartile']:.4g} to {own['upper_quartile']:.4g})"
+        for name, own in content.get("numbers", {}).items()
+    ]
 
 
 def _about_images(records: Records) -> list[str]:

@@ -15,7 +15,7 @@ from wardround.data.split import Split
 
 def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str, int]:
     """File names with their numbers of rows. In a table a column `split` says where each row belongs; `label` is the
-    class name. Patients are numbered anew at each site."""
+    class name or the number; beside a count stands its exposure. Patients are numbered anew at each site."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
     out.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
     records = cohort.records.take(split.rows)
     if isinstance(records.features, pd.DataFrame):
         name = f"{split.site}.csv"
-        table = records.features.assign(label=np.array(records.classes, dtype=object)[records.target], split=parts)
+        table = records.features.assign(**records.task.written(records.target), split=parts)
         if records.patient is not None:
             table.insert(0, "patient", pd.factorize(records.patient)[0])
         table.to_csv(out / name, index=False)

@@ -25,11 +25,11 @@ def profile(records: Records, table: Encoded, sites: Mapping[str, np.ndarray]) -
     numbers = np.where(np.isnan(table.numbers), np.where(table.codes >= 0, table.codes, np.nan), table.numbers)
     numeric = [place for place in shown if table.columns[place].kind == "numeric" or table.columns[place].coded]
     names = [table.columns[place].name for place in numeric]
-    positive = (records.target == 1).astype(float) if len(records.classes) == 2 and not records.has_findings else None
-    columns = [numbers[:, place] for place in numeric] + ([] if positive is None else [positive])
+    outcome = records.task.as_number(records.target)
+    columns = [numbers[:, place] for place in numeric] + ([] if outcome is None else [outcome])
     return {
         "correlation": {
-            "columns": names + ([] if positive is None else [records.classes[1]]),
+            "columns": names + ([] if outcome is None else [records.task.names[-1]]),
             "values": _correlation(columns),
         },
         "distributions": {

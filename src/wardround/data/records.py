@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.notices import Notice, as_notice
-from wardround.tasks import Multilabel, Task, class_task, findings_task
+from wardround.tasks import Task, class_task, findings_task
 
 Kind = Literal["numeric", "categorical"]
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
@@ -109,7 +109,7 @@ class Records:
     @property
     def has_findings(self) -> bool:
         """Whether a row may have any number of labels."""
-        return isinstance(self.task, Multilabel)
+        return self.task.answers == "findings"
 
     @property
     def hospitals(self) -> tuple[str, ...]:

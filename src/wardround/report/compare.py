@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from wardround.report.headline import headline_of
 from wardround.report.render.table import Format, Table, listed, make_table
 from wardround.runs.folder import MISFITS, RunFolder
 from wardround.study.sweeps import flatten
-from wardround.tasks import METRIC_FACTS, Task, read_task
+from wardround.tasks import METRIC_FACTS, Outcomes, Task, read_task
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def _means(runs: Sequence[_Run]) -> Table:
         in_per_cent += [headline.word] if headline.scale == 100 else []
         unit = f", {headline.measure.unit}" if headline.measure.unit else ""
         columns |= {f"{name}{unit}, {run.title}": headline.shown for run in runs}
-    note = f"{listed(in_per_cent)} in per cent."
-    return make_table("figures", "Means over seeds", columns, rows, note[0].upper() + note[1:] if in_per_cent else "")
+    note = f"{listed(in_per_cent)} in per cent." if in_per_cent else ""
+    return make_table("figures", "Means over seeds", columns, rows, note[:1].upper() + note[1:])
 
 
 def _within_sites(runs: Sequence[_Run]) -> bool:
@@ -134,7 +134,7 @@ def _predictions(run: _Run) -> pd.DataFrame | None:
     if run.folder.deployed:
         return None
     predictions, outcome = run.folder.predictions(), run.results.get("outcome")
-    return own_columns(predictions, read_task(run.results["task"]), outcome) if outcome else predictions
+    return own_columns(predictions, cast(Outcomes, read_task(run.results["task"])), outcome) if outcome else predictions
 
 
 def _difference(

@@ -99,8 +99,7 @@ class Headline:
 
     def limits(self, interval: Sequence[float] | None) -> tuple[float | None, float | None]:
         """Within the figures that there can be; a t-interval does not know them."""
-        low, high = map(self.measure.metric.within, interval) if interval else (None, None)
-        return low, high
+        return self.measure.metric.within(interval) if interval else (None, None)
 
 
 def headline_of(results: Mapping[str, Any], metric: str = "") -> Headline:

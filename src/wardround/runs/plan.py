@@ -333,8 +333,10 @@ def load_plan(study: Study, families: Families) -> Plan:
         known, where = cohorts[cohort_key(arm)].records.hospitals, f"arms: {arm.name}: data: not_recorded"
         refuse_strangers(arm.preparation.not_recorded, known, where, "hospital", "Hospitals")
     if len({cohort.records.task for cohort in cohorts.values()}) > 1:
-        problem = "their data have different outcomes, or different classes"
-        raise StudyError("arms", problem, "Compare arms on data with the same outcome and the same classes.")
+        problem = "they predict different outcomes, different classes, or numbers of different kinds"
+        raise StudyError(
+            "arms", problem, "Compare arms with the same outcome, the same classes and the same settings of `task`."
+        )
     return Plan(study, families, cohorts)
 
 

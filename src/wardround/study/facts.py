@@ -74,6 +74,7 @@ class TaskFacts:
     undirected: tuple[str, ...] = ()  # metrics whose best value lies in between, so that nothing is chosen by them
     linear_model: str = "linear"  # what a study without [model] trains
     after_training: tuple[str, ...] = ()  # figures on other rows than test rows
+    has_classes: bool = True  # or findings: what `class_weights` and `oversample` are about
 
 
 Facts = TypeVar("Facts", AlgorithmFacts, PartitionFacts, ModelFacts, SourceFacts)

@@ -86,6 +86,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     if study.deployment.deadline is not None and study.deployment.quorum is None:
         problem = "without a quorum every site is needed, so a round cannot close early"
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
+    _check_outcome(study, where, task)
     _check_regions(study, where)
     check_uncertainty(study, where)
     _check_variants(study, where)
@@ -93,6 +94,22 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
     for number, claim in enumerate(study.claims):
         check_claim(claim, [*names, *selected_names(study)], known, f"{where}: claims[{number}]")
+
+
+def _check_outcome(study: Study, where: str, task: TaskFacts) -> None:
+    """Figures of arms are compared, so that all are of one outcome."""
+    for arm in study.arms:
+        here = f"{where}: arms: {arm.name}"
+        if arm.data.facts.tasks != study.data.facts.tasks:
+            problem = "it predicts another kind of outcome than the other arms, and figures of the two do not compare"
+            raise StudyError(f"{here}: data: task", problem, "Write a study of its own for it.")
+        by_class = {"class_weights": arm.training.class_weights != "none", "oversample": bool(arm.training.oversample)}
+        for setting, used in by_class.items():
+            several = len(study.data.facts.tasks) > 1
+            if used and (several or not task.has_classes):
+                what = "several outcomes are" if several else "a number is"
+                problem = f"is about rare classes of one outcome, and {what} predicted"
+                raise StudyError(f"{here}: training: {setting}", problem, f"Leave `{setting}` out.")
 
 
 def _refuse_repeated(names: Sequence[str], where: str, what: str) -> None:

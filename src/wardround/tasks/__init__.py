@@ -78,7 +78,14 @@ def declared_task(declared: str | Mapping[str, Any], names: Sequence[str], where
     settings = {name: known for name, known in settings_of(TASKS[kind]).items() if name != "names"}
     given = {} if isinstance(declared, str) else {name: value for name, value in declared.items() if name != "kind"}
     options = parse_settings(settings, given, where, Path())
-    return TASKS[kind](tuple(names), **options)
+    return _possible(TASKS[kind](tuple(names), **options), where)
+
+
+def _possible(task: Task, where: str) -> Task:
+    if wrong := task.wrong_setting():
+        setting, problem, remedy = wrong
+        raise StudyError(f"{where}: {setting}", problem, remedy)
+    return task
 
 
 def _no_such_task(kind: str) -> tuple[str, str]:
@@ -109,7 +116,7 @@ def read_task(content: Mapping[str, Any]) -> Task:
         raise StudyError("task: names", problem, f"Write 1 to {MOST_NAMES} of {LONGEST_NAME} characters at most.")
     if TASKS[kind].name_count not in (None, len(names)):
         raise StudyError("task: names", f"has {len(names)} names", f"Write {TASKS[kind].name_count} of {kind}.")
-    return TASKS[kind](**options)
+    return _possible(TASKS[kind](**options), "task")
 
 
 OUTCOMES = ("names", "tasks", "weights")

@@ -1,6 +1,6 @@
 """Two classes, of which the second is the positive one. A model gives one score, the logit of its probability."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -91,6 +91,15 @@ class Binary(ClassTask):
 
     def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
         return np.asarray(score >= threshold).astype(np.int64)
+
+    def yes_or_no(self, target: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        yield self.names[1], target
+
+    def as_number(self, target: np.ndarray) -> np.ndarray | None:
+        return np.asarray(target == 1, dtype=np.float64)
+
+    def is_upper(self, target: np.ndarray) -> np.ndarray | None:
+        return np.asarray(target == 1)
 
     def weighted_figures(
         self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray

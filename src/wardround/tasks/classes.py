@@ -1,6 +1,6 @@
 """What two classes and several have in common: a row is of exactly one of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, ClassVar
@@ -126,6 +126,10 @@ class ClassTask(ProbabilityTask):
     def counted_classes(self) -> Sequence[int]:
         """Of which predictions are counted, right and wrong: the positive one of two, or each of several."""
         return range(len(self.names))
+
+    def yes_or_no(self, target: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        for place, name in enumerate(self.names):
+            yield name, (target == place).astype(np.int64)
 
     def class_of(self, label: np.ndarray) -> np.ndarray:
         return label

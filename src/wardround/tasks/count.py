@@ -68,7 +68,7 @@ class Count(SummedTask):
             lacking="test rows",
             least=0.0,
             curves=f"{facts.curves}, observed / expected",
-            target=facts.target | rate,
+            target={**facts.target, **rate},
             figures=(*facts.figures, "observed-expected"),
         )
 
@@ -95,6 +95,13 @@ class Count(SummedTask):
     @property
     def columns(self) -> tuple[str, ...]:
         return (self.exposure,) if self.exposure else ()
+
+    def wrong_setting(self) -> tuple[str, str, str] | None:
+        if self.range is not None and self.range[0] < 0:
+            return "range", "a count is never below 0", "Write [0, highest]."
+        if self.exposure and self.exposure in self.names:
+            return "exposure", "this is the target", "Name the column with the time or the people at risk."
+        return super().wrong_setting()
 
     def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
         count = values[:, VALUE]
@@ -148,6 +155,10 @@ class Count(SummedTask):
 
     def values(self, target: np.ndarray) -> np.ndarray:
         return np.asarray(target[:, VALUE])
+
+    def sizes(self, target: np.ndarray) -> np.ndarray | None:
+        """Rates, whose unit is that of the exposure."""
+        return np.asarray(target[:, VALUE] / target[:, EXPOSURE])
 
     def losses_and_errors(self, scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The negative log likelihood without the terms that no model changes, in mean counts."""

@@ -1,5 +1,6 @@
 """What a metric is, declared by the task that has it: its name in words, which way is better, its range and unit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -42,10 +43,6 @@ class Metric:
         """Whether it is a share of the rows, so that a difference is one of so many of them."""
         return self.shown == "share" and self.over_rows
 
-    def within(self, limit: float) -> float:
-        """A limit of an interval that does not know which figures there can be."""
-        return min(self.high, max(self.low, limit))
-
     @property
     def lower_is_better(self) -> bool:
         return self.better == "lower"
@@ -53,6 +50,10 @@ class Metric:
     @property
     def in_points(self) -> bool:
         return self.shown in ("share", "number")
+
+    def within(self, interval: Sequence[float]) -> tuple[float, float]:
+        """An interval cut off where there is no such figure: a t-interval does not know the range of a metric."""
+        return max(self.low, interval[0]), min(self.high, interval[1])
 
     @property
     def bounded(self) -> bool:

@@ -16,6 +16,7 @@ from wardround.tasks.task import MIDDLE
 @dataclass(frozen=True)
 class Multiclass(ClassTask):
     kind = "multiclass"
+    told_by_all = True
 
     @classmethod
     def wrong_names(cls, names: tuple[str, ...]) -> str | None:

@@ -1,7 +1,7 @@
 """Any number of findings in one row, each present (1), absent (0) or not known (-1). What is not known counts neither
 in training nor in figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
@@ -59,6 +59,7 @@ class Multilabel(ProbabilityTask):
     at_sites = AT_SITES
     over_sites = OVER_SITES
     referral_metrics = REFERRAL
+    nobodys = True
 
     @property
     def report(self) -> ReportFacts:
@@ -208,6 +209,18 @@ class Multilabel(ProbabilityTask):
         strata = np.zeros(len(target), dtype=np.int64)
         strata[rows] = (present * rank).max(axis=1, initial=0)
         return strata
+
+    def yes_or_no(self, target: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        yield from zip(self.names, target.T, strict=True)
+
+    def patient_kinds(self, target: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """The rarest finding of all the patient's rows, and the number of findings for none."""
+        present = target == 1
+        rarest_first = np.argsort(present.sum(axis=0), kind="stable")
+        of_patient = np.zeros((units.max(initial=-1) + 1, len(self.names)), dtype=bool)
+        np.logical_or.at(of_patient, units, present)
+        ranked = of_patient[:, rarest_first]
+        return np.where(ranked.any(axis=1), rarest_first[ranked.argmax(axis=1)], len(self.names))
 
     def rarity(self, labels: Tensor) -> Tensor:
         """The share of rows with the rarest finding that the row has, or with none where it has none."""

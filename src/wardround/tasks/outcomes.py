@@ -197,6 +197,13 @@ class Outcomes(Task):
         """That of the first outcome."""
         return self.tasks[0].coarse(self.target_of(target, self.names[0]))
 
+    def written(self, target: np.ndarray) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {}
+        for name, task in self.outcomes.items():
+            own = task.written(self.target_of(target, name))
+            columns |= {f"label_{name}": own.pop("label"), **own}
+        return columns
+
     # -- columns of predictions
 
     def label_columns(self) -> list[str]:

@@ -6,7 +6,7 @@ and so is a prediction.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, inf, isfinite, isnan
 from typing import Any, ClassVar, Literal, cast
@@ -22,6 +22,7 @@ from wardround.tasks.task import MIDDLE, Task, require
 
 FIFTHS = 5
 FEWEST_TOLD = 10  # rows whose mean and spread may be told
+QUARTERS = (1, 2, 3)
 FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a number
 CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
 MAE = Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True, heading="MAE")
@@ -36,6 +37,7 @@ class SummedTask(Task):
     name_count = 1
     answers: ClassVar[Literal["class", "findings", "number", "several"]] = "number"
     calibration = "linear"
+    told_by_all = True
     terms: ClassVar[tuple[str, ...]]  # the first is the number of rows
     target_terms: ClassVar[tuple[str, ...]]  # of `target_sums`, without a public range; the first is that number too
 
@@ -70,6 +72,11 @@ class SummedTask(Task):
         if len(values) < FEWEST_TOLD:
             return dict.fromkeys(self.report.target)
         return {"mean": float(values.mean()), "sd": float(values.std(ddof=1))}
+
+    def wrong_setting(self) -> tuple[str, str, str] | None:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            return "range", "the limits are not in order", "Write [lowest, highest]."
+        return None
 
     @property
     def public_range(self) -> tuple[float, float] | None:
@@ -217,6 +224,26 @@ class SummedTask(Task):
     def coarse(self, target: np.ndarray) -> tuple[np.ndarray, int]:
         values = self.values(target)
         return fifths(values, values), FIFTHS
+
+    def yes_or_no(self, target: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Whether a row lies above each quartile."""
+        values = self.values(target)
+        for quarter in QUARTERS if len(values) else ():
+            yield f"above quartile {quarter}", (values > np.quantile(values, quarter / 4)).astype(np.int64)
+
+    def as_number(self, target: np.ndarray) -> np.ndarray | None:
+        return self.values(target).astype(np.float64)
+
+    def is_upper(self, target: np.ndarray) -> np.ndarray | None:
+        values = self.values(target)
+        return np.asarray(values > np.median(values)) if len(values) else np.zeros(0, dtype=bool)
+
+    def sizes(self, target: np.ndarray) -> np.ndarray | None:
+        return self.values(target)
+
+    def written(self, target: np.ndarray) -> dict[str, np.ndarray]:
+        beside = target.reshape(len(target), -1).T[1:]
+        return {"label": self.values(target), **dict(zip(self.columns, beside, strict=False))}
 
     def class_weights(self, labels: Tensor) -> Tensor:
         raise _no_classes("class_weights")

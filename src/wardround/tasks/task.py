@@ -187,6 +187,10 @@ class Task(ABC):
         """Why these cannot be the names of its classes, or None."""
         return None
 
+    def wrong_setting(self) -> tuple[str, str, str] | None:
+        """A setting, what is wrong with its value, and what to write; None where all are possible."""
+        return None
+
     def wrong_rows(self, values: np.ndarray) -> Iterator[WrongRows]:
         """Of numbers as they are in a file, (rows, 1 + columns): what must be corrected before anything is read."""
         return iter(())
@@ -292,6 +296,41 @@ class Task(ABC):
         """Labels that can be counted, and of how many kinds they are: by them sites are formed and compared."""
         return target, len(self.names)
 
+    # -- what checks of the rows, partitions and files ask of a source's target
+
+    # whether a column tells the outcome only if it answers all of `yes_or_no`: one class of several may stand apart by
+    # nature, and so may the highest values of a number
+    told_by_all: ClassVar[bool] = False
+    nobodys: ClassVar[bool] = False  # whether the last of `patient_kinds` is of patients with nothing to be told of
+
+    def yes_or_no(self, target: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Questions that a column could answer, by name: 1, 0, and below 0 where the answer is not known. A number is
+        asked about within these rows."""
+        return iter(())
+
+    def as_number(self, target: np.ndarray) -> np.ndarray | None:
+        """For correlations: the number itself, or 1 in rows of the positive class. None where the outcome has no order.
+        Its name is the last of `names`."""
+        return None
+
+    def is_upper(self, target: np.ndarray) -> np.ndarray | None:
+        """Whether each row is of the positive class, or above the middle of these rows; None where the outcome has no
+        order. So columns can be seen to point one way at one hospital and another way at another."""
+        return None
+
+    def sizes(self, target: np.ndarray) -> np.ndarray | None:
+        """Numbers that are as many times larger at a hospital as its unit is smaller; None for classes."""
+        return None
+
+    def patient_kinds(self, target: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """A number for each patient by which partitions tell them apart: that of the first row. `units` numbers the
+        patient of each row."""
+        return np.asarray(self.coarse(target)[0][np.unique(units, return_index=True)[1]])
+
+    def written(self, target: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of a table that hold the target, and what belongs to it."""
+        return {"label": np.array(self.names, dtype=object)[target]}
+
     @abstractmethod
     def predicted(self, score: np.ndarray, threshold: np.ndarray | float = MIDDLE) -> np.ndarray:
         """The class of each row, whether each finding is present, or the number itself."""
@@ -324,6 +363,7 @@ class Task(ABC):
             undirected=tuple(metric.name for metric in cls.metrics if metric.better is None),
             after_training=cls.after_training(),
             linear_model="linear" if cls.answers == "number" else "logistic",
+            has_classes=cls.answers != "number",
         )
 
     @abstractmethod

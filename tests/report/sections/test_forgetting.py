@@ -60,6 +60,8 @@ def test_the_section_says_it_all(old: StudyRun, later: StudyRun) -> None:
         "ranges as then."
     ]
     assert contradictions(later.results, html) == []
+    assert str(old.folder.parent) not in html  # where runs are kept is nobody's business
+    assert f"starting from {old.folder.name}, arm fedavg (digest" in html
     with (later.folder / "tables" / "forgetting.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["old hospital"] for row in rows] == [*OLD, "mean over the old hospitals"]

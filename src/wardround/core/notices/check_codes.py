@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from wardround.core.notices.code import NOTHING, Code, check, count, few, listed, quoted, share_text, warning
 from wardround.core.notices.notice import Notice
 
+NATURAL = "This may be natural; is it known before the outcome?"
 FEW_CLASSES = 3  # named in a line
 
 
@@ -37,13 +38,19 @@ def _missing_class(notice: Notice) -> str:
 def _target_leak(notice: Notice) -> str:
     column = notice.columns[0]
     what = f"whether {column!r} has a value" if notice.details.get("by_gap") else f"column {column!r}"
+    if "number" in notice.details:
+        text = (
+            f"{what} alone tells {notice.details['number']!r}: it tells high values from low ones with an area under "
+            f"the ROC curve of {notice.counts['auc']:.3f} over {count(notice, 'of')} rows"
+        )
+        return text if notice.severity == "error" or notice.accepted else f"{text}. {NATURAL}"
     text = (
         f"{what} alone tells {listed([repr(name) for name in notice.classes])} from the rest: area under the ROC "
         f"curve {notice.counts['auc']:.3f} over {count(notice, 'of')} rows, {count(notice)} of them of the rarer "
         "class"
     )
     if notice.severity == "warning" and not notice.accepted:
-        text += ". This may be natural; is it known before the outcome?"
+        text += f". {NATURAL}"
     return text
 
 
@@ -64,11 +71,21 @@ def _label_direction(notice: Notice) -> str:
     here = f"at {notice.site}" if pair else "here"
     there = f"at {notice.other_sites[0]}" if pair else "at the other sites"
     text = f"{notice.classes[0]!r} goes with {listed(seen)} {here}, and with the opposite {there}"
+    if notice.details.get("number"):
+        return f"its {notice.classes[0]!r} may be turned round: {text}"
     if pair:
         return f"the label of one of them seems to be inverted (which one cannot be known from two): {text}"
     if notice.details.get("certain"):
         return f"its label seems to be inverted: {text}"
     return f"its label, or that of {listed(notice.other_sites)}, seems to be inverted: {text}"
+
+
+def _target_units(notice: Notice) -> str:
+    factor = float(notice.counts["factor"])
+    times = f"{factor:.2g} times" if factor > 1 else f"1/{1 / factor:.2g} of"
+    there = f"that at {notice.other_sites[0]}" if len(notice.other_sites) == 1 else "that at the other sites"
+    which = "one of the two" if len(notice.other_sites) == 1 else "it"
+    return f"the median of {quoted(notice.columns)} is about {times} {there}: {which} may be in another unit"
 
 
 def _overlap_remedy(notice: Notice) -> str:
@@ -145,15 +162,27 @@ CHECK_CODES: Mapping[str, Code] = {
         _copies,
     ),
     "label-direction": check(
-        ["error"],
-        "A site's label runs opposite to the other sites', seen from columns that they share: it may be inverted.",
+        ["error", "warning"],
+        "A site's label runs opposite to the other sites', seen from columns that they share: it may be inverted. Of a "
+        "number it is a warning: what goes with it may truly differ from hospital to hospital.",
         "Find out what the target means there, and map its words under `labels`; accept it if the label is right.",
         _label_direction,
         lambda n: (
-            f"Find out what the target means at each of them. Where {n.classes[0]!r} is read from the wrong word, map "
-            "the words under `labels` in the source or the site file."
+            f"Find out what {n.classes[0]!r} means at each of them, and where high values are low ones there, correct "
+            "the file."
+            if n.details.get("number")
+            else f"Find out what the target means at each of them. Where {n.classes[0]!r} is read from the wrong word, "
+            "map the words under `labels` in the source or the site file."
         ),
         same_by=(),  # which columns show it best may differ between seeds
+    ),
+    "target-units": check(
+        ["warning"],
+        "A number's median at a site is several times that at the other sites, which agree: it may be in another unit.",
+        "Find out its unit there, and convert the column in that site's file. Nothing need be done if the patients "
+        "differ so much.",
+        _target_units,
+        same_by=(),  # the factor may differ between seeds
     ),
     "one-class": check(
         ["error"],

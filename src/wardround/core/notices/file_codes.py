@@ -24,6 +24,10 @@ def _target_elsewhere(notice: Notice) -> str:
     return f"{notice.columns[0]!r}, {there}is a feature: does it reveal the outcome?"
 
 
+def _alike(notice: Notice) -> str:
+    return "rows with equal features" if notice.details.get("features") else "equal rows"
+
+
 FILE_CODES: Mapping[str, Code] = {
     # reading files
     "source-note": Code(
@@ -144,7 +148,7 @@ FILE_CODES: Mapping[str, Code] = {
         lambda n: (
             "no patient numbers: two images of one patient can be on two sides"
             if n.details.get("images")
-            else "no column says which patient a row is of; equal rows count as one patient"
+            else f"no column says which patient a row is of; {_alike(n)} count as one patient"
         ),
     ),
     "unknown-patients": info(

@@ -14,8 +14,10 @@ from wardround.core.notices import Notice, Severity, errors_among, line_of, plac
 from wardround.data.checks.duplicates import Elsewhere, copies, copies_elsewhere
 from wardround.data.checks.label_direction import MOST_SITES, Opposite, associations, opposites, uncompared
 from wardround.data.checks.outliers import outlier_counts
+from wardround.data.checks.target_units import other_units
 from wardround.data.cohort import Cohort
 from wardround.data.split import Split
+from wardround.tasks import Task
 
 FEW_ROWS = 30  # below this a site's own figures say little
 RARE = 10  # rows of a class at all sites together
@@ -39,6 +41,7 @@ def check_splits(
         *(notice for own in cohort.by_outcome for notice in _target_leaks(own)),
         *_copies(cohort, splits),
         *(notice for own in cohort.by_outcome for notice in _directions(own, splits)),
+        *(notice for own in cohort.by_outcome for notice in _units(own, splits)),
     ]
     return tuple(accepted(notices, accept))
 
@@ -84,7 +87,8 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     if cohort.records.task.answers == "number":
         yield from _constant_target(cohort, splits)
         return
-    target, names, findings = cohort.records.target, cohort.records.classes, cohort.records.has_findings
+    target, names = cohort.records.target, cohort.records.classes
+    findings = cohort.records.task.answers == "findings"
     present = target == 1 if findings else target[:, None] == np.arange(len(names))
     details = {"findings": True} if findings else {}
     train = np.concatenate([split.train for split in splits])
@@ -145,9 +149,11 @@ def _odd_values(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     if not cohort.records.is_table:
         return
     places = [i for i, column in enumerate(cohort.table.columns) if column.kind == "numeric" and not column.dates]
+    targets = [own.records for own in cohort.by_outcome if own.records.task.answers == "number"]
+    numbers = [cohort.table.numbers[:, places], *(own.task.values(own.target)[:, None] for own in targets)]
+    names = [*(cohort.table.columns[place].name for place in places), *(own.task.names[0] for own in targets)]
     for split in splits:
-        counts = outlier_counts(cohort.table.numbers[split.rows][:, places])
-        names = [cohort.table.columns[place].name for place in places]
+        counts = outlier_counts(np.concatenate([part[split.rows] for part in numbers], axis=1))
         if odd := {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}:
             yield Notice("odd-values", "warning", split.site, tuple(odd), per_column=odd)
 
@@ -204,6 +210,8 @@ def _overlap(code: str, site: str, counts: Mapping[str, int], overlapping: bool)
 
 
 def _target_leaks(cohort: Cohort) -> Iterable[Notice]:
+    task = cohort.records.task
+    number = {"number": task.names[0]} if task.answers == "number" else {}
     for leak in cohort.target_leaks:
         yield Notice(
             "target-leak",
@@ -211,8 +219,8 @@ def _target_leaks(cohort: Cohort) -> Iterable[Notice]:
             leak.hospital.replace("/", "-"),
             (leak.column,),
             {"rows": leak.best.rarer, "of": leak.best.rows, "auc": leak.best.auc},
-            classes=leak.classes,
-            details={"by_gap": True} if leak.best.gap else {},
+            classes=() if number else leak.classes,
+            details={**({"by_gap": True} if leak.best.gap else {}), **number},
         )
 
 
@@ -230,23 +238,40 @@ def _directions(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     """Test rows are not looked at: nothing may be learnt from them, not even which way a column points."""
     if cohort.records.synthetic or not 2 <= len(splits) <= MOST_SITES:  # synthetic sites differ by design
         return
-    by_site = {split.site: associations(cohort, np.concatenate([split.train, split.validation])) for split in splits}
-    yield from direction_notices(opposites(by_site), cohort.records.classes)
-    if cohort.records.is_table and not cohort.records.has_findings and len(cohort.records.classes) == 2:
+    seen = {split.site: np.concatenate([split.train, split.validation]) for split in splits}
+    by_site = {site: associations(cohort, rows) for site, rows in seen.items()}
+    records = cohort.records
+    yield from direction_notices(opposites(by_site), records.task)
+    if records.is_table and records.task.is_upper(records.target[:0]) is not None:
         yield from (Notice("label-not-compared", "warning", site) for site in uncompared(by_site))
 
 
-def direction_notices(opposite: Iterable[Opposite], classes: Sequence[str]) -> list[Notice]:
+def _units(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
+    """As `_directions`, of a number that one site may record in another unit."""
+    records = cohort.records
+    if records.synthetic:
+        return
+    sizes = {
+        split.site: records.task.sizes(records.target[np.concatenate([split.train, split.validation])])
+        for split in splits
+    }
+    for odd in other_units({site: values for site, values in sizes.items() if values is not None}):
+        counts = {"factor": odd.factor}
+        yield Notice("target-units", "warning", odd.site, records.task.names, counts, other_sites=odd.others)
+
+
+def direction_notices(opposite: Iterable[Opposite], task: Task) -> list[Notice]:
     """In a deployment the coordinator makes them, from what the sites have sent about their columns."""
+    number = {"number": True} if task.answers == "number" else {}
     return [
         Notice(
             "label-direction",
-            "error",
+            "warning" if number else "error",  # what goes with a number may truly differ between hospitals
             inverted.site,
             per_column=dict.fromkeys(inverted.higher, 1) | dict.fromkeys(inverted.lower, -1),
-            classes=(classes[1],),
+            classes=task.names[-1:],
             other_sites=() if inverted.certain and len(inverted.others) > 1 else inverted.others,
-            details={"certain": inverted.certain},
+            details={"certain": inverted.certain, **number},
         )
         for inverted in opposite
     ]

@@ -65,18 +65,22 @@ def associations(cohort: Cohort, rows: np.ndarray) -> dict[str, Association]:
     """By the column's common name, so that `trestbps` here and `Systolic blood pressure` there can be compared.
 
     Copies of a row count once. Columns with fewer than `LEAST` known values in either class are left out, and so are
-    two that come under one name. Empty unless there is a table with two classes.
+    two that come under one name. Empty unless there is a table with two classes, or with a number: then rows above its
+    middle at this site take the place of positive ones.
     """
     records = cohort.records
-    if not records.is_table or records.has_findings or len(records.classes) != 2:
+    if not records.is_table:
         return {}
     distinct = rows[np.unique(cohort.prints[rows], return_index=True)[1]]
-    by_class = (np.sort(distinct[records.target[distinct] == value]) for value in (1, 0))
+    upper = records.task.is_upper(records.target[distinct])
+    if upper is None:
+        return {}
+    by_class = (np.sort(distinct[side]) for side in (upper, ~upper))
     chosen = np.concatenate([spaced_evenly(rows_of_class, ENOUGH) for rows_of_class in by_class])
     names, values = _comparable(cohort, chosen)
     if not names or not len(chosen):
         return {}
-    positive, known = records.target[chosen] == 1, ~np.isnan(values)
+    positive, known = np.isin(chosen, distinct[upper]), ~np.isnan(values)
     positives, negatives = known[positive].sum(axis=0), known[~positive].sum(axis=0)
     varied = np.where(known, values, -np.inf).max(axis=0) > np.where(known, values, np.inf).min(axis=0)
     usable = (positives >= LEAST) & (negatives >= LEAST) & varied

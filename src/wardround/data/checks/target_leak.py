@@ -9,6 +9,9 @@ other rates of the outcome do not look like a column that tells it. A column is 
   the *other* rows with its level are of the class. So any division of the levels is found, gaps that tell the outcome
   too, and a column of identifiers, each level of which stands once, tells nothing. Of a known patient one row counts.
 
+A number is looked at as three questions, whether it lies above each quartile of its hospital: a copy of it, in another
+unit or turned round, answers all three, and is refused. What answers one of them is warned of.
+
 **Enough rows.** A column is refused if its AUC is above 0.99 and if an honest strong marker would hardly do as well.
 The strongest that we take for honest has an AUC of 0.95: every tenth row of the rarer class looks like any row of the
 other. Among k rows of the rarer class (summed over hospitals) the number that look so is binomial with k and 0.1, and
@@ -83,34 +86,23 @@ def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     for by_class in by_hospital.values():
         for name, pairs in by_class.items():
             together.setdefault(name, []).append(pairs)
-    multiclass = not records.has_findings and len(records.classes) > 2
+    all_needed = records.task.told_by_all
     everywhere = EVERYWHERE if len(records.hospitals) > 1 else records.hospitals[0]
-    leaks = list(_leaks_at(everywhere, names, together, multiclass))
+    leaks = list(_leaks_at(everywhere, names, together, all_needed))
     if sum(map(bool, by_hospital.values())) > 1:
         known = {leak.column: leak.severity for leak in leaks}
         for hospital, by_class in by_hospital.items():
-            alone = _leaks_at(hospital, names, {name: [pairs] for name, pairs in by_class.items()}, multiclass)
+            alone = _leaks_at(hospital, names, {name: [pairs] for name, pairs in by_class.items()}, all_needed)
             leaks += [leak for leak in alone if known.get(leak.column) not in ("error", leak.severity)]
     return leaks
 
 
 def _by_class(records: Records, table: Encoded, rows: np.ndarray) -> Iterator[tuple[str, _Pairs]]:
     """Of the classes that some of these rows have and others have not."""
-    for name, label in _targets(records):
-        known = rows[label[rows] >= 0]
+    for name, label in records.task.yes_or_no(records.target[rows]):
+        known = label >= 0
         if len(np.unique(label[known])) == 2:
-            yield name, _pairs(table, known, label[known] == 1)
-
-
-def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
-    """For each class or finding: 1, 0, and below 0 where it is not known."""
-    if records.has_findings:
-        yield from zip(records.classes, records.target.T, strict=True)
-    elif len(records.classes) == 2:
-        yield records.classes[1], records.target
-    else:
-        for place, name in enumerate(records.classes):
-            yield name, (records.target == place).astype(np.int64)
+            yield name, _pairs(table, rows[known], label[known] == 1)
 
 
 def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
@@ -173,23 +165,24 @@ def _shares_of_others(levels: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 
 def _leaks_at(
-    hospital: str, names: Sequence[str], pairs: dict[str, list[_Pairs]], multiclass: bool
+    hospital: str, names: Sequence[str], pairs: dict[str, list[_Pairs]], all_needed: bool
 ) -> Iterator[TargetLeak]:
     judged = {name: _judge(parts) for name, parts in pairs.items()}
     for place, column in enumerate(names):
         by_class = {name: columns[place] for name, columns in judged.items()}
-        classes, severity = _readable_classes(by_class, multiclass)
+        classes, severity = _readable_classes(by_class, all_needed)
         if classes:
             best = max((by_class[name] for name in classes), key=lambda judgement: judgement.auc)
             yield TargetLeak(hospital, column, tuple(classes), best, severity)
 
 
-def _readable_classes(by_class: dict[str, Judgement], multiclass: bool) -> tuple[list[str], Severity]:
+def _readable_classes(by_class: dict[str, Judgement], all_needed: bool) -> tuple[list[str], Severity]:
     certain = [name for name, judgement in by_class.items() if judgement.severity == "error"]
     suspect = [name for name, judgement in by_class.items() if judgement.severity == "warning"]
     refused = certain
-    # one of many classes may stand apart by nature, as a species does by one measure; not so by a gap
-    if multiclass and any(judgement.severity != "error" and judgement.enough for judgement in by_class.values()):
+    # one of many classes may stand apart by nature, as a species does by one measure, and so may the highest values of
+    # a number; not so by a gap
+    if all_needed and any(judgement.severity != "error" and judgement.enough for judgement in by_class.values()):
         refused = [name for name in certain if by_class[name].gap]
     return (refused, "error") if refused else (certain or suspect, "warning")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wardround.core.errors import DataError
 from wardround.core.settings import Count, Positive
-from wardround.data.partition.partition import Partitioner, deal_patients, patient_classes
+from wardround.data.partition.partition import Partitioner, deal_patients
 from wardround.data.records import Records
 
 TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need some 600 on average
@@ -20,14 +20,15 @@ CITATION = "Yurochkin et al. Bayesian nonparametric federated learning of neural
 
 
 def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) -> Partitioner:
-    """Each class is cut up among the sites by its own draw. A patient counts as the class of the first row; where rows
-    have findings, as the rarest finding of all his rows, or as one without.
+    """Each class is cut up among the sites by its own draw. A patient counts as the class of the first row, or as the
+    fifth of all rows in which its number lies; where rows have findings, as the rarest finding of all his rows, or as
+    one without.
 
     Draws that leave a site with fewer than `smallest` rows are repeated.
     """
 
     def deal(records: Records, rng: np.random.Generator, where: str) -> np.ndarray:
-        labels = patient_classes(records)
+        labels = records.task.patient_kinds(records.target, records.units)
         classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
         return deal_by_dirichlet(classes, records.units, count, alpha, smallest, rng, where)
 

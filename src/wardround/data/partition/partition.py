@@ -52,22 +52,6 @@ def first_rows(units: np.ndarray) -> np.ndarray:
     return np.unique(units, return_index=True)[1]
 
 
-def patient_classes(records: Records) -> np.ndarray:
-    """A number for each patient, in the order of `units`, by which partitions tell them apart.
-
-    The class of the first row, or the fifth in which its number lies; or the rarest finding of all the patient's rows,
-    and the number of findings for none.
-    """
-    if not records.has_findings:
-        return np.asarray(records.task.coarse(records.target)[0][first_rows(records.units)])
-    present = records.target == 1
-    rarest_first = np.argsort(present.sum(axis=0), kind="stable")
-    of_patient = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
-    np.logical_or.at(of_patient, records.units, present)
-    ranked = of_patient[:, rarest_first]
-    return np.where(ranked.any(axis=1), rarest_first[ranked.argmax(axis=1)], len(records.classes))
-
-
 def refuse_no_rows(records: Records, where: str) -> None:
     if len(records) == 0:
         raise DataError(where, "there are no rows to place", "Check the source and what its filters leave.")

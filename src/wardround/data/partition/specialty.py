@@ -4,7 +4,7 @@ import numpy as np
 
 from wardround.core.errors import DataError
 from wardround.core.settings import Count, Share
-from wardround.data.partition.partition import Partitioner, deal_patients, patient_classes
+from wardround.data.partition.partition import Partitioner, deal_patients
 from wardround.data.records import Records
 
 
@@ -12,14 +12,16 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
     """A patient goes to a home of the class with probability `richness`, else to any other site alike.
 
     Classes that occur are dealt to the sites in turn. With more sites than classes, a class has several homes and its
-    patients are spread over them at random. A patient counts as the class of the first row. Where rows have findings,
-    he counts as the rarest finding of all his rows, and patients without any are spread over all sites alike.
+    patients are spread over them at random. A patient counts as the class of the first row, or as the fifth of all rows
+    in which its number lies. Where rows have findings, he counts as the rarest finding of all his rows, and patients
+    without any are spread over all sites alike.
     """
 
     def deal(records: Records, rng: np.random.Generator, where: str) -> np.ndarray:
-        # who has no finding is nobody's speciality
-        homeless = len(records.classes) if records.has_findings else None
-        site_of_patient = _draw_sites(patient_classes(records), count, richness, rng, homeless)
+        task = records.task
+        homeless = len(task.names) if task.nobodys else None  # who has no finding is nobody's speciality
+        kinds = task.patient_kinds(records.target, records.units)
+        site_of_patient = _draw_sites(kinds, count, richness, rng, homeless)
         if short := int((np.bincount(site_of_patient[records.units], minlength=count) < smallest).sum()):
             problem = f"{short} of {count} sites would hold fewer than {smallest} rows"
             raise DataError(where, problem, "Lower `count`, `smallest` or `richness`.")

@@ -11,12 +11,14 @@ from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
 from wardround.data.sources.phantom.radiographs import phantom
 from wardround.data.sources.synthetic import synthetic
+from wardround.data.sources.visits import visits
 
 SOURCES: dict[str, Callable[..., Source]] = {
     "heart": heart,
     "csv": csv,
     "csv-parties": csv_parties,
     "synthetic": synthetic,
+    "visits": visits,
     "fashion-mnist": fashion_mnist,
     "chest-xray": chest_xray,
     "phantom": phantom,

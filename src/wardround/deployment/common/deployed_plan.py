@@ -133,7 +133,7 @@ class DeployedPlan(Plan):
         return super().predecessor_of(arm) if self.own is None and not self.within else None
 
     def target_scale_of(self, arm: Arm, seed: int) -> tuple[float, ...]:
-        return ()
+        return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].target_scale
 
     def layout_of(self, arm: Arm, seed: int) -> Layout | None:
         return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].layout

@@ -98,14 +98,14 @@ def direction_payload(associations: Mapping[str, Association], only_public: bool
     }
 
 
-def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
+def inverted_labels(study: Study, task: Task, directions: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
     """Refuse inverted labels; if the study accepts them, they are a warning."""
     by_site = {
         site: {str(name): _read_direction(payload) for name, payload in columns.items()}
         for site, columns in directions.items()
     }
     notices = [Notice("label-not-compared", "warning", site) for site in uncompared(by_site) if any(by_site.values())]
-    notices += accepted(direction_notices(opposites(by_site), classes), study.evaluation.accept)
+    notices += accepted(direction_notices(opposites(by_site), task), study.evaluation.accept)
     refuse_errors(notices, HOW_TO_ACCEPT)
     return notices
 
@@ -206,7 +206,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     answers = yield from ask(Message("facts", {"run": run, "columns": _column_payload(columns)}), check)
     row_sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in answers.items()}
     described = {site: answer.body["described"] for site, answer in answers.items()}
-    notices += inverted_labels(study, task.names, {site: answer.body["directions"] for site, answer in answers.items()})
+    notices += inverted_labels(study, task, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
         sizes = {site: split_sizes(row_sets[site][plan.rows_of(kind)]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sizes)
@@ -245,10 +245,12 @@ def agree_on_layouts(
 
 
 def _target_scales(plan: DeployedPlan, facts: SiteFacts) -> list[list[float]]:
-    """By kind of arm, from the sums of those who train in it."""
+    """By kind of arm, from the sums of those who train in it; or that of the model from which its training starts."""
     for kind in plan.kinds:
-        sums = [facts.targets[name][kind] for name in facts.contributors(plan.study.arm(kind[0]))]
-        plan.agreed[kind] = replace(plan.agreed[kind], target_scale=scale_of(plan.task, sums))
+        arm = plan.study.arm(kind[0])
+        carried = plan.carried_scale(arm, kind[1])
+        scale = scale_of(plan.task, [facts.targets[name][kind] for name in facts.contributors(arm)])
+        plan.agreed[kind] = replace(plan.agreed[kind], target_scale=scale if carried is None else carried)
     return [list(plan.agreed[kind].target_scale) for kind in plan.kinds]
 
 

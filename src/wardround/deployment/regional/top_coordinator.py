@@ -330,7 +330,7 @@ def agree_on_regions(
     answers = yield from ask(Message("facts", body), check)
     sets = _by_hospital(answers, "sets", hospitals)
     described = _by_hospital(answers, "described", hospitals)
-    notices += inverted_labels(study, task.names, _by_hospital(answers, "directions", hospitals))
+    notices += inverted_labels(study, task, _by_hospital(answers, "directions", hospitals))
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))

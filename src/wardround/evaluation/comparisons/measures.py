@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from wardround.evaluation.comparisons.differences import is_clear
-from wardround.tasks import METRIC_FACTS, Metric, Task, class_task, findings_task, read_task
+from wardround.tasks import METRIC_FACTS, Task, class_task, findings_task, read_task
+from wardround.tasks.metric import Metric
 
 MOST_DIGITS = 6  # of a limit
 PLAIN_DIGITS = 3  # behind the point
@@ -68,9 +69,9 @@ class Measure:
 def recorded_task(results: Mapping[str, Any]) -> Task:
     """What a results.json predicts: of several outcomes the one that it is about. Those of earlier versions name no
     task, and have classes or findings."""
-    if "task" in results:
-        task = read_task(results["task"])
-        return task.outcomes.get(results.get("outcome", ""), task)
+    content = results["outcomes"][results["outcome"]] if results.get("outcomes") else results
+    if "task" in content:
+        return read_task(content["task"])
     if results.get("findings"):
         return findings_task(results["findings"])
     return class_task(list(next(iter(results["sites"][0]["sites"].values()))["classes"]))

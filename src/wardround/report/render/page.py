@@ -54,6 +54,9 @@ def render_page(
     )
 
 
+PLACES = ("files", "path", "run", "bundle", "weights")  # keys of a study whose values are paths
+
+
 def without_places(value: Any, key: str = "") -> Any:
     """A study without the folders of its files: a page travels, and where a hospital keeps its data does not."""
     if isinstance(value, Mapping):
@@ -61,7 +64,7 @@ def without_places(value: Any, key: str = "") -> Any:
         return {name: without_places(item, below or name) for name, item in value.items()}
     if isinstance(value, list):
         return [without_places(item, key) for item in value]
-    return Path(value).name if isinstance(value, str) and key.rpartition(".")[2] in ("files", "path") else value
+    return Path(value).name if isinstance(value, str) and key.rpartition(".")[2] in PLACES else value
 
 
 def _text(name: str) -> str:

@@ -44,7 +44,7 @@ def _figure(content: dict[str, Any], arm: str) -> str:
     mean = measure.figure(figure["mean"])
     if figure["interval"] is None:
         return mean
-    low, high = (measure.figure(measure.metric.within(limit)) for limit in figure["interval"])
+    low, high = map(measure.figure, measure.metric.within(figure["interval"]))
     return f"{mean} ({low} to {high})"
 
 

@@ -84,8 +84,8 @@ def csv(
         refuse_weights(outcome_weights)
         words = DeclaredClasses(positive, classes, labels or {})
         outcome = declared_target(files, target, targets or {}, task, words, declared.ranges)
-    outcome.check()
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
+    outcome.check(patient_of.values())
     if any(patient_of[site] in outcome.columns_at(site) for site in files):
         remedy = "Name the column that says which patient a row is of."
         raise StudyError("data: patient", "this is the target", remedy)
@@ -99,7 +99,9 @@ def csv(
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
         used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts)
+        notices += check_declared(
+            tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts, outcome.columns
+        )
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[outcome.columns_at(site)[0]] for site, table in whole.items()}
         labelled = outcome.read(whole)
@@ -157,12 +159,19 @@ def check_settings(
 
 
 def require_column(
-    setting: str, name: str | None, table: Table, files: Mapping[str, Path], owner: str, guess: bool = True
+    setting: str,
+    name: str | None,
+    table: Table,
+    files: Mapping[str, Path],
+    owner: str,
+    guess: bool = True,
+    renamed: bool = True,
 ) -> None:
+    """`renamed`: a setting of the same name in the plural gives it by owner."""
     if name is None or name in table:
         return
     remedy = suggest(name if guess else "", table, "Columns of this file")
-    if len(files) > 1:
+    if len(files) > 1 and renamed:
         remedy += f' If it has another name here, write `{setting}s = {{ {owner} = "name" }}`.'
     if looks_like_data(table):  # then its "names" are values
         remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
@@ -180,7 +189,7 @@ def _require_columns(
             require_column("target", name, table, files, site)
         require_column("patient", patients[site], table, files, site)
         for name in outcome.columns:
-            require_column("exposure", name, table, files, site)
+            require_column("exposure", name, table, files, site, renamed=False)
 
 
 def without(table: Table, *names: str | None) -> Table:
@@ -194,8 +203,10 @@ def check_declared(
     groups: Mapping[str, str | None],
     alone: bool,
     targets: Collection[str] = (),
+    beside: Collection[str] = (),
 ) -> list[Notice]:
-    """A declared column that is in no file is an error, so that a misspelt name is noticed. `targets` may have ranges.
+    """A declared column that is in no file is an error, so that a misspelt name is noticed. `targets` may have ranges;
+    `beside` are the columns that belong to them.
 
     For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
@@ -210,6 +221,9 @@ def check_declared(
     unknown = [(setting, name, among) for setting, name, among in named if name not in among]
     if unknown and not alone:
         setting, name, among = unknown[0]
+        if name in (*targets, *beside):
+            problem = f"{name!r} belongs to what is predicted, and is no feature"
+            raise StudyError(f"data: {setting}", problem, f"Leave it out here. {suggest('', among, 'Features')}")
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
     lacking = tuple(dict.fromkeys(name for _, name, _ in unknown))
     return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []

@@ -57,12 +57,18 @@ class DeclaredOutcome:
     def kind(self) -> str:
         return declared_kind(self.task)
 
-    def check(self) -> None:
-        """As far as that is possible before any file is read."""
+    def check(self, names: Iterable[str | None]) -> None:
+        """As far as that is possible before any file is read. `names` are those of outcomes and patients."""
         self.classes.check()
         if not self.task:
             return
         task = declared_task(self.task, (), WHERE)
+        for name in task.columns:
+            if name in names:
+                problem = f"{name!r} is predicted itself, or names the patients"
+                raise StudyError(f"{WHERE}: exposure", problem, "Name the column with the time or the people at risk.")
+        if self.range is not None and task.public_range not in (None, self.range):
+            raise StudyError(f"{WHERE}: range", "`ranges` gives another one", "Give the target's range in one place.")
         if task.answers == "findings":
             problem = "a column of a file holds one class or number of each row"
             raise StudyError(WHERE, problem, "Use a source of images for findings.")
@@ -76,7 +82,12 @@ class DeclaredOutcome:
     def of(self, name: str) -> Task:
         """The task of a number that is called so."""
         task = declared_task(self.task, (name,), WHERE)
-        return task if self.range is None or task.public_range is not None else task.with_range(self.range)
+        if self.range is None or task.public_range is not None:
+            return task
+        ranged = task.with_range(self.range)
+        if wrong := ranged.wrong_setting():
+            raise StudyError(f"data: ranges: {name}", *wrong[1:])
+        return ranged
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -127,12 +138,10 @@ class DeclaredOutcomes:
         """The outcomes' columns in a hospital's file."""
         return tuple(at_sites[site] for at_sites in self.names.values())
 
-    def check(self) -> None:
+    def check(self, patients: Iterable[str | None] = ()) -> None:
+        """`patients` are the columns that name them."""
         for name, part in self.parts.items():
-            part.check()
-            if name in self.columns:
-                problem = f"{name!r} is an outcome and an exposure"
-                raise StudyError("data: task", problem, "Count over a time or a number of people that is known.")
+            part.check({*self.names, *self.names[name].values(), *patients})
         refuse_strangers(self.weights, self.parts, "data: outcome_weights", "outcome", "Outcomes")
 
     def read(self, tables: Mapping[str, Table]) -> Outcome:

@@ -191,8 +191,8 @@ def csv_parties(
         raise StudyError("data: target", "missing", remedy)
     known = None if target is None else declared.ranges.get(target)
     first = {} if labels is None else {holder or next(iter(files)): labels}
-    DeclaredOutcome(task, DeclaredClasses(positive, classes, first), known).check()
     patient_of = {party: (patients or {}).get(party, patient) for party in files}
+    DeclaredOutcome(task, DeclaredClasses(positive, classes, first), known).check({target, *patient_of.values()})
 
     def load() -> Records:
         tables = {party: read_table(path, separator, checked_names) for party, path in files.items()}
@@ -225,6 +225,7 @@ def csv_parties(
             {"age": age, "sex": sex},
             len(files) == 1,
             (target or "",),
+            outcome.columns,
         )
         for party, own in columns.items():
             parts[party] = _read(party, tables[party], own, declared, age, sex)

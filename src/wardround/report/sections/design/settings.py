@@ -1,6 +1,7 @@
 """The design of the study: data, sites, model, training, split and intervals."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wardround.report.evidence import Evidence
@@ -27,7 +28,7 @@ def design(evidence: Evidence) -> dict[str, str]:
         **({"deployment": _deployment(evidence)} if evidence.deployed else {}),
         "data": _settings(data.pop("source"), data, OF_COLUMNS if evidence.of_images else ()),
         "sites": _settings(partition.pop("partition"), partition),
-        "model": _settings(model.pop("kind"), model),
+        "model": _model(model),
         "training": _training(study["training"]),
         **({"privacy": privacy_settings(study["privacy"])} if study.get("privacy") else {}),
         "split": split,
@@ -37,6 +38,16 @@ def design(evidence: Evidence) -> dict[str, str]:
         f"{interval['correction']}'s rule in a single step: arms, hospitals and their mean are one family in each "
         "metric and variant",
     }
+
+
+def _model(model: dict[str, Any]) -> str:
+    start = model.pop("start_from", None)
+    text = _settings(model.pop("kind"), model)
+    if start is None:
+        return text
+    named = Path(start.get("run") or start.get("bundle") or "").name
+    arm = f", arm {start['arm']}" if start.get("arm") else ""
+    return f"{text}, starting from {named}{arm} (digest {start['digest'][:12]}), unless an arm says otherwise"
 
 
 def _training(training: Mapping[str, Any]) -> str:
