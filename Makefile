@@ -7,7 +7,7 @@ STAMP := $(VENV)/.complete
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-tasks bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench-hierarchical: $(STAMP)  ## Memory and time of 50 sites in 5 regions beside
 
 bench-uncertainty: $(STAMP)  ## What 30 passes of dropout cost beside one
 	$(BIN)/python -m benchmarks.uncertainty cost
+
+bench-tasks: $(STAMP)  ## What a number, a count or several outcomes cost to train beside two classes
+	$(BIN)/python -m benchmarks.tasks
 
 bench-prediction: $(STAMP)  ## Speed and memory of `predict`, and one row over HTTP
 	$(BIN)/python -m benchmarks.prediction

@@ -151,8 +151,9 @@ def test_the_figure_of_a_list_is_the_first_that_is_known() -> None:
     ],
 )
 def test_values_as_a_person_reads_them(value: Any, text: str) -> None:
-    assert shown(value) == text
-    assert shown({"mean": 1.2, "interval": [-0.1, 1.3]}, share=False) == "1.200 (0.000 to 1.300)"
+    assert shown(value, "auc") == text
+    assert shown({"mean": 1.2, "interval": [-0.1, 1.3]}, "brier") == "1.200 (0.000 to 1.300)"
+    assert shown({"mean": 0.2, "interval": [-0.1, 1.3]}, "r2") == "0.200 (-0.100 to 1.000)"
 
 
 # ---- the verbs

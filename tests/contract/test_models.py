@@ -20,6 +20,7 @@ from wardround.core.tree import Tree
 from wardround.data.site import Block
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
 from wardround.models.logistic import logistic
+from wardround.models.starting_weights import starting_model
 from wardround.study.schema import Stragglers
 from wardround.tasks import class_task
 from wardround.training.local import batches
@@ -80,6 +81,24 @@ def weights_of(model: Model, seed: int = 1) -> tuple[Tree, Tree]:
 
 def masks_of(model: Model, rows: int, seed: int = 5) -> Tree:
     return model.masks(np.random.default_rng(seed), rows, torch.float64)
+
+
+@EVERY_MODEL
+def test_a_model_starts_from_a_trained_one(name: str, inputs: tuple[int, ...]) -> None:
+    """With all its shared weights, and what a site of the same name kept."""
+    model = a_model(name, inputs)
+    trained, statistics = weights_of(model, 9)
+    shared = {key: leaf for key, leaf in trained.items() if not model.is_private(key)}
+    started = starting_model(model, shared, {"a": trained}, {"a": statistics}, "a test")
+    params, buffers = model.init(2)
+    begun = started.first(params)
+    assert_same_tree({key: begun[key] for key in shared}, shared)
+    private = {key: leaf.double() for key, leaf in params.items() if model.is_private(key)}
+    for site, expected in (("a", {key: trained[key] for key in private}), ("b", private)):
+        assert_same_tree(started.kept_at(site, private, buffers)[0], expected, part=site)
+    broken = {**shared, next(iter(shared)): shared[next(iter(shared))] * float("inf")}
+    with pytest.raises(StudyError, match="are not finite numbers"):
+        starting_model(model, broken, {}, {}, "a test")
 
 
 @EVERY_MODEL

@@ -285,6 +285,32 @@ def test_impossible_figures_of_numbers_are_refused(case: str, tmp_path: Path) ->
     assert set(network.folder.read_json("results.json")["arms"]["fedavg"]["sites"]) == set(NAMES) - {"cedar"}
 
 
+REGIONS = {"kind": "hierarchical", "regions": {"north": ["alder", "birch"], "south": ["cedar", "dogwood"]}}
+OF_REGIONS: dict[str, tuple[Callable[[list[list[float]]], Any], str]] = {
+    "other rows": (lambda sums: [[sums[0][0] + 1], *sums[1:]], "sums of the target of another number of rows"),
+    "squares too small": (lambda sums: [*sums[:2], [5.0]], "sums of the target that no numbers have"),
+    "none": (lambda sums: [], "another number of sums of the target"),
+    "no number": (lambda sums: [*sums[:2], ["many"]], "target"),
+}
+
+
+@pytest.mark.parametrize("case", OF_REGIONS)
+def test_impossible_sums_of_a_region_are_refused(case: str, tmp_path: Path) -> None:
+    change, words = OF_REGIONS[case]
+    document = study("regression", ["fedavg"], topology=REGIONS)
+    network = hierarchy(document, tmp_path, at_sites("regression"), known_sources=KNOWN)
+
+    def wrong(body: dict[str, Any], tensors: Any) -> None:
+        body["kinds"][0]["target"] = change(body["kinds"][0]["target"])
+
+    def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        return forged(answer, region, wrong) if region == "south" and kind_of(sealed) == "facts" else answer
+
+    network.transport.after = after
+    with pytest.raises(DeployError, match=f"south sent an answer that cannot be used.*{words}"):
+        network.run()
+
+
 # -- what is withheld
 
 

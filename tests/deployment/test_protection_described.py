@@ -139,3 +139,14 @@ def test_declared_levels_travel_and_must_agree() -> None:
     assert common_columns({"north": [plain], "south": [write_column(column)]})[0] == [column]
     with pytest.raises(DeployError, match="other declared levels"):
         common_columns(columns)
+
+
+def test_what_leaves_of_a_number_is_said() -> None:
+    data = {"source": "at-sites", "task": "regression"}
+    plain = words(data=data)
+    assert "the sum of the number that is predicted and the sum of its squares" in plain
+    assert "unless its public range is declared" in plain
+    assert "sums over its test rows" in plain
+    assert "which way it goes with the label" not in plain
+    assert "its public range must be declared" in words(data=data, privacy={"example": EXAMPLE})
+    assert "numbers of rows by class, sex and age. What counts fewer" in words()

@@ -215,6 +215,26 @@ def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None
     assert all(table["types"] == {"ward": "categorical"} for table in data.values())
 
 
+@pytest.mark.parametrize("task", ["regression", {"kind": "count", "exposure": "months"}], ids=["word", "table"])
+def test_a_kit_says_that_a_number_is_predicted(tmp_path: Path, task: Any) -> None:
+    """The same task at a hospital that has a name of its own for the column, with its public range."""
+    kits_dir = csv_kits(tmp_path, target="stay", targets={"south": "los"}, task=task, ranges={"stay": [0, 90]})
+    opened = {}
+    for name, column in (("north", "stay"), ("south", "los")):
+        path = kits_dir / "sites" / name / "site.toml"
+        text = path.read_text()
+        assert "labels" not in text  # which speak of classes
+        (path.parent / "rows.csv").write_text(f"age,{column},months\n40,3,12\n50,9,6\n60,4,12\n")
+        path.write_text(text.replace("FILL IN: the path of your CSV file", "rows.csv"))
+        opened[name] = open_source(SiteFile.load(path), families()).load().task
+    assert opened["north"].public_range == (0, 90)
+    assert opened["north"].options == opened["south"].options
+    assert (opened["north"].names, opened["south"].names) == (("stay",), ("los",))
+    elsewhere = kits(tmp_path / "elsewhere", data={"source": "at-sites", "task": task})
+    data = tomllib.loads((elsewhere / "sites" / "north" / "site.toml").read_text())["data"]
+    assert data["task"] == task
+
+
 def test_the_example_of_labels_can_be_used_as_it_stands(tmp_path: Path) -> None:
     path = csv_kits(tmp_path, classes=["alive", "dead"]) / "sites" / "north" / "site.toml"
     (path.parent / "rows.csv").write_text(ROWS)

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 
 from tests.mutants.mutant import Mutant
-from wardround.tasks import Multilabel
-from wardround.uncertainty import calibration, conformal, decision, laplace, referral
+from wardround.evaluation.uncertainty import number_results
+from wardround.tasks import Count, Multilabel
+from wardround.uncertainty import calibration, conformal, decision, intervals, laplace, referral
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.laplace import Laplace
 
 SETS = "uncertainty/test_conformal.py"
+INTERVALS = "uncertainty/test_intervals.py"
 DECISION = "uncertainty/test_decision.py"
 REFERRAL = "uncertainty/test_referral.py"
 TEMPERATURE = "uncertainty/test_calibration.py"
@@ -42,6 +44,41 @@ MUTANTS = (
         lambda original, strange, alpha: min(original(strange, alpha), float(strange.max(initial=0.0))),
         "too few rows exclude nothing",
         (f"{SETS}::test_too_few_rows_exclude_nothing",),
+    ),
+    Mutant(
+        "intervals of counts have one width",
+        intervals.row_scale,
+        lambda original, task, score: np.ones(score.shape),
+        "intervals of counts grow with the expected count",
+        (f"{INTERVALS}::test_intervals_of_counts_grow_with_the_expected_count_and_hold_whole_numbers_from_nothing_on",),
+    ),
+    Mutant(
+        "intervals are half as wide",
+        intervals.prediction_intervals,
+        lambda original, task, cut, score: original(task, replace(cut, value=cut.value / 2), score),
+        "intervals hold the outcome as often as is to be expected",
+        (f"{INTERVALS}::test_coverage_over_200_resamplings_is_what_is_to_be_expected",),
+    ),
+    Mutant(
+        "an interval of counts ends between whole numbers",
+        Count.possible,
+        lambda original, self, low, high: (low, high),
+        "intervals of counts hold whole numbers from 0 on",
+        (f"{INTERVALS}::test_where_no_whole_number_lies_within_the_next_on_either_side_do",),
+    ),
+    Mutant(
+        "laplace takes errors of a regression to vary by 1",
+        laplace.noise_of,
+        lambda original, model, squares, rows: 1.0,
+        "Laplace's approximation of a linear regression is its posterior",
+        ("uncertainty/test_numbers.py::test_laplace_of_a_linear_regression_is_its_exact_posterior",),
+    ),
+    Mutant(
+        "rows of a patient count as patients in the interval of a coverage",
+        number_results.share_interval,
+        lambda original, inside, patient: original(inside, np.arange(len(inside))),
+        "rows of a patient say less than as many patients",
+        ("evaluation/test_number_results.py::test_rows_of_a_patient_say_less_than_as_many_patients",),
     ),
     Mutant(
         "a predicted class is left outside of its prediction set",

@@ -13,6 +13,7 @@ from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape, from_module
 from wardround.tasks import Multilabel, class_task, findings_task
+from wardround.tasks.task import moderated
 from wardround.uncertainty.laplace import (
     PRIORS,
     choose_prior,
@@ -20,7 +21,6 @@ from wardround.uncertainty.laplace import (
     fit_laplace,
     laplace_passes,
     last_layer,
-    moderated,
     score_and_variance,
 )
 

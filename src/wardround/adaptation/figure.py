@@ -39,7 +39,7 @@ def draw(content: Mapping[str, Any]) -> Figure:
             places, means = [x for x, _ in points], [estimate["mean"] for _, estimate in points]
             look = {"color": COLOURS[number], "linestyle": DASHES[number], "marker": MARKERS[number]}
             axes.plot(places, means, linewidth=1.5, markersize=4.5, label=LABELS[way], **look)
-            banded = [(x, *_within(estimate["interval"], facts)) for x, estimate in points if estimate["interval"]]
+            banded = [(x, *facts.within(estimate["interval"])) for x, estimate in points if estimate["interval"]]
             if banded:
                 at, low, high = zip(*banded, strict=True)
                 axes.fill_between(at, low, high, color=COLOURS[number], alpha=0.15, linewidth=0)
@@ -58,11 +58,6 @@ def draw(content: Mapping[str, Any]) -> Figure:
 
 def _words(metric: Metric) -> str:
     return f"{metric.words} (lower is better)" if metric.lower_is_better else metric.words
-
-
-def _within(interval: list[float], metric: Metric) -> tuple[float, float]:
-    """A t-interval may exceed the range of a metric."""
-    return max(metric.low, interval[0]), min(metric.high, interval[1])
 
 
 def _title(content: Mapping[str, Any]) -> str:

@@ -23,11 +23,12 @@ from wardround.tasks import Task
 from wardround.tasks.answer import Answer
 from wardround.tasks.probabilities import probability_task
 from wardround.tasks.summed import SummedTask, number_task
+from wardround.tasks.task import moderated
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
 from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
 from wardround.uncertainty.intervals import IntervalCut, shown_intervals
-from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
+from wardround.uncertainty.laplace import Laplace, laplace_passes, score_and_variance
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.validation import has_dropout
 

@@ -61,15 +61,17 @@ class Evidence:
 
     @cached_property
     def task(self) -> Task:
-        """What is predicted. A run of an earlier version does not say; it had classes or findings."""
-        if "task" in self.results:
-            return read_task(self.results["task"])
+        """What is predicted; of several outcomes the one that this report is about. A run of an earlier version does
+        not say; it had classes or findings."""
+        content = self.outcomes[self.results["outcome"]] if self.outcomes else self.results
+        if "task" in content:
+            return read_task(content["task"])
         return findings_task(self.findings) if self.findings else class_task(self.classes)
 
     @property
     def unit(self) -> str:
         """Of a number that is predicted; empty where the study names none."""
-        return str(self.results.get("task", {}).get("unit", ""))
+        return str(self.task.to_json().get("unit", ""))
 
     @property
     def named_outcome(self) -> str:

@@ -1,5 +1,6 @@
 """What a metric is, declared by the task that has it: its name in words, which way is better, its range and unit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -29,6 +30,10 @@ class Metric:
     @property
     def in_points(self) -> bool:
         return self.shown in ("share", "number")
+
+    def within(self, interval: Sequence[float]) -> tuple[float, float]:
+        """An interval cut off where there is no such figure: a t-interval does not know the range of a metric."""
+        return max(self.low, interval[0]), min(self.high, interval[1])
 
     @property
     def bounded(self) -> bool:

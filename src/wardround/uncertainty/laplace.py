@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tasks.task import moderated as moderated  # where bundles look for it
 
 PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
 LEAST_NOISE = 1e-12  # a model that fits its training rows exactly has no errors to speak of

@@ -127,6 +127,10 @@ def of_region_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield put("fewer columns in `present`", ("kinds", 0, "present"), [True])
     yield put("fewer columns in facts", ("kinds", 0, "facts", "gaps"), [True])
     yield put("200,000 levels", ("kinds", 0, "facts", "levels", -1), LEVELS)
+    yield put("sums of a target that needs none", ("kinds", 0, "target"), [[26.0], [1.0], [1.0]])
+    yield put("sums of a target in words", ("kinds", 0, "target"), "many")
+    yield put("200,000 sums of a target", ("kinds", 0, "target"), Many("[1]"))
+    yield put("no list of sums of a target", ("kinds", 0, "target"), None)
     yield from of_left(body, others)
 
 

@@ -1,5 +1,6 @@
 """The report of a number: prediction intervals, the spread of passes, referral, calibration and residuals."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 
 import wardround
 from tests.report.test_report import page_of
+from wardround.core.errors import StudyError
 from wardround.report import Evidence, make_tables, read_evidence, sections_of
 from wardround.report.sections import load_section
+from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
+from wardround.runs.plan import load_plan, rehearse
 
 SIZES = {"north": 240, "south": 180, "island": 36}
 TASKS: dict[str, Any] = {
@@ -36,17 +40,11 @@ def hospital_files(folder: Path, target: str) -> dict[str, str]:
     return files
 
 
-@pytest.fixture(scope="module", params=list(TASKS))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
-    folder = tmp_path_factory.mktemp(request.param)
-    study = {
-        "name": request.param,
-        "data": {
-            "source": "csv",
-            "files": hospital_files(folder, request.param),
-            "target": request.param,
-            "task": TASKS[request.param],
-        },
+def study_of(folder: Path, target: str, **task: Any) -> dict[str, Any]:
+    data = {"source": "csv", "files": hospital_files(folder, target), "target": target, "task": TASKS[target] | task}
+    return {
+        "name": target,
+        "data": data,
         "training": {"rounds": 6, "lr": 0.1},
         "uncertainty": {"method": "none", "alpha": 0.1},
         "evaluation": {"validation_share": 0.2, "seeds": {"first": 1, "count": 2}},
@@ -56,7 +54,12 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             {"name": "passes", "algorithm": "fedavg", "uncertainty.method": "laplace"},
         ],
     }
-    return wardround.run_study(study, folder / "runs")
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
+    folder = tmp_path_factory.mktemp(request.param)
+    return wardround.run_study(study_of(folder, request.param), folder / "runs")
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +114,51 @@ def test_its_figures_are_drawn_and_the_page_is_whole(run: wardround.StudyRun, ev
     assert "Calibration and residuals" in page.text
 
 
-def test_across_hospitals_it_stays_in_their_bundles(evidence: Evidence) -> None:
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("target", "task", "problem"),
+    [
+        ("days", {"loss": "huber"}, "no likelihood"),
+        ("visits", {"dispersion": "fitted"}, "not in the last layer"),
+    ],
+)
+def test_laplace_is_refused_where_there_is_no_likelihood_of_the_last_layer(
+    target: str, task: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StudyError, match=problem) as raised:
+        rehearse(load_plan(*load_study(study_of(tmp_path, target, **task))))
+    assert raised.value.where.endswith("arms: passes: uncertainty: method")
 
+
+def test_dropout_is_refused_for_a_linear_model(tmp_path: Path) -> None:
+    study = study_of(tmp_path, "days") | {"uncertainty": {"method": "dropout"}}
+    with pytest.raises(StudyError, match="has no dropout"):
+        rehearse(load_plan(*load_study(study)))
+
+
+def test_seeds_are_an_ensemble_whose_disagreement_is_in_units(tmp_path: Path) -> None:
+    study = study_of(tmp_path, "days") | {
+        "uncertainty": {"method": "ensemble"},
+        "model": {"kind": "mlp", "hidden": [4]},
+    }
+    study["evaluation"] = {**study["evaluation"], "vary": ["batches", "init"]}
+    study["arms"] = [{"name": "together", "algorithm": "fedavg"}]
+    results = read_evidence(RunFolder(wardround.run_study(study, tmp_path / "runs").folder)).results
+    summary = results["arms"]["together"]["uncertainty"]
+    assert (summary["method"], summary["passes"], summary["seeds"]) == ("ensemble", 2, 1)
+    assert 0 < summary["parts"]["epistemic"] < summary["intervals"]["width"]
+    assert summary["referral"]["at"]["referred"] > 0
+
+
+def test_of_several_outcomes_a_page_is_about_its_own(evidence: Evidence) -> None:
+    other = {**evidence.results, "task": {"kind": "binary", "names": ["no", "yes"]}}
+    outcomes = {"first": dict(evidence.results), "second": other}
+    both = replace(evidence, results={**evidence.results, "task": {}, "outcome": "first", "outcomes": outcomes})
+    assert both.task == evidence.task
+    assert both.unit == evidence.unit
+    assert both.of_outcome("second").task.kind == "binary"
+
+
+def test_across_hospitals_it_stays_in_their_bundles(evidence: Evidence) -> None:
     arms = {name: {**arm, "uncertainty": None} for name, arm in evidence.results["arms"].items()}
     deployed = replace(evidence, results={**evidence.results, "deployed": True, "arms": arms})
     assert "numbers.intervals" in sections_of(deployed)

@@ -102,7 +102,7 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
         best = f" ({BEST[name]:g} is right)" if name in BEST else better
         unit = task.answer.unit if metric.shown == "units" else ""
         words = f"{WORDS.get(name, metric.words)}{', in ' if unit else ''}{unit}{best}"
-        texts[name] = {"words": words, "share": metric.bounded, "in_units": metric.shown == "units"}
+        texts[name] = {"words": words, "in_units": metric.shown == "units"}
     return texts
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from wardround.privacy.dp.epsilons import format_epsilon
+from wardround.tasks import METRIC_FACTS
 
 FOLDER = "bundles/card"
 UNKNOWN = "not known"
+SHARE = "sensitivity"  # a metric between 0 and 1, as most are
 
 
 def render(card: Mapping[str, Any]) -> str:
@@ -48,17 +50,16 @@ def plain(text: Any) -> str:
     return escaped
 
 
-def _estimate(figure: Mapping[str, Any] | None, share: bool = True, in_units: bool = False) -> str:
-    """Numbers in units of their own have so many digits that four count."""
+def _estimate(figure: Mapping[str, Any] | None, metric: str = SHARE, in_units: bool = False) -> str:
+    """`metric` says where an interval is cut off. Numbers in units of their own have so many digits that four
+    count."""
     value = figure.get("mean", figure.get("value")) if figure else None
     if figure is None or value is None:
         return UNKNOWN
     form = ".4g" if in_units else ".3f"
     if not figure.get("interval"):
         return f"{value:{form}}"
-    low, high = figure["interval"]
-    if share:  # a t-interval does not know that a share is between 0 and 1
-        low, high = max(0.0, low), min(1.0, high)
+    low, high = METRIC_FACTS[metric].within(figure["interval"]) if metric else figure["interval"]
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 

@@ -33,7 +33,9 @@ def show_list(place: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         seed = "" if row["seed"] is None else str(row["seed"])
         origin = ((row["made"] or "")[:10], row["arm"] or "", row["site"] or "", seed)
-        figure = "" if row["metric"] is None else f"{row['metric']} {_figure(row['mean'], row['interval'])}"
+        figure = (
+            "" if row["metric"] is None else f"{row['metric']} {_figure(row['mean'], row['interval'], row['metric'])}"
+        )
         if not row["as_added"]:
             figure = "changed: see wardround bundles verify"
         name = "" if row["name"] == before else row["name"]
@@ -79,14 +81,14 @@ def show_differences(a: str, b: str, listed: Sequence["Difference"]) -> None:
         if before not in (None, difference.topic):
             table.add_section()
         topic = "" if difference.topic == before else difference.topic
-        share = not difference.what.startswith("brier")
-        table.add_row(*map(Text, (topic, difference.what, shown(difference.a, share), shown(difference.b, share))))
+        metric = difference.what.partition(",")[0]
+        table.add_row(*map(Text, (topic, difference.what, shown(difference.a, metric), shown(difference.b, metric))))
         before = difference.topic
     out.print(table)
 
 
-def shown(value: Any, share: bool = True) -> str:
-    """A value of any kind, as a person reads it. `share`: a figure is between 0 and 1."""
+def shown(value: Any, metric: str = "") -> str:
+    """A value of any kind, as a person reads it. `metric` is what a figure is of."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):
@@ -95,20 +97,21 @@ def shown(value: Any, share: bool = True) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         if "mean" in value:
-            return _figure(value["mean"], value.get("interval"), share)
+            return _figure(value["mean"], value.get("interval"), metric)
         return ", ".join(f"{key} {shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     return str(value)
 
 
-def _figure(mean: float | None, interval: Sequence[float] | None, share: bool = True) -> str:
+def _figure(mean: float | None, interval: Sequence[float] | None, metric: str) -> str:
+    from wardround.tasks import METRIC_FACTS
+
     if mean is None:
         return NOTHING
     if not interval:
         return f"{mean:.3f}"
-    # a t-interval does not know that no figure is below 0, nor a share above 1
-    low, high = max(0.0, interval[0]), min(1.0, interval[1]) if share else interval[1]
+    low, high = METRIC_FACTS[metric].within(interval) if metric in METRIC_FACTS else interval
     return f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
 

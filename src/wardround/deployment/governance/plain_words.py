@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Study
+from wardround.tasks import TASKS
 
+SUMS = "the sum of the number that is predicted and the sum of its squares (of a count: of counts and exposures)"
 MOST_ARMS = 20  # named one by one; a longer list would hide what matters
 
 
@@ -19,7 +21,8 @@ def _regions(study: Study, sites: Sequence[str]) -> list[str]:
     each = "every round" if spans == [1] else f"every {' or '.join(map(str, spans))} rounds"
     named = "; ".join(f"{region} ({', '.join(members)})" for region, members in regions.items())
     private = any(arm.privacy.example is not None for arm in study.trained_arms)
-    compared = "" if private or not study.deployment.compare_labels else "which way its columns go with the label, "
+    compares = study.deployment.compare_labels and not private and not _predicts_number(study)
+    compared = "which way its columns go with the label, " if compares else ""
     return [
         f"Regions: hospitals form regions, each with a coordinator of its own: {named}. Your coordinator is that of "
         "your region, and where this text says the coordinator it is that one; a secure sum is over the hospitals of a "
@@ -220,9 +223,17 @@ def _leaving(study: Study) -> list[str]:
             f"Leaves the hospital, in each round: what training changed in the shared part of the model{how}; the "
             f"number of training rows and of steps{loss}."
         )
+    figures = (
+        "figures of its test rows (accuracy and the like, counts, histograms of scores) and numbers of rows by class, "
+        "sex and age"
+    )
+    if _predicts_number(study):
+        figures = (
+            "sums over its test rows (of errors, of what was predicted and observed, and of their squares), also of "
+            "groups of ten patients or more in the order of their predictions and of groups by sex and age"
+        )
     at_the_end = (
-        "Leaves the hospital, at the end: figures of its test rows (accuracy and the like, counts, histograms of "
-        "scores) and numbers of rows by class, sex and age. What counts fewer than "
+        f"Leaves the hospital, at the end: {figures}. What counts fewer than "
         f"{study.deployment.smallest_cell} patients is withheld."
     )
     return [*lines, *_leaving_before_training(study), at_the_end]
@@ -248,6 +259,8 @@ def _leaving_before_training(study: Study) -> list[str]:
             f"gaps, which categories occur and how often (rare ones too), its mean or median{sums}."
         )
     lines = [f"Leaves the hospital, before training: {facts}"]
+    if _predicts_number(study):
+        return [*lines, *_leaving_of_target(study)]
     if study.deployment.compare_labels and not any(arm.privacy.example is not None for arm in arms):
         public = " that is on a public list of clinical names (age, blood pressure, ...)" if own_columns else ""
         lines.append(
@@ -256,6 +269,20 @@ def _leaving_before_training(study: Study) -> list[str]:
             "opposite is found."
         )
     return lines
+
+
+def _leaving_of_target(study: Study) -> list[str]:
+    if any(arm.privacy.example is not None or arm.privacy.site is not None for arm in study.trained_arms):
+        return ["Of the number that is predicted nothing leaves before training: its public range must be declared."]
+    return [
+        f"Leaves the hospital, before training: {SUMS}, over the training rows, unless its public range is declared "
+        f"(`ranges` in [data]). With fewer than {study.deployment.smallest_cell} training patients nothing is told, "
+        "and the hospital cannot take part without such a range."
+    ]
+
+
+def _predicts_number(study: Study) -> bool:
+    return any(TASKS[kind].answers == "number" for kind in study.data.facts.tasks.values())
 
 
 def _staying(study: Study) -> list[str]:

@@ -29,10 +29,12 @@ from wardround.deployment.vertical.vertical_validation import holder_of, is_vert
 from wardround.runs.folder import write_atomically
 from wardround.study.parser import plain
 from wardround.study.schema import Study
+from wardround.tasks import TASKS
 
 FILE = "coordinator.toml"
 WARN_BEFORE = 30  # days
 IMAGES = "chest-xray"  # the source whose rows are radiographs with findings
+OF_LABELS = ("target", "task", "positive", "classes", "labels")  # settings for the party that has them
 AS_IMAGES = ("size", "findings", "uncertain", "clahe")
 NEW_KIT = "Make a new kit with `wardround provision new`, or bring the file back."
 
@@ -251,13 +253,23 @@ def _data(study: Study, name: str) -> dict[str, Any]:
         return _data_of_images(study)
     if is_vertical(study):
         return _data_of_party(study, name)
-    agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
+    agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict", **_task(study)}
     if study.data.name == "csv":
         agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *BY_HOSPITAL)}
         for key, by_site in (("target", options["targets"]), ("patient", options["patients"])):
             agreed[key] = (by_site or {}).get(name, agreed[key])
         agreed["labels"] = (options["labels"] or {}).get(name)
+        agreed["ranges"] = _own_ranges(options, agreed["target"])
     return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
+def _own_ranges(options: Mapping[str, Any], target: str) -> dict[str, Any] | None:
+    """The range of what is predicted stands under the hospital's own name for that column."""
+    ranges: dict[str, Any] | None = options["ranges"]
+    if not ranges or options["target"] not in ranges:
+        return ranges
+    others = {column: limits for column, limits in ranges.items() if column != options["target"]}
+    return {**others, target: ranges[options["target"]]}
 
 
 def _data_of_images(study: Study) -> dict[str, Any]:
@@ -284,15 +296,23 @@ def _data_of_party(study: Study, name: str) -> dict[str, Any]:
         for key in ("patient", "visit"):
             agreed[key] = (options[f"{key}s"] or {}).get(name, agreed[key])
     elif labelled:
-        agreed["target"] = f"{TO_FILL_IN}: the column to predict"
+        agreed |= {"target": f"{TO_FILL_IN}: the column to predict", **_task(study)}
     if not labelled:
-        agreed = {key: value for key, value in agreed.items() if key not in ("target", "positive", "classes", "labels")}
+        agreed = {key: value for key, value in agreed.items() if key not in OF_LABELS}
     return {"source": "csv-parties", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
+def _task(study: Study) -> dict[str, Any]:
+    """What is predicted, where the study says so and its data are elsewhere."""
+    task = study.data.options.get("task")
+    return {"task": task} if task else {}
 
 
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
     if study.data.name == IMAGES or (is_vertical(study) and name != holder_of(study)):
+        return []
+    if any(TASKS[kind].reads == "numbers" for kind in study.data.facts.tasks.values()):
         return []
     options = study.data.options if study.data.name == "csv" else {}
     if name in (options.get("labels") or {}):

@@ -139,7 +139,10 @@ def sharing_by_name(arm: Arm, sites: Sequence[str], generation: Generation) -> d
 
 def training_sites(plan: Plan, arm: Arm) -> Sequence[str]:
     """With any seed."""
-    names = dict.fromkeys(
-        site.name for seed in plan.data_seeds(arm) for site in plan.sites_of(plan.alike[arm.name], seed)
-    )
+    names: dict[str, None] = {}
+    for seed in plan.data_seeds(arm):
+        if plan.cohorts:
+            names |= dict.fromkeys(split.site for split in plan.splits(arm, seed))
+        else:  # at the coordinator of a deployment, which has no rows
+            names |= dict.fromkeys(site.name for site in plan.sites_of(plan.alike[arm.name], seed))
     return members_of(arm, list(names))

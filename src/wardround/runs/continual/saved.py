@@ -24,8 +24,8 @@ from wardround.study.schema import Arm
 def describe_models(plan: Plan, folder: RunFolder, entries: Sequence[Entry], data: str) -> None:
     """Of every arm with every seed. `entries` are what patients and hospitals paid; `data` is the fingerprint of the
     rows, empty where they stayed at the hospitals."""
-    for arm in plan.study.arms:
-        for seed in plan.study.evaluation.seeds:
+    for seed in plan.study.evaluation.seeds:  # seeds first: rows are prepared once for all arms of a seed
+        for arm in plan.study.arms:
             file = folder.path / "models" / arm.name / f"seed-{seed}.safetensors"
             if file.is_file():
                 generation = _generation(plan, folder, arm, seed, entries, data)

@@ -55,8 +55,8 @@ def in_units(evidence: Evidence, value: float) -> str:
 def interval_sentences(evidence: Evidence) -> list[str]:
     if evidence.deployed:
         return [
-            "How sure the model is, each hospital can know: a bundle that is made there has prediction intervals and a "
-            "cut for referral from the hospital's own validation rows. Nothing of that left it."
+            "How sure the model is, each hospital can know: a bundle that is made there has prediction intervals from "
+            "the hospital's own validation rows. Nothing of that left it."
         ]
     arms, arm = evidence.uncertainty, shown_arm(evidence)
     summary = arms[arm]
