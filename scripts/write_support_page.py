@@ -6,6 +6,7 @@ is supported.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ EXAMPLES: dict[str, Task] = {
 }
 
 
-def _kinds(options: dict[str, Any]) -> SourceFacts:
+def _kinds(options: Mapping[str, Any]) -> SourceFacts:
     task = EXAMPLES[options["example"]]
     return SourceFacts(tasks={name: part.kind for name, part in (task.outcomes or {"": task}).items()})
 
@@ -104,8 +105,9 @@ def _target(task: Task, x: np.ndarray) -> np.ndarray:
     if task.reads == "numbers":
         return task.of_numbers(np.round(5 * np.exp(score[:, None] / 4)))
     if task.answers == "findings":
-        return (score[:, None] > 2 * x[:, : len(task.names)]).astype(np.int64)
-    return np.searchsorted(np.quantile(score, np.arange(1, len(task.names)) / len(task.names)), score)
+        return np.asarray(score[:, None] > 2 * x[:, : len(task.names)], dtype=np.int64)
+    cuts = np.quantile(score, np.arange(1, len(task.names)) / len(task.names))
+    return np.asarray(np.searchsorted(cuts, score))
 
 
 TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split` and `joined`. Numbers have a declared

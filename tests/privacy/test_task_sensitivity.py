@@ -81,9 +81,10 @@ def test_a_number_is_private_with_a_public_range_and_refused_without(target: str
 
 def test_a_secure_sum_of_a_number_is_the_plain_sum(tmp_path: Path) -> None:
     """To the digits of its fixed point."""
-    figures = {}
-    for name, privacy in (("plain", {}), ("secret", {"privacy": {"secure_sum": {}}})):
-        study = study_of(tmp_path, hospitals(), None, **privacy)
+    figures: dict[str, Any] = {}
+    privacy: dict[str, dict[str, Any]] = {"plain": {}, "secret": {"privacy": {"secure_sum": {}}}}
+    for name, sections in privacy.items():
+        study = study_of(tmp_path, hospitals(), None, **sections)
         run = run_study(study, tmp_path / name)
         figures[name] = run.results["arms"]["fedavg"]["metrics"]
     for metric in ("mae", "rmse", "r2"):
