@@ -6,17 +6,24 @@ is supported.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
+from wardround.data.records import Source
+from wardround.data.sources.synthetic import synthetic
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.models import MODELS
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import Plan, load_plan
 from wardround.runs.units import Unit, cut
+from wardround.study.facts import SourceFacts, declares
+from wardround.tasks import Count, Regression, Task, class_task, findings_task, outcomes_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "support.md"
 
@@ -56,6 +63,56 @@ SMALL: dict[str, dict[str, Any]] = {
     "densenet": {"stem": "imagenet"},
 }
 YES, NO_EFFECT = "yes", "(yes)"
+RANGE = (0.0, 60.0)
+# by the name of its row; numbers with their public range, which patient-level differential privacy needs
+EXAMPLES: dict[str, Task] = {
+    "binary": class_task(2),
+    "multiclass": class_task(3),
+    "multilabel": findings_task(3),
+    "regression": Regression(("n",), range=RANGE),
+    'regression, loss = "huber"': Regression(("n",), range=RANGE, loss="huber"),
+    "regression, without a range": Regression(("n",)),
+    "count": Count(("n",), range=RANGE),
+    "count, dispersion = 0.5": Count(("n",), range=RANGE, dispersion=0.5),
+    'count, dispersion = "fitted"': Count(("n",), range=RANGE, dispersion="fitted"),
+    "count, without a range": Count(("n",)),
+    "several outcomes": outcomes_of({"died": class_task(2), "n": Regression(("n",), range=RANGE)}, {}),
+}
+
+
+def _kinds(options: Mapping[str, Any]) -> SourceFacts:
+    task = EXAMPLES[options["example"]]
+    return SourceFacts(tasks={name: part.kind for name, part in (task.outcomes or {"": task}).items()})
+
+
+@declares(_kinds)
+def rows_of_task(example: str) -> Source:
+    """The rows of `synthetic` with an outcome of this kind, made from their columns."""
+    task = EXAMPLES[example]
+
+    def load() -> Any:
+        rows = synthetic(count=len(SITES), iid=True, features=4, classes=2, largest=60).load()
+        return replace(rows, target=_target(task, np.asarray(rows.features)), classes=task.names, given_task=task)
+
+    return Source(load)
+
+
+def _target(task: Task, x: np.ndarray) -> np.ndarray:
+    if task.outcomes:
+        parts = [_target(part, x).reshape(len(x), -1) for part in task.outcomes.values()]
+        return np.concatenate(parts, axis=1).astype(np.float64)
+    score = x.sum(axis=1)  # of all columns, so that none of them tells the outcome by itself
+    if task.reads == "numbers":
+        return task.of_numbers(np.round(5 * np.exp(score[:, None] / 4)))
+    if task.answers == "findings":
+        return np.asarray(score[:, None] > 2 * x[:, : len(task.names)], dtype=np.int64)
+    cuts = np.quantile(score, np.arange(1, len(task.names)) / len(task.names))
+    return np.asarray(np.searchsorted(cuts, score))
+
+
+TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split` and `joined`. Numbers have a declared
+range unless the row says otherwise. Other algorithms train a task as they train classes:
+`tests/contract/test_tasks.py` has each of them with each task in both engines."""
 
 HEAD = """# What is supported
 
@@ -83,11 +140,13 @@ class Cell:
     place: str  # an engine, or "deployed"
     model: str = ""  # a key of MODELS; empty: a model that suits the topology
     norm: str = ""  # normalisation layers of the model; empty: its default
+    task: str = ""  # a key of EXAMPLES; empty: two classes
 
     @property
     def study(self) -> dict[str, Any]:
-        kind = self.model or ("joined" if self.topology == "vertical" else "logistic")
+        kind = self.model or ("joined" if self.topology == "vertical" else "linear" if self.task else "logistic")
         tables = {"source": "synthetic", "count": len(SITES), "iid": True, "features": 4, "classes": 2, "largest": 60}
+        tables = {"source": "rows-of-task", "example": self.task} if self.task else tables
         data = {**tables, "scale": "none", "missing": "mean" if self.topology == "vertical" else "drop", "public": True}
         images = {"source": "phantom", "rows": 120, "size": 32, "scale": "image"}
         return {
@@ -105,7 +164,7 @@ class Cell:
 
 def plan_and_units(cell: Cell) -> tuple[Plan, list[Unit]]:
     """What `wardround run` would do; WardroundError where it would refuse."""
-    study, families = load_study(cell.study)
+    study, families = load_study(cell.study, sources={"rows-of-task": rows_of_task})
     if cell.place == "deployed":
         refuse_undeployable(study, list(PARTIES) if cell.topology == "vertical" else SITES)
     plan = load_plan(study, families)
@@ -161,11 +220,35 @@ def model_rows() -> dict[str, dict[str, Cell]]:
     return rows
 
 
+TASK_COLUMNS: dict[str, dict[str, str]] = {
+    "serial": {},
+    "stacked": {"place": "stacked"},
+    "deployed": {"place": "deployed"},
+    "regional": {"topology": "regional"},
+    "regional, deployed": {"topology": "regional", "place": "deployed"},
+    "vertical": {"algorithm": "split", "topology": "vertical", "place": "split"},
+    "vertical, deployed": {"algorithm": "split", "topology": "vertical", "place": "deployed"},
+    "patient-level DP": {"privacy": "example"},
+    "site-level DP": {"privacy": "site"},
+    "secure sum": {"privacy": "secure_sum"},
+}
+
+
+def task_rows() -> dict[str, dict[str, Cell]]:
+    """By example of a task, then by title of the column."""
+    plain = {name: Cell("fedavg", "none", "flat", "serial", task=name) for name in EXAMPLES}
+    return {
+        name: {title: replace(cell, **changes) for title, changes in TASK_COLUMNS.items()}
+        for name, cell in plain.items()
+    }
+
+
 def page() -> str:
     reasons: dict[str, int] = {}
     parts = [HEAD]
     for privacy, title in PRIVACY_TITLES.items():
         parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
+    parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
     parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([*parts, "## Reasons of refusals\n", *notes]) + "\n"

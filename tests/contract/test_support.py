@@ -19,12 +19,14 @@ from scripts.write_support_page import (
     model_rows,
     page,
     plan_and_units,
+    task_rows,
 )
 from tests.representatives import represented
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
 from wardround.engines import ENGINES
 from wardround.models import MODELS
+from wardround.tasks import TASKS
 from wardround.training.rounds import site_model
 
 
@@ -96,12 +98,22 @@ def test_each_combination_of_a_model_trains_or_is_refused_as_the_page_says(row: 
         expect(cell, mark)
 
 
+@pytest.mark.parametrize(
+    "row", represented(task_rows(), by=["multiclass", "regression", 'count, dispersion = "fitted"'])
+)
+def test_each_combination_of_a_task_trains_or_is_refused_as_the_page_says(row: str) -> None:
+    for cell, mark in cells_of("Tasks", row, task_rows()[row]):
+        expect(cell, mark)
+
+
 def test_the_page_has_all_algorithms_and_models_and_no_others() -> None:
     cells, reasons = printed()
     rows = {(section, row) for section, row, _ in cells}
     assert rows == {(title, name) for title in PRIVACY_TITLES.values() for name in ALGORITHMS} | {
-        ("Models", row) for row in model_rows()
+        *(("Models", row) for row in model_rows()),
+        *(("Tasks", row) for row in task_rows()),
     }
+    assert {row.split(",")[0] for row in task_rows()} == {*TASKS, "several outcomes"}
     assert {row.split(",")[0] for row in model_rows()} == set(MODELS)
     assert {mark for mark in cells.values() if mark not in (YES, NO_EFFECT)} == set(reasons)
 

@@ -146,15 +146,17 @@ def test_with_differential_privacy_a_range_must_be_declared(protected: str, kind
     assert not [answer for _, _, answer in network.transport.carried if kind_of(answer) in ("facts", "update")]
 
 
+@pytest.mark.parametrize("protected", ["example", "site"])
 @pytest.mark.parametrize("kind", ["range", "counts in a range"])
-def test_with_a_range_nothing_about_the_target_of_who_trains_leaves(kind: str, tmp_path: Path) -> None:
-    network = federation(private(kind, {"example": EXAMPLE}), tmp_path, plain_sources(kind), known_sources=KNOWN)
+def test_with_a_range_nothing_about_the_target_of_who_trains_leaves(kind: str, protected: str, tmp_path: Path) -> None:
+    privacy = {protected: {**EXAMPLE, "delta": 1e-5 if protected == "example" else 1e-2}}
+    network = federation(private(kind, privacy), tmp_path, plain_sources(kind), known_sources=KNOWN)
     network.run()
     for _, sealed, answer in network.transport.carried:
         body = body_of(answer)
         if kind_of(sealed) == "facts":
             assert all(row_set["target"] == [] for row_set in body["sets"])
-            assert body["described"]["classes"] == {}
+            assert body["described"]["classes"] == body["directions"] == {}
         if kind_of(sealed) == "train":
             assert all(work["loss"] is None for work in body["trials"].values())
     assert network.folder.read_json("results.json")["arms"]["fedavg"]["metrics"]["mae"]["mean"] > 0

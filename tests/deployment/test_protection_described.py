@@ -147,6 +147,6 @@ def test_what_leaves_of_a_number_is_said() -> None:
     assert "the sum of the number that is predicted and the sum of its squares" in plain
     assert "unless its public range is declared" in plain
     assert "sums over its test rows" in plain
-    assert "which way it goes with the label" not in plain
+    assert "whether it is above its middle" in plain
     assert "its public range must be declared" in words(data=data, privacy={"example": EXAMPLE})
     assert "numbers of rows by class, sex and age. What counts fewer" in words()

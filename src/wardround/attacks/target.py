@@ -56,7 +56,7 @@ def open_target(
 ) -> Target:
     """A complete run that was made on this machine. `members` are as in `run_study`."""
     folder, plan = open_run(path, ELSEWHERE, **members)
-    plan.finished = False  # attacks begin where training began, which may be a trained model
+    plan.finished = None  # attacks begin where training began, which may be a trained model
     study = plan.study
     known = [arm.name for arm in study.arms]
     for name in arms:

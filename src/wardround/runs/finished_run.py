@@ -47,7 +47,7 @@ def _complete(path: str | Path, elsewhere: tuple[str, str]) -> RunFolder:
 
 def _plan_of(folder: RunFolder, study: Study, families: Families) -> Plan:
     plan = load_plan(study, families)
-    plan.finished = True
+    plan.finished = folder.path
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
         problem = "was trained on other data than are here now"
         raise RunError(str(folder.path), problem, "Bring the data back, or run the study again with --again.")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.validation import refuse_unsound
+from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
@@ -43,7 +45,7 @@ class Plan:
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
-    finished: bool = False  # its models are saved, so that the model that they started from may be gone
+    finished: Path | None = None  # the folder of its run, once that is complete: what training started from may be gone
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
@@ -184,6 +186,8 @@ class Plan:
     def carried_scale(self, arm: Arm, seed: int) -> tuple[float, ...] | None:
         """Of the target: that with which the model was trained from which the arm starts, in whose units its weights
         are. None: the arm's own rows decide."""
+        if self.finished is not None and arm.start.start_from is not None:
+            return read_description(self.finished / "models" / arm.name / f"seed-{seed}.json").target_scale or None
         old = self._known_predecessor(arm)
         return None if old is None else old.models[seed].description.target_scale or None
 
@@ -219,7 +223,7 @@ class Plan:
         try:
             return self.predecessor_of(arm)
         except (StudyError, RunError):
-            if not self.finished:
+            if self.finished is None:
                 raise
             return None
 

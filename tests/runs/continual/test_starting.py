@@ -51,8 +51,7 @@ def test_ten_rounds_and_ten_more_are_twenty(engine: str, algorithm: str, tmp_pat
             torch.testing.assert_close(ours[name], leaf, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("engine", ["serial", "stacked"])
-def test_every_seed_starts_with_the_bits_of_its_own(old: StudyRun, engine: str) -> None:
+def test_every_seed_starts_with_the_bits_of_its_own(old: StudyRun) -> None:
     plan = plan_of(after(old))
     for seed in (1, 2):
         assert_same_tree(first_weights(plan.trial(plan.study.arms[0], seed))[0], weights(old.folder, seed))

@@ -1,6 +1,7 @@
 """Training goes on with every task: numbers in the units of the old training, several outcomes each by itself."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,16 @@ def test_a_number_stays_in_the_units_in_which_the_model_was_trained(files: Path,
     trial = plan.trial(plan.study.arms[0], 1)
     assert plan.target_scale_of(plan.study.arms[0], 1) == tuple(scales[0])
     assert trial.starting is not None
+
+
+def test_the_units_stay_when_the_old_run_is_gone(files: Path, tmp_path: Path) -> None:
+    """A bundle is compared with what the run has predicted."""
+    first = run(document(files, "first", "regression", "ab"), tmp_path)
+    later = run(after(files, first, "regression"), tmp_path)
+    shutil.rmtree(first.folder)
+    bundle = make_bundle(later.folder, arm="fedavg", site="c", out=tmp_path / "bundle")
+    scale = json.loads((later.folder / "models" / "fedavg" / "seed-1.json").read_text())["target_scale"]
+    assert json.loads((bundle / "bundle.json").read_text())["target_scale"] == scale
 
 
 def test_each_outcome_has_its_own_forgetting(files: Path, tmp_path: Path) -> None:

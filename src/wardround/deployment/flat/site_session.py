@@ -243,8 +243,10 @@ class Session:
         return own_target_sums(cohort, train, self.study.deployment.smallest_cell)
 
     def _directions(self, key: Key) -> dict[str, Any]:
-        """Shows inverted labels. Empty where patients have differential privacy."""
-        if is_private(self.study) or not self.study.deployment.compare_labels:
+        """Shows inverted labels. Empty where patients have differential privacy, and of a number where sites have."""
+        noisy_sites = any(arm.privacy.site is not None for arm in self.study.trained_arms)
+        hidden = is_private(self.study) or (noisy_sites and self.records.task.answers == "number")
+        if hidden or not self.study.deployment.compare_labels:
             return {}
         split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
         directions = associations(cohort, np.concatenate([split.train, split.validation]))

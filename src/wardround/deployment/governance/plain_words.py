@@ -21,8 +21,7 @@ def _regions(study: Study, sites: Sequence[str]) -> list[str]:
     each = "every round" if spans == [1] else f"every {' or '.join(map(str, spans))} rounds"
     named = "; ".join(f"{region} ({', '.join(members)})" for region, members in regions.items())
     private = any(arm.privacy.example is not None for arm in study.trained_arms)
-    compares = study.deployment.compare_labels and not private and not _predicts_number(study)
-    compared = "which way its columns go with the label, " if compares else ""
+    compared = "" if private or not study.deployment.compare_labels else "which way its columns go with the label, "
     return [
         f"Regions: hospitals form regions, each with a coordinator of its own: {named}. Your coordinator is that of "
         "your region, and where this text says the coordinator it is that one; a secure sum is over the hospitals of a "
@@ -260,13 +259,13 @@ def _leaving_before_training(study: Study) -> list[str]:
         )
     lines = [f"Leaves the hospital, before training: {facts}"]
     if _predicts_number(study):
-        return [*lines, *_leaving_of_target(study)]
+        lines += _leaving_of_target(study)
     if study.deployment.compare_labels and not any(arm.privacy.example is not None for arm in arms):
         public = " that is on a public list of clinical names (age, blood pressure, ...)" if own_columns else ""
         lines.append(
             f"Leaves the hospital, before training: of each column{public}, that it is there and which way it goes "
-            "with the label, as an area under a curve with two digits, so that a hospital whose label means the "
-            "opposite is found."
+            "with the label (of a number: whether it is above its middle), as an area under a curve with two digits, "
+            "so that a hospital whose label means the opposite is found."
         )
     return lines
 
