@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wardround.algorithms import ALGORITHMS
 from wardround.bundles import load_bundle, make_bundle, make_bundles, predict_table
 from wardround.core.errors import StudyError, WardroundError
 from wardround.evaluation.outcome_results import content_of
 from wardround.runs.execute import StudyRun, run_study
 
+ENGINES = ("serial", "stacked")
 HOSPITALS = {"north": 90, "south": 70}
 TASKS = {"stay": "regression", "visits": {"kind": "count", "exposure": "months"}}
 ARMS = [{"name": "local", "algorithm": "local"}, {"name": "fedavg", "algorithm": "fedavg"}]
@@ -177,3 +179,45 @@ def test_a_bundle_names_its_outcome(together: StudyRun, tmp_path: Path) -> None:
     assert sorted(key for key, _ in every.folders) == sorted(
         f"{arm}: {name}" for arm in ("local", "fedavg") for name in TOGETHER["outcomes"]
     )
+
+
+PUBLIC: dict[str, Any] = {
+    **TOGETHER,
+    "ranges": {"age": [18, 110], "pressure": [60, 260], "stay": [0, 40], "visits": [0, 20]},
+    "scale": "ranges",
+    "missing": "range",
+    "public": True,
+}
+REGIONS = {"kind": "hierarchical", "regions": {"all": ["north", "south"]}}
+CIRCUMSTANCES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "example": (PUBLIC, {"privacy": {"example": {"epsilon": 8.0, "delta": 1e-4, "clip": 1.0}}}),
+    "site": (TOGETHER, {"privacy": {"site": {"epsilon": 8.0, "delta": 1e-2, "clip": 1.0}}}),
+    "regions": (TOGETHER, {"topology": REGIONS}),
+}
+
+
+@pytest.mark.parametrize("name", CIRCUMSTANCES)
+def test_outcomes_are_trained_with_privacy_and_in_regions(name: str, folder: Path, tmp_path: Path) -> None:
+    data, more = CIRCUMSTANCES[name]
+    run = run_study(study(folder, data, arms=ARMS[1:], **more), tmp_path)
+    scores = predictions(run)[["score_stay", "score_died", "score_visits"]]
+    assert np.isfinite(scores.to_numpy()).all()
+    assert scores["score_died"].between(0, 1).all()
+    assert (scores["score_visits"] > 0).all()
+
+
+def test_without_a_range_of_every_number_patients_are_not_promised_privacy(folder: Path, tmp_path: Path) -> None:
+    ranges = {name: limits for name, limits in PUBLIC["ranges"].items() if name != "visits"}
+    more = CIRCUMSTANCES["example"][1]
+    with pytest.raises(StudyError, match="visits"):
+        run_study(study(folder, {**PUBLIC, "ranges": ranges}, arms=ARMS[1:], **more), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "split"])
+def test_outcomes_are_trained_by_every_algorithm_in_both_engines(name: str, folder: Path, tmp_path: Path) -> None:
+    arms = [{"name": name, "algorithm": name}]
+    runs = [run_study(study(folder, TOGETHER, arms=arms), tmp_path / engine, engine=engine) for engine in ENGINES]
+    ours, theirs = (predictions(run) for run in runs)
+    for column in ("score_stay", "score_died", "score_visits"):
+        np.testing.assert_allclose(ours[column], theirs[column], rtol=1e-4, atol=1e-5)

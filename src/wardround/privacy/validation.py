@@ -32,7 +32,7 @@ def _refusals(
 ) -> Refusals:
     if arm.privacy.example is not None:
         if not task.scale_is_public:
-            name = task.names[0]
+            name = next(own.names[0] for own in (*task.outcomes.values(), task) if not own.scale_is_public)
             problem = f"the centre and spread of {name!r} would be read off patients' rows without noise"
             remedy = f"Declare its public range: `ranges = {{ {name} = [lowest, highest] }}` in [data]; {OFF}"
             yield "privacy: example", problem, remedy
