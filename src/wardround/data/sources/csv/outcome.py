@@ -114,7 +114,11 @@ class DeclaredOutcome:
         parts, notices = [], []
         for site, table in tables.items():
             columns = (names[site], *task.columns)
-            values = np.column_stack([_numbers(table[name], name, site) for name in columns])
+            target, *others = columns
+            classes = ", or leave `task` out to predict classes"
+            numbers = [_numbers(table[target], target, site, classes)]
+            numbers += [_numbers(table[name], name, site) for name in others]
+            values = np.column_stack(numbers)
             refuse_wrong_rows(task, columns, values, table[names[site]].lines, site)
             notices += _outside(task, columns[0], values[:, 0], site)
             parts.append(task.of_numbers(values))
@@ -211,8 +215,8 @@ def refuse_weights(weights: Mapping[str, float] | None) -> None:
         raise StudyError("data: outcome_weights", problem, "Leave `outcome_weights` out, or list several `outcomes`.")
 
 
-def _numbers(cells: Cells, name: str, site: str) -> np.ndarray:
-    """Of every row; gaps stay gaps."""
+def _numbers(cells: Cells, name: str, site: str, otherwise: str = "") -> np.ndarray:
+    """Of every row; gaps stay gaps. `otherwise`: what else can be done about texts."""
     where, form = f"column {name!r} at {site!r}", shape(cells)
     if form in ("dates", "unclear dates", "dates and text"):
         remedy = "Give a number, such as the days between two dates, or choose another column."
@@ -220,7 +224,7 @@ def _numbers(cells: Cells, name: str, site: str) -> np.ndarray:
     if cells.distinct and np.isnan(cells.numbers).any():
         bad, line = cells.count_and_first_line(np.isnan(cells.numbers))
         problem = f"{bad} of {cells.present} values are not numbers, the first in line {line}"
-        raise DataError(where, problem, "Correct these cells or empty them, or leave `task` out to predict classes.")
+        raise DataError(where, problem, f"Correct these cells or empty them{otherwise}.")
     if np.isinf(cells.numbers).any():
         bad, line = cells.count_and_first_line(np.isinf(cells.numbers))
         raise DataError(where, f"{bad} values are infinite, the first in line {line}", "Correct or empty these cells.")
