@@ -61,7 +61,7 @@ def as_count(records: Records) -> Records:
 
 
 OTHER: dict[str, tuple[Callable[[Records], Records], str]] = {
-    "classes": (as_classes, r"it predicts classes short, long, and alder predicts regression of stay \(.*unit days\)"),
+    "classes": (as_classes, r"it predicts classes short, long, and alder predicts regression of stay .*unit days"),
     "counts": (as_count, r"it predicts count of stay \(dispersion 0.0\), and alder predicts regression of stay"),
     "another unit": (
         lambda records: replace(records, given_task=Regression(("stay",), unit="hours")),

@@ -59,7 +59,7 @@ class SummedTask(Task):
             lacking="test rows with different values",
             quality="Size of the errors",
             told="sums over these rows, of errors, outcomes and predictions, from which the metrics follow",
-            told_before=f", mean and spread of {name},",
+            told_before="" if self.scale_is_public else f", sums of {name} over training rows,",
             score="prediction",
             curves=", calibration, residuals",
             needs_rows="calibration and residuals by the size of the prediction",

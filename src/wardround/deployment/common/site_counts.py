@@ -15,12 +15,14 @@ from wardround.study.schema import Study
 
 
 def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
-    """Rows by subset and class, outcomes that are numbers, and ages; None where a class, the outcomes or the ages would
-    describe fewer than `smallest` patients."""
+    """Rows by subset and class, and ages; None where a class or the ages would describe fewer than `smallest`
+    patients."""
     counts, task, people = site_counts(split, cohort), cohort.records.task, cohort.patient[split.rows]
     target = cohort.records.target[split.rows]
+    # beside the sums of training rows, those of all rows would tell of the few that are held out
+    counts.pop("target", None)
     if must_stay(people, smallest):
-        counts |= _hidden(counts)
+        counts["classes"] = dict.fromkeys(counts["classes"])
     elif task.parts:
         counts["classes"] = suppress_small_findings(target == 1, people, task.names, smallest)
     else:  # numbers have no classes, and no counts of them
@@ -34,13 +36,8 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
 
 def without_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Only the numbers of rows: no count of patients has been paid for."""
-    hidden = {**counts, **_hidden(counts)}
+    hidden: dict[str, Any] = {**counts, "classes": dict.fromkeys(counts["classes"])}
     return {**hidden, "age": {"mean": None, "sd": None}} if "age" in counts else hidden
-
-
-def _hidden(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Classes, or what the task tells of numbers, without their figures."""
-    return {name: dict.fromkeys(counts[name]) for name in ("classes", "target") if name in counts}
 
 
 def describe_deployed(
