@@ -10,7 +10,11 @@ NAMES = {"binary": ("no", "yes"), "multiclass": ("mild", "none", "severe"), "mul
 
 
 def tasks() -> list[Task]:
-    return [kind(NAMES.get(name, ("stay",))) for name, kind in TASKS.items()]
+    """With names of classes where a task reads them, so that a new one is covered too."""
+    return [
+        kind(NAMES.get(name, NAMES["multiclass"] if kind.reads == "classes" else ("stay",)))
+        for name, kind in TASKS.items()
+    ]
 
 
 @pytest.mark.parametrize("task", tasks(), ids=lambda task: task.kind)

@@ -192,7 +192,8 @@ def _arm(
             scores.metric_names,
             within_sites(by_site, len(scores.metric_names)),
             resampling,
-            {*scores.task.over_sites, study.evaluation.metric},
+            # models of their own are judged within sites by metrics that rank rows
+            {*scores.task.over_sites, *_ranked(scores.task), study.evaluation.metric},
         ),
         "spread": spread(scores, name, study.evaluation.metric),
         "predicted_classes": describe_predicted_classes(scores, name),
@@ -205,6 +206,10 @@ def _arm(
         "final": _final(scores.task, records),
         "cost": _cost(records),
     }
+
+
+def _ranked(task: Task) -> list[str]:
+    return [metric.name for metric in task.metrics if metric.ranked]
 
 
 def describe_predicted_classes(scores: Scored, arm: str) -> dict[str, Any] | None:
@@ -225,7 +230,7 @@ def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
     places = places[~np.isin(scores.seed[places], diverged)]
     if not len(places):
         return None
-    binary, classes = scores.task.outputs == 1, len(scores.task.names)
+    binary, classes = scores.task.threshold_rule is not None, len(scores.task.names)
     rows, predicted = (np.bincount(of[places], minlength=classes).tolist() for of in (scores.label, scores.predicted))
     threshold = {"mean": float(scores.thresholds[places].mean()), "chosen": bool(scores.chosen[places].all())}
     return _predicted_classes(rows, predicted, threshold if binary else None)

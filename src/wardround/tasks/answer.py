@@ -127,7 +127,7 @@ class OneClass(Answer):
     cells = "text"
     uncalibrated = "scores of more than two classes are not recalibrated"
     without_threshold = "none: the highest score counts"
-    figures = CARD_FIGURES
+    figures: ClassVar[tuple[str, ...]] = CARD_FIGURES
     predicted_at = "a threshold of 0.5"
 
     @property
@@ -191,7 +191,7 @@ class EachFinding(Answer):
     cells = "flag"
     uncalibrated = "findings are calibrated one by one"
     without_threshold = "one for each finding"
-    figures = CARD_FIGURES
+    figures: ClassVar[tuple[str, ...]] = CARD_FIGURES
     predicted_at = "the study's thresholds"
 
     def columns(self, kind: str) -> tuple[str, ...]:

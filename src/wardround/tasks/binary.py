@@ -20,6 +20,7 @@ from wardround.tasks.task import MIDDLE, ThresholdRule
 class Binary(ClassTask):
     kind = "binary"
     name_count = 2
+    has_upper = True
     scored_by_class = True
     probability_scale = "logit"
     each_label = True

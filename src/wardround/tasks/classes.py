@@ -58,14 +58,14 @@ CLASS_REPORT = ReportFacts(
 class ClassTask(ProbabilityTask):
     reads = "classes"
     answers = "class"
-    metrics = CLASS_METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
     primary = "auc"
     curve = "accuracy"
     # whether nothing is told of rows where a class is of few patients; otherwise means over all of them are
     told_by_class_only: ClassVar[bool] = False
-    compared = COMPARED
-    at_sites = AT_SITES
-    over_sites = OVER_SITES
+    compared: ClassVar[tuple[str, ...]] = COMPARED
+    at_sites: ClassVar[tuple[str, ...]] = AT_SITES
+    over_sites: ClassVar[tuple[str, ...]] = OVER_SITES
     referral_metrics = REFERRAL
     probability_scale: ClassVar[Scale] = "log"
     each_label = False  # of several classes most have few rows: one cut for all of them

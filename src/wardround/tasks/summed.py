@@ -35,6 +35,7 @@ VALUE = 0  # the column of a row's target in which the number itself stands
 class SummedTask(Task):
     reads: ClassVar[Literal["classes", "numbers"]] = "numbers"
     name_count = 1
+    has_upper = True
     answers: ClassVar[Literal["class", "findings", "number", "several"]] = "number"
     calibration = "linear"
     told_by_all = True

@@ -53,6 +53,9 @@ class Task(ABC):
     at_sites: ClassVar[tuple[str, ...]]  # metrics in which hospitals are compared one by one, beside the primary one
     over_sites: ClassVar[tuple[str, ...]]  # metrics whose means over sites are reported, beside the primary one's
 
+    ordered: ClassVar[bool] = False  # whether the study must list its `classes`, because their order matters
+    # whether `is_upper` sets rows against each other, so that hospitals compare which way columns go with the outcome
+    has_upper: ClassVar[bool] = False
     name_count: ClassVar[int | None] = None  # how many names it must have; None: any number
     # whether rows of several sites can be ranked by a histogram of the scores of either class
     scored_by_class: ClassVar[bool] = False

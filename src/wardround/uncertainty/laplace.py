@@ -172,8 +172,8 @@ def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
     if model.task.leaves:
         raise StudyError(
             "uncertainty: laplace",
-            f"{' and '.join(model.task.leaves)} is trained with the weights, and not in the last layer",
-            "Give the dispersion a fixed value, or use dropout or an ensemble of several seeds.",
+            f"trained beside the weights, and not in the last layer: {', '.join(model.task.leaves)}",
+            "Fix it in the settings of the task, or use dropout or an ensemble of several seeds.",
         )
     some = x[:2]
     with torch.no_grad():

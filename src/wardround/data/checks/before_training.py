@@ -242,7 +242,7 @@ def _directions(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
     by_site = {site: associations(cohort, rows) for site, rows in seen.items()}
     records = cohort.records
     yield from direction_notices(opposites(by_site), records.task)
-    if records.is_table and records.task.is_upper(records.target[:0]) is not None:
+    if records.is_table and records.task.has_upper:
         yield from (Notice("label-not-compared", "warning", site) for site in uncompared(by_site))
 
 

@@ -102,8 +102,7 @@ def check_classes(described: Body, task: Task) -> None:
 
 
 def check_directions(directions: Body, columns: Sequence[Column], task: Task) -> None:
-    two_sides = task.answers == "number" or len(task.classes) == 2
-    require(not directions or two_sides, "directions where there are no two classes")
+    require(not directions or task.has_upper, "directions where there are no two classes")
     require(set(directions) <= {*(column.name for column in columns), *SAME}, "directions of columns that nobody has")
 
 

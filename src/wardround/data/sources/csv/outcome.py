@@ -69,6 +69,9 @@ class DeclaredOutcome:
                 raise StudyError(f"{WHERE}: exposure", problem, "Name the column with the time or the people at risk.")
         if self.range is not None and task.public_range not in (None, self.range):
             raise StudyError(f"{WHERE}: range", "`ranges` gives another one", "Give the target's range in one place.")
+        if task.ordered and self.classes.classes is None:
+            problem = f"the order of the classes matters to {self.kind}, and it is not given"
+            raise StudyError("data: classes", problem, "List all classes from the lowest to the highest.")
         if task.answers == "findings":
             problem = "a column of a file holds one class or number of each row"
             raise StudyError(WHERE, problem, "Use a source of images for findings.")
