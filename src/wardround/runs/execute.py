@@ -27,6 +27,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.runs.continual.privacy import refuse_uncovered
 from wardround.runs.continual.saved import describe_models
+from wardround.runs.continual.tested_before import refuse_tested_before
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import JsonLines, Predictions, RunFolder
 from wardround.runs.plan import Plan, device_for, load_plan
@@ -142,6 +143,7 @@ def execute(
     plan.check_all()  # refusals come before any file is written
     units = cut(plan, engine)
     refuse_uncovered(plan)
+    plan.start_notices = refuse_tested_before(plan)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     environment["quick"] = study.quick
     with folder.locked():

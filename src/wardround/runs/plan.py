@@ -45,6 +45,7 @@ class Plan:
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
+    start_notices: list[Notice] = field(default_factory=list)  # of arms that start from a trained model
     finished: Path | None = None  # the folder of its run, once that is complete: what training started from may be gone
 
     def __post_init__(self) -> None:
@@ -279,7 +280,7 @@ class Plan:
     @property
     def notices(self) -> list[Notice]:
         """Of reading, then of the checks with all seeds."""
-        notices = self.source_notices
+        notices = [*self.start_notices, *self.source_notices]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
             notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]

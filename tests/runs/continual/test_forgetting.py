@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from tests.runs.continual.chained_studies import NEW, OLD, after, run, study
+from wardround.core.errors import CheckError
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
 
@@ -94,7 +95,13 @@ def test_hospitals_without_a_new_model_are_left_out(other: StudyRun) -> None:
 
 def test_patients_on_whom_the_new_model_was_trained_are_left_out(old: StudyRun, tmp_path: Path) -> None:
     """Another split of the same patients: most old test rows train now."""
-    later = run(after(old, start={"seed": 1}, evaluation={"seeds": {"first": 7, "count": 3}}), tmp_path)
+    document = after(old, start={"seed": 1}, evaluation={"seeds": {"first": 7, "count": 3}})
+    with pytest.raises(CheckError, match="too good"):
+        run(document, tmp_path)
+    document["evaluation"]["accept"] = ["start-leak"]
+    later = run(document, tmp_path)
+    (notice,) = [notice for notice in later.results["notices"] if notice["code"] == "start-leak"]
+    assert 0.3 < notice["counts"]["rows"] / notice["counts"]["of"] < 1  # three of four old patients trained
     content = later.results["start_from"]["fedavg"]
     assert content["both"] == list(OLD)
     saved = RunFolder(old.folder).predictions()

@@ -21,6 +21,7 @@ def check(
     from wardround.runs.catalog import load_study
     from wardround.runs.continual.outcome import describe_starts
     from wardround.runs.continual.privacy import refuse_uncovered
+    from wardround.runs.continual.tested_before import start_notices
     from wardround.runs.plan import check_study, load_plan, rehearse
     from wardround.runs.site_descriptions import describe_sites, matching_notices
     from wardround.runs.units import estimate
@@ -32,7 +33,8 @@ def check(
     if not refused:
         rehearse(plan)
         refuse_uncovered(plan)
-        notices += matching_notices(plan)
+        notices += [*start_notices(plan), *matching_notices(plan)]
+        refused = bool(errors_among(notices))
     sites = [] if refused else describe_sites(plan)
     started = {} if refused else describe_starts(plan)
     kinds = estimate(plan) if time and not refused else []

@@ -155,6 +155,27 @@ CHECK_CODES: Mapping[str, Code] = {
             f'Leave it out; in a file, with `types = {{ "{n.columns[0]}" = "ignore" }}` in [data].'
         ),
     ),
+    "start-leak": check(
+        ["error", "warning"],
+        "Patients whom an arm tests were among those with whom the model that it starts from was trained.",
+        "Start from a run that drew the same seeds from the same rows, so that its test rows are these; or test other "
+        "patients.",
+        lambda n: share_text(
+            n,
+            "test rows, all seeds together, are of patients with whom the model that training starts from was trained, "
+            "so that test figures are too good",
+        ),
+    ),
+    "start-unknown": check(
+        ["warning"],
+        "The rows of the model that an arm starts from are not at hand: its hospitals may have trained on patients "
+        "whom this study tests.",
+        "Test patients who came after that model was trained, or start from a run whose rows are here.",
+        lambda n: (
+            "whether the model that training starts from knows patients who are tested here cannot be told"
+            + (f": it was trained at {listed(n.other_sites)} too" if n.other_sites else "")
+        ),
+    ),
     "copies": check(
         ["error", "warning"],
         "Many rows of a site are copies of an earlier one, more than chance explains.",
