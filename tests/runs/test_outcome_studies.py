@@ -1,6 +1,7 @@
 """Studies of several outcomes: one model, each outcome by its own metrics."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from wardround.algorithms import ALGORITHMS
 from wardround.bundles import load_bundle, make_bundle, make_bundles, predict_table
-from wardround.core.errors import StudyError, WardroundError
+from wardround.cli.studies.render_run import show_run
+from wardround.core.errors import RunError, StudyError, WardroundError
 from wardround.evaluation.outcome_results import content_of
+from wardround.report import build_report, compare_runs
 from wardround.runs.execute import StudyRun, run_study
 
 ENGINES = ("serial", "stacked")
@@ -221,3 +224,30 @@ def test_outcomes_are_trained_by_every_algorithm_in_both_engines(name: str, fold
     ours, theirs = (predictions(run) for run in runs)
     for column in ("score_stay", "score_died", "score_visits"):
         np.testing.assert_allclose(ours[column], theirs[column], rtol=1e-4, atol=1e-5)
+
+
+def test_runs_with_different_outcomes_are_not_compared(together: StudyRun, folder: Path, tmp_path: Path) -> None:
+    ignored = {"died": "ignore", "stay": "ignore"}
+    count = {"target": "visits", "task": TASKS["visits"], "types": ignored}
+    other = run_study(study(folder, count, arms=ARMS[1:]), tmp_path)
+    with pytest.raises(RunError, match="no metric in common"):
+        compare_runs([together.folder, other.folder])
+
+
+def test_the_terminal_and_the_report_tell_of_every_outcome(
+    together: StudyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "run"
+    shutil.copytree(together.folder, whole)
+    build_report(whole)
+    assert {path.name for path in whole.glob("report*.html")} == {
+        "report.html", "report-died.html", "report-visits.html",
+    }  # fmt: skip
+    page = (whole / "report-died.html").read_text(encoding="utf-8")
+    assert "AUC" in page
+    assert 'href="report.html"' in page
+    show_run(StudyRun(whole, together.results, fresh=True), str(whole / "report.html"))
+    shown = capsys.readouterr().out
+    for name in ("died", "visits"):
+        assert together.results["outcomes"][name]["answer"][0]["text"][:40] in " ".join(shown.split())
+        assert f"report-{name}.html" in "".join(shown.split())

@@ -47,6 +47,7 @@ def compare_runs(paths: Sequence[str | Path]) -> Comparison:
         _Run(title, folder, read_results(folder))
         for title, folder in zip(ascii_uppercase, map(RunFolder, folders), strict=False)
     ]
+    _refuse_other_outcomes(runs)
     try:
         paired, notes = _pair(runs)
         tables = (_settings(runs), _means(runs), paired)
@@ -55,6 +56,20 @@ def compare_runs(paths: Sequence[str | Path]) -> Comparison:
         raise RunError("compare", problem, "Make the report of each: it says which run it is.") from None
     named = [f"{run.title} is {run.folder.path.name}" for run in runs]
     return Comparison(tuple(table for table in tables if table.rows), (*named, *notes))
+
+
+def _refuse_other_outcomes(runs: Sequence[_Run]) -> None:
+    """Metrics of a number and of classes have nothing in common, and a number has its own unit."""
+    about = {run.title: recorded_task(run.results) for run in runs}
+    (title, first), *others = about.items()
+    for other, task in others:
+        if task.metric_names != first.metric_names:
+            problem = f"{title} predicts {first.words}, and {other} {task.words}: they have no metric in common"
+            raise RunError("compare", problem, "Compare runs that predict the same.")
+        if task.report.unit != first.report.unit:
+            units = [known.report.unit or "no unit" for known in (first, task)]
+            problem = f"{title} has figures in {units[0]}, {other} in {units[1]}"
+            raise RunError("compare", problem, "Compare runs that predict the same, in the same unit.")
 
 
 def _settings(runs: Sequence[_Run]) -> Table:

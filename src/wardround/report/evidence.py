@@ -42,6 +42,7 @@ class Evidence:
     environment: Mapping[str, Any]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
     attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
+    whole: Mapping[str, Any] | None = None  # results.json, where `results` are those of one of several outcomes
 
     @property
     def outcomes(self) -> Mapping[str, Any]:
@@ -55,7 +56,8 @@ class Evidence:
 
     def of_outcome(self, name: str) -> "Evidence":
         """All that a report about another outcome may use."""
-        return replace(self, results={**content_of(self.results, name), "outcomes": self.outcomes})
+        whole = self.whole or self.results
+        return replace(self, results={**content_of(whole, name), "outcomes": self.outcomes}, whole=whole)
 
     @cached_property
     def headline(self) -> Headline:

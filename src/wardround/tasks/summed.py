@@ -50,6 +50,7 @@ class SummedTask(Task):
         (name,), unit = self.names, f", {self.unit}" if self.unit not in ("", *self.names) else ""
         return replace(
             super().report,
+            arms=tuple(metric.name for metric in self.metrics if metric.better is not None),  # the line has a table
             unit=self.unit,
             named=f"{name}{unit}",
             outcome=f"A number: {name}{unit}",

@@ -164,10 +164,10 @@ def _interval_text(answer: Answer, settings: Uncertainty) -> list[str]:
     lines = [f"There is no interval: {settings.why}."]
     if settings.residuals is not None:
         lines = [
-            f"Interval: in at least {100 * (1 - settings.residuals.alpha):.0f} % of rows that are drawn as the "
+            f"Interval: in {100 * (1 - settings.residuals.alpha):.0f} % or more of rows that are drawn as the "
             f"{settings.residuals.rows:,} validation rows of this site were, the outcome lies between low and high "
-            "(split conformal prediction, from the residuals of these rows). Several rows of one patient make that "
-            "promise weaker.",
+            "(split conformal prediction, from the residuals of these rows). That holds on average over such sets of "
+            "validation rows; with few of them, or several rows of one patient, it may be clearly less.",
             "An interval is about one patient's outcome, not about the mean of patients like this one. "
             f"{answer.widths}",
         ]

@@ -81,14 +81,28 @@ def show_run(run: "StudyRun", report: str | None) -> None:
 
         show_lines([*start_lines(started), *forgetting_lines(started), *composed_lines(started)])
     synthetic = [SYNTHETIC] if evidence.synthetic else []
-    _show_notices(out, [*synthetic, *(notice["text"] for notice in results["notices"])])
+    # warnings first: what was changed while reading mostly needs no attention
+    notices = sorted(results["notices"], key=lambda notice: notice["severity"] == "info")
+    _show_notices(out, [*synthetic, *(notice["text"] for notice in notices)])
     out.print(Text("\nAnswer", style="bold"))
     show_lines([f"  {sentence}" for sentence in answer(evidence)])
+    _show_other_outcomes(out, evidence, run.folder, report is not None)
     out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
     if report is not None:
         out.print(f"Report:     {report}", soft_wrap=True, style="bold")
     if (run.folder / "bundles").is_dir():
         out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
+
+
+def _show_other_outcomes(out: Console, evidence: "Evidence", folder: Path, reported: bool) -> None:
+    """All above is about the first outcome."""
+    from wardround.report.evidence import outcome_page
+
+    for name in evidence.other_outcomes:
+        out.print(Text(f"\n{name}", style="bold"))
+        show_lines([f"  {sentence['text']}" for sentence in evidence.outcomes[name]["answer"]])
+        if reported:
+            out.print(f"  Report: {folder / outcome_page(name)}", soft_wrap=True)
 
 
 def _note_on_figures(evidence: "Evidence") -> str:

@@ -190,8 +190,9 @@ def _behind(evidence: Evidence, name: str, entry: Mapping[str, Any]) -> str:
         return f"{site} ({_points(evidence, differences[site])}{size})"
 
     above = [site for site, gain in gains.items() if gain > 0]
-    rest = f", above at {listed(above)}" if above else ""
-    return f"{sentence} Its mean is below at {listed([described(site) for site in lower])}{rest}."
+    worse, better = ("higher", "lower") if evidence.headline.sign < 0 else ("below", "above")
+    rest = f", {better} at {listed(above)}" if above else ""
+    return f"{sentence} Its mean is {worse} at {listed([described(site) for site in lower])}{rest}."
 
 
 def hospital_table(evidence: Evidence) -> Table | None:

@@ -295,7 +295,9 @@ def decision_curve(evidence: Evidence) -> Figure | None:
     axes.plot(first["threshold"], first["treat_all"], color="grey", linestyle="--", label="act on all")
     axes.axhline(0, color="grey", linestyle=":", label="act on none")
     top = max(max(curve["net_benefit"]) for curve in curves.values())
-    axes.set(ylim=(-0.12 * top, 1.1 * top), xlabel="threshold: the risk from which one would act")
+    if top > 0:  # where nothing is better than acting on none, there is no top
+        axes.set_ylim(-0.12 * top, 1.1 * top)
+    axes.set(xlabel="threshold: the risk from which one would act")
     axes.set_ylabel("net benefit")
     legend(drawn, loc="outside right center")
     return drawn
