@@ -18,7 +18,6 @@ def keep_predictions(
     wave: int,
     trials: Trials,
     predictions: Sequence[SitePrediction],
-    classes: tuple[str, ...],
     thresholds: Sequence[np.ndarray | None],
 ) -> None:
     """Predictions of a wave's trials on test rows. `thresholds` are those of the positive class or of findings."""
@@ -28,7 +27,7 @@ def keep_predictions(
     run.write_table(f"predictions/{file}", prediction_table(trials, [[part] for part in predictions]))
     chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
     if chosen:
-        columns = [f"label_{name}" for name in classes] if predictions[0].label.ndim == 2 else ["label"]
+        columns = predictions[0].task.label_columns()
         table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=columns)
         table.insert(0, "seed", [seed for (_, seed), _ in chosen])
         table.insert(0, "arm", [arm for (arm, _), _ in chosen])

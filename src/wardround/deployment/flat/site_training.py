@@ -222,7 +222,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
         memory = memories[number]
         params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
         RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
-    keep_predictions(session.folder, wave, names, predictions, session.plan.classes, thresholds)
+    keep_predictions(session.folder, wave, names, predictions, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
 

@@ -144,7 +144,6 @@ def score(wave: Wave, tensors: Tree) -> dict[str, Any]:
         wave.number,
         [(trial.arm, trial.seed) for trial in trials],
         [scored.test for scored in tested.values() if scored.test is not None],
-        session.plan.classes,
         [scored.thresholds for scored in tested.values()],
     )
     return {
