@@ -117,7 +117,8 @@ def _gaps(bundle: Bundle, read: ReadBlock, missing: Mapping[str, np.ndarray]) ->
 def score(rows: Predicting) -> Predicting:
     bundle, prepared = rows.bundle, known(rows.prepared)
     [model] = in_tiles(lambda x, y: (bundle.scores(x, y),), _tile(bundle), prepared.x, prepared.y)
-    too_large = ~np.isfinite(model.reshape(len(model), len(bundle.answer.columns("")))).any(axis=1)
+    # of several findings one score that is no number is enough: the row has no prediction
+    too_large = (~np.isfinite(model.reshape(len(model), len(bundle.answer.columns(""))))).any(axis=1)
     unscored = too_large | prepared.unreadable | prepared.unexposed
     if bundle.recipe.settings.missing == "drop":  # how well incomplete rows are predicted is not known
         unscored |= any_of(prepared.gaps.values(), len(model))
