@@ -26,6 +26,7 @@ from wardround.bundles.predict.scoring import IMAGES
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
 from wardround.runs.folder import Predictions
+from wardround.uncertainty.decision import TOO_LARGE
 
 SITE = "hospital-1"
 
@@ -294,3 +295,21 @@ def test_images_that_files_could_not_give_are_refused(records: Records, tmp_path
     with pytest.raises(BundleError, match="its images are 3 x 6 x 6 of uint8, and files are read as grey squares"):
         bundle_from(finished, arm="fedavg", site=SITE, out=tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def test_a_row_with_one_finding_whose_score_is_no_number_has_no_prediction(
+    bundles: dict[str, Bundle], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, original = next(iter(bundles.values())), Bundle.scores
+
+    def broken(self: Bundle, *rows: np.ndarray) -> np.ndarray:
+        scores = original(self, *rows).copy()
+        scores[1, 0] = np.nan
+        return scores
+
+    assert len(bundle.answer.columns("score")) > 1
+    monkeypatch.setattr(Bundle, "scores", broken)
+    answers = predict_images(bundle, np.asarray(records.features)[:3])
+    scores = answers[list(bundle.answer.scores)]
+    assert scores.isna().all(axis=1).tolist() == [False, True, False]
+    assert TOO_LARGE.text in answers["why"][1]
