@@ -173,21 +173,20 @@ def compress_outcome(trial: Trial, outcome: Outcome, residual: Tree, round_numbe
     kind = kind_of(trial)
     if kind is None:
         return outcome
-    settings, rng = trial.compression, seeds.generator(trial.batch_seed, "compression", round_number, site)
-    whole = {**outcome.update, **_with_residual(trial.algorithm, outcome.update, residual)}
-    if (
-        trial.privacy.site is not None
-    ):  # or the residual could grow without bound where updates are longer than the clip
-        whole = clipped_update(whole, trial.algorithm.data_free, trial.privacy.site.clip)
+    parts, earlier = compressed_parts(trial.algorithm, outcome.update), tree.unflatten(residual)
+    whole = {
+        part: tree.add(leaves, earlier[part]) if part in earlier else leaves for part, leaves in outcome.update.items()
+    }
+    whole = _clipped(trial, whole)  # or the residual could grow without bound where updates are longer than the clip
+    rng = seeds.generator(trial.batch_seed, "compression", round_number, site)
     sent = {
-        part: kind.compress(leaves, settings, rng) if part in compressed_parts(trial.algorithm, whole) else leaves
+        part: kind.compress(leaves, trial.compression, rng) if part in parts else leaves
         for part, leaves in whole.items()
     }
     arrived = _decompressed(trial, sent, whole)
-    parts = compressed_parts(trial.algorithm, whole)
     lost = tree.flatten({part: tree.sub(whole[part], arrived[part]) for part in parts})
-    memory = replace(outcome.memory, residual=lost) if kind.keeps_error else outcome.memory
     error = _relative(lost, tree.flatten({part: whole[part] for part in parts}))
+    memory = replace(outcome.memory, residual=lost) if kind.keeps_error else outcome.memory
     return replace(outcome, update=_clipped(trial, arrived), memory=memory, sent=sent, error=error)
 
 
@@ -244,11 +243,6 @@ def first_residual(trial: Trial, params: Tree) -> Tree:
 
 def compressed_parts(algorithm: Algorithm, update: State) -> list[str]:
     return [part for part in update if part not in algorithm.exact | algorithm.data_free]
-
-
-def _with_residual(algorithm: Algorithm, update: State, residual: Tree) -> State:
-    parts = tree.unflatten(residual)
-    return {part: tree.add(update[part], parts[part]) for part in parts if part in compressed_parts(algorithm, update)}
 
 
 def _decompressed(trial: Trial, sent: State, like: State) -> State:
