@@ -1,7 +1,7 @@
 """Each kind of compression by itself: what is kept, what is lost, how large it is, and what is impossible in it."""
 
 import math
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,13 +13,19 @@ from wardround.core.tree import Tree
 from wardround.study.schema import KIND_OF_SETTING, Compression
 from wardround.training.compression import KINDS
 
+BITS: tuple[Literal[2, 4, 8, 16], ...] = (2, 4, 8, 16)
 SETTINGS = [
     Compression("float16"),
     Compression("top-k", share=0.3),
     Compression("top-k", share=1e-9),  # one number at least
-    *(Compression("quantised", bits=bits) for bits in (2, 4, 8, 16)),
+    *(Compression("quantised", bits=bits) for bits in BITS),
 ]
 NAMES = [f"{settings.kind}, {settings.share:g}, {settings.bits}" for settings in SETTINGS]
+
+
+def quantised(bits: int) -> Compression:
+    known: dict[str, Any] = {"bits": bits}  # mypy would have each of them written out
+    return Compression("quantised", **known)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -158,7 +164,7 @@ def test_multiples_of_the_scale_arrive_as_they_are_and_all_others_within_one_of_
     levels = 2 ** (bits - 1) - 1
     grid = {"w": torch.arange(-levels, levels + 1, max(1, levels // 50)).double() / 8}
     grid["w"][0], grid["w"][-1] = -levels / 8, levels / 8
-    settings = Compression("quantised", bits=bits)
+    settings = quantised(bits)
     assert torch.equal(through(grid, settings)["w"], grid["w"])
     values = leaves(torch.float64)
     for name, arrived in through(values, settings).items():
@@ -173,7 +179,7 @@ def test_quantised_numbers_have_the_right_mean_and_the_derived_variance(bits: in
     fractions = [0.0, 0.125, 0.25, 0.5, 0.9]
     for fraction in fractions:
         number = (levels - 1 + fraction) / 16 if levels > 1 else fraction / 16
-        settings = Compression("quantised", bits=bits)
+        settings = quantised(bits)
         values = {"w": torch.cat([torch.tensor([levels / 16]), torch.full((count,), -number)]).double()}
         arrived = through(values, settings, seed=bits)["w"][1:]
         spread = fraction * (1 - fraction)  # of 0 and 1; 5 standard errors of a mean and of a variance are allowed
@@ -194,7 +200,7 @@ def test_every_code_survives_its_place_in_a_byte(bits: int) -> None:
     numbers = rng(2).integers(-levels, levels + 1, size=1003)
     numbers[:2] = levels, -levels
     values = {"w": torch.from_numpy(numbers).double()}
-    assert torch.equal(through(values, Compression("quantised", bits=bits))["w"], values["w"])
+    assert torch.equal(through(values, quantised(bits))["w"], values["w"])
 
 
 # -- what is impossible
@@ -220,9 +226,9 @@ def test_what_no_site_sends_is_named() -> None:
         assert changed(halves, "exponents", 1, exponent) == "exponents that no update has"
     for bits in (2, 4, 8):
         limit = 2 ** (bits - 1) - 1
-        whole = changed(Compression("quantised", bits=bits), "codes", 0, 255)
+        whole = changed(quantised(bits), "codes", 0, 255)
         assert whole == f"numbers of more than {limit} times their scale"
-    quantised = Compression("quantised", bits=16)
-    assert changed(quantised, "codes", 4, -32768) == "numbers of more than 32767 times their scale"
+    finest = quantised(16)
+    assert changed(finest, "codes", 4, -32768) == "numbers of more than 32767 times their scale"
     for scale in (-1.0, math.nan):
-        assert changed(quantised, "scales", 2, scale) == "a scale below zero"
+        assert changed(finest, "scales", 2, scale) == "a scale below zero"

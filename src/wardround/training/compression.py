@@ -221,11 +221,16 @@ def form_of(trial: Trial, like: State) -> State:
 
 def update_like(algorithm: Algorithm, params: Tree, sites: int) -> State:
     """Types and shapes of an update, on the meta device: derived from the algorithm without computing one."""
-    shared = {part: _without_numbers(leaves) for part, leaves in _broadcast(algorithm, params, sites).items()}
-    blank = _without_numbers(params)
+    shared = {part: without_numbers(leaves) for part, leaves in _broadcast(algorithm, params, sites).items()}
+    blank = without_numbers(params)
     one = torch.empty((), dtype=next(iter(params.values())).dtype, device="meta")
     memory = algorithm.init_memory(blank)
     return algorithm.finish(blank, shared, memory, Work(one, one, one, one))[0]
+
+
+def without_numbers(leaves: Tree) -> Tree:
+    """On the meta device."""
+    return {name: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for name, leaf in leaves.items()}
 
 
 def first_residual(trial: Trial, params: Tree) -> Tree:
@@ -268,10 +273,6 @@ def _relative(lost: Tree, whole: Tree) -> float:
 
 def _broadcast(algorithm: Algorithm, params: Tree, sites: int) -> State:
     return algorithm.broadcast(algorithm.init(params, sites), 0)
-
-
-def _without_numbers(leaves: Tree) -> Tree:
-    return {name: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for name, leaf in leaves.items()}
 
 
 def _blank(dtype: torch.dtype, length: int) -> Tensor:
