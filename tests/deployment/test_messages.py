@@ -20,7 +20,7 @@ from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.data.serialization import read_layout, write_layout
 from wardround.deployment.common import schema_agreement as agreement
-from wardround.protocol.answers import belongs
+from wardround.protocol.reading import belongs
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, open_sealed, seal, tensor_bytes
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]

@@ -38,7 +38,7 @@ from wardround.deployment.regional.region_merging import (
 from wardround.deployment.regional.region_rounds import own_for_sites, region_records, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
 from wardround.protocol.messages import Message
-from wardround.protocol.requests import read_request_task
+from wardround.protocol.reading import read_request_task
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
@@ -189,7 +189,7 @@ class RegionSession:
         def check(site: str, answer: Message) -> None:
             check_fill_values(answer.body["fill_values"], plan, *request, self._train_rows(site))
 
-        return self._merged(Message("fill_values", _forwarded(body)), check, merged_fill_values)
+        return self._merged(Message("fill_values", dict(body)), check, merged_fill_values)
 
     def moments(self, body: Body) -> dict[str, Any]:
         plan, request = self.plan, (body["of"], body["layouts"])
@@ -197,10 +197,10 @@ class RegionSession:
         def check(site: str, answer: Message) -> None:
             check_moments(answer.body["moments"], plan, *request, self._train_rows(site))
 
-        return self._merged(Message("moments", _forwarded(body)), check, merged_moments)
+        return self._merged(Message("moments", dict(body)), check, merged_moments)
 
     def prepare(self, body: Body) -> dict[str, Any]:
-        self.remember(_forwarded(body))
+        self.remember(dict(body))
         waves = len(self.plan.waves())
 
         def check(site: str, answer: Message) -> None:
@@ -242,7 +242,7 @@ class RegionSession:
         score = [int(number) for number in body["score"]]
         own = own_for_sites(state, trials, models, self.coordinator.members)
         answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
-        heads = {site: message.body["head"] for site, message in answers.items()}
+        heads = {site: message.log for site, message in answers.items()}
         self.coordinator.log.add("wave finished", wave=wave, heads=heads)
         return {
             "summaries": {site: message.body["summaries"] for site, message in answers.items()},
@@ -325,8 +325,3 @@ def forget(folder: Path) -> None:
     """Delete what was only needed while a region's run went on. Its log stays."""
     Store(folder).forget()
     rmtree(folder / "coordinating" / "state", ignore_errors=True)
-
-
-def _forwarded(body: Body) -> dict[str, Any]:
-    """A request of the coordinator of all without its receiver and the head of its log."""
-    return {name: value for name, value in body.items() if name not in ("to", "head")}
