@@ -22,7 +22,8 @@ from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.site_handler import SiteWork, request_hash
 from wardround.deployment.flat.site_session import Gate, check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.deployment.regional.region_session import FILE, Body, RegionalCoordinator, RegionSession, forget
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import ANSWERED_BY, Request, requests_to
 from wardround.protocol.messages import Message, Sealed
