@@ -127,8 +127,8 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool =
         leaves = load(sealed.tensors) if sealed.tensors and tensors else {}
         ordered = {name: leaves[name] for name in head.order if tensors}
         raw = bytes(head.body)
-        body = orjson.loads(raw)
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        body = dict(orjson.loads(raw).items())
+    except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise _unreadable(sender, error) from None
     return Message(head.kind, body, ordered, tuple(head.order), head.site, head.log, raw)
 
