@@ -29,6 +29,7 @@ class Entry:
     site: str
     body: dict[str, Any]
     order: Sequence[str]
+    log: str  # head of the site's audit log
     message: str  # its hash
     size: int
     path: Path
@@ -99,7 +100,7 @@ class Spool:
         if shapes is None or set(shapes) != set(names) or (expected is not None and shapes != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
-        entry = Entry(site, dict(message.body), list(names), sealed.hash, sealed.size, path)
+        entry = Entry(site, dict(message.body), list(names), message.log, sealed.hash, sealed.size, path)
         if problem := NOT_FINITE if not all_finite(path) else problem_in(entry):
             path.unlink()
             raise DeployError(site, f"sent {problem}", "Find out what happened there before it takes part again.")
