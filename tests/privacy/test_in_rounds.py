@@ -31,8 +31,9 @@ from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import AdaptiveClip, Augmentation, ExamplePrivacy, Privacy, SecureSum, Stragglers
 from wardround.tasks import class_task
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.trial import Run, Trial
 
 DELTA = 1e-5
 EXAMPLE = ExamplePrivacy(4.0, DELTA, 0.5)
