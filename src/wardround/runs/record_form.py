@@ -6,6 +6,7 @@ Names are those of `RoundRecord`; each of its figures is a key or a column of it
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -89,16 +90,27 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 def _column(name: str, kind: pa.DataType, rows: list[dict[str, Any]]) -> pa.Array:
     """Takes the field out of the rows, in which only figures are left in the end."""
     if name in ("arm", "seed", "round"):
-        return pa.array([row.pop(name) for row in rows], kind)
-    default = DEFAULTS[name]
-    values = [row.pop(name, default) for row in rows]
+        values = [row.pop(name) for row in rows]
+    else:
+        default = DEFAULTS[name]
+        values = [row.pop(name, default) for row in rows]
     if kind == pa.float64():
-        values = [_number(value) for value in values]
-    elif name == "settings":
+        values = list(map(_number, values))
+    if not set(map(type, values)) <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
+        raise TypeError(f"{name} is of another type")
+    if name == "settings":
         values = [[(key, _number(number)) for key, number in value.items()] for value in values]
     elif pa.types.is_map(kind):
         values = [list(value.items()) for value in values]
     return pa.array(values, kind)
+
+
+def _python_types(kind: pa.DataType) -> set[type]:
+    if pa.types.is_map(kind):
+        return {dict}
+    if pa.types.is_list(kind):
+        return {list, tuple, NoneType}
+    return {int} if kind == pa.int64() else {str, NoneType} if kind == pa.string() else {float, int, NoneType}
 
 
 def _number(value: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, Self
 
 import numpy as np
 import orjson
@@ -29,7 +29,6 @@ RUNNING, COMPACT = "records.jsonl", "records.parquet"
 PAUSE = 0.5  # seconds between two writes, at most
 TAIL = 2**16
 Key = tuple[str, int]  # arm and seed
-Read = TypeVar("Read")
 REMEDY = "Run the study again with --again."
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, pa.ArrowException)
 
@@ -158,7 +157,7 @@ def read_table(folder: Path) -> pa.Table:
         with suppress(FileNotFoundError):
             return _table_of_file(folder / name)
     if (folder / "results.json").is_file() or not (folder / "study.toml").is_file():
-        raise RunError(str(folder), f"has no {COMPACT}", REMEDY)
+        raise RunError(str(folder), f"has no {COMPACT}", "Name the folder of a run.")
     return table_of_lines([])  # it has only just begun
 
 
@@ -187,14 +186,15 @@ def checked(path: Path) -> Iterator[None]:
         raise RunError(str(path), "is damaged: it does not hold records", REMEDY) from None  # Arrow's, without a number
 
 
-def read_records(folder: str | Path) -> Iterator[RoundRecord]:
-    """The records of a run that goes on, was interrupted or is complete; simulated or across hospitals.
+def read_records(run: str | Path) -> Iterator[RoundRecord]:
+    """The records of a run that goes on, was interrupted or is complete; simulated or across hospitals. `run` is its
+    folder. Those of an arm with a seed come in the order of their rounds; while a run goes on, arms take turns."""
+    folder = as_path(run, "run", RunError)
+    return _records_of(read_table(folder), folder)
 
-    Those of an arm with a seed come in the order of their rounds. While a run goes on, arms take turns.
-    """
-    path = as_path(folder, "run", RunError)
-    table = read_table(path)
-    with checked(path):
+
+def _records_of(table: pa.Table, folder: Path) -> Iterator[RoundRecord]:
+    with checked(folder):
         yield from records_of(table)
 
 
@@ -205,8 +205,8 @@ class RecordFollower:
     record once. `--again` makes another run, for another follower.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.path = as_path(folder, "run", RunError)
+    def __init__(self, run: str | Path) -> None:
+        self.path = as_path(run, "run", RunError)
         self.seen: dict[Key, int] = {}  # the last round
         self.count = 0
         self.file: BinaryIO | None = None  # held open, so that a file in its place has another number
