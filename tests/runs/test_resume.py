@@ -104,16 +104,18 @@ wardround.run_study(json.load(open({str(path)!r})), {str(tmp_path)!r}, engine="s
         process.send_signal(signal.SIGKILL)
         died += process.wait() == -signal.SIGKILL
         process.stdout.close()
+        for study in tmp_path.glob("*/study.toml"):
+            list(wardround.read_records(study.parent))  # whatever a killed process leaves can be read
     assert not list(tmp_path.glob("*/results.json"))
     run = wardround.run_study(STUDY, tmp_path, engine="stacked")
     assert run.fresh
     return run.folder, died
 
 
-def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> dict[str, Any]:
+def killed_and_resumed(tmp_path: Path, seed: int, kills: int, workers: int = 1) -> dict[str, Any]:
     folder = tmp_path / f"killed-{seed}"
     folder.mkdir()
-    finished, died = kill_at_random(folder, seed, kills)
+    finished, died = kill_at_random(folder, seed, kills, workers)
     assert died == kills
     return numbers(finished)
 
@@ -122,6 +124,13 @@ def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> dict[str, Any]:
 def test_killed_processes_leave_nothing_that_hurts(tmp_path: Path) -> None:
     expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", engine="stacked").folder)
     assert killed_and_resumed(tmp_path, seed=0, kills=2) == expected
+
+
+@pytest.mark.slow
+def test_units_that_are_killed_side_by_side_lose_no_record_and_repeat_none(tmp_path: Path) -> None:
+    expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", engine="stacked").folder)
+    for seed in range(40, 44):
+        assert killed_and_resumed(tmp_path, seed, kills=3, workers=2) == expected
 
 
 @pytest.mark.slow
