@@ -1,7 +1,7 @@
 """How records of rounds are written: as lines of JSON, as columns of an Arrow table and so of Parquet, and as a frame.
 
-Names are those of `RoundRecord`; each of its figures is a key or a column of its own. A number that is not finite is
-"nan", "inf" or "-inf" in a line; a figure that was not computed is left out, and null in a column.
+Names are those of `RoundRecord`; each of its figures is a key or a column of its own. A line leaves out what is empty, 0
+or not there, as most is in most runs. A number that is not finite is "nan", "inf" or "-inf" in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,20 +46,28 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
 DERIVED = ("variant",)  # a column for whoever reads the table; it follows from `arm`
 MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "site_charge", "engine"}
 DEFAULTS = vars(RoundRecord("", 0, 0))
-FLOATS = [name for name, kind in TYPES.items() if kind == pa.float64()]
+REQUIRED = ("arm", "seed", "round")
+MAY_BE_ZERO = {*REQUIRED, "loss", "update_norm", "divergence", "change"}  # which is not the same as not there
+PAIRS = ("region_messages", "region_bytes")
 ROWS = 4096  # that are Python objects at a time
 
 
 def to_line(record: RoundRecord) -> bytes:
-    content = {**vars(record), **record.figures}
-    del content["figures"]
-    for name in (*FLOATS, *record.figures):
-        number = content[name]
-        if number is not None and not isfinite(number):
-            content[name] = str(number)  # JSON has no such numbers
-    if not all(map(isfinite, record.settings.values())):
-        content["settings"] = {name: v if isfinite(v) else str(v) for name, v in record.settings.items()}
-    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    content = {name: v for name, v in vars(record).items() if v or (name in MAY_BE_ZERO and v is not None)}
+    for name in PAIRS:
+        if content[name] == (0, 0):
+            del content[name]
+    content |= content.pop("figures", {})
+    line = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    if b"null" in line:  # nothing is None: it stands for a number that JSON does not have
+        return orjson.dumps(_with_text(content), option=orjson.OPT_APPEND_NEWLINE)
+    return line
+
+
+def _with_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_text(inner) for name, inner in value.items()}
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def from_fields(content: Mapping[str, Any]) -> RoundRecord:
@@ -78,22 +86,26 @@ def table_of(records: Iterable[RoundRecord]) -> pa.Table:
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    columns = {name: _column(name, kind, rows) for name, kind in TYPES.items()}
-    figures = dict.fromkeys(name for row in rows for name in row)
-    columns |= {name: pa.array([_number(row.get(name)) for row in rows], pa.float64()) for name in figures}
+    names = set[str]().union(*rows) if rows else set()
+    columns = {name: _column(name, kind, rows, name in names) for name, kind in TYPES.items()}
+    for name in sorted(names.difference(TYPES)):
+        columns[name] = pa.array([_number(row.get(name)) for row in rows], pa.float64())
     table = pa.table(columns)
     if empty := [name for name in TYPES if name not in MAY_BE_NONE and table[name].null_count]:
         raise ValueError(f"{empty[0]} is missing")
     return table
 
 
-def _column(name: str, kind: pa.DataType, rows: list[dict[str, Any]]) -> pa.Array:
-    """Takes the field out of the rows, in which only figures are left in the end."""
-    if name in ("arm", "seed", "round"):
-        values = [row.pop(name) for row in rows]
-    else:
-        default = DEFAULTS[name]
-        values = [row.pop(name, default) for row in rows]
+def _column(name: str, kind: pa.DataType, rows: list[dict[str, Any]], used: bool) -> pa.Array:
+    default = DEFAULTS[name]
+    if not used:
+        return _array(name, kind, [default]).take(np.zeros(len(rows), dtype=np.int64))
+    if name in REQUIRED:
+        return _array(name, kind, [row[name] for row in rows])
+    return _array(name, kind, [row.get(name, default) for row in rows])
+
+
+def _array(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
     if kind == pa.float64():
         values = list(map(_number, values))
     if not set(map(type, values)) <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
