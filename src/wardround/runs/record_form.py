@@ -1,7 +1,7 @@
 """How records of rounds are written: as lines of JSON, as columns of an Arrow table and so of Parquet, and as a frame.
 
-Names are those of `RoundRecord`; each of its figures is a key or a column of its own. A line leaves out what is empty, 0
-or not there, as most is in most runs. A number that is not finite is "nan", "inf" or "-inf" in it.
+Names are those of `RoundRecord`; each of its figures is a key or a column of its own. A line leaves out what is empty,
+0 or not there, as most is in most runs. A number that is not finite is "nan", "inf" or "-inf" in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
