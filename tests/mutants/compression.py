@@ -8,7 +8,7 @@ import torch
 from tests.mutants.mutant import Mutant, returns
 from wardround.core import tree
 from wardround.deployment.common import update_checks
-from wardround.training import compression, intake, rounds, validation
+from wardround.training import compression, intake, validation
 from wardround.training.local import Memory, Outcome
 
 KINDS = "training/test_compression_kinds.py"
@@ -52,7 +52,7 @@ MUTANTS = (
     ),
     Mutant(
         "a first residual is missing",
-        rounds.first_residual,
+        compression.first_residual,
         returns({}),
         "kinds that keep what they lose have a memory",
         (f"{ROUNDS}::test_only_kinds_that_keep_what_they_lose_have_a_memory",),
