@@ -252,11 +252,11 @@ def check_ledger(folder: RunFolder) -> None:
 
 
 def entries_of(study: Study, records: pd.DataFrame, run: str, patients: str, guarantee: bool) -> list[Entry]:
-    if "charges" not in records:
+    arms = {arm.name: arm for arm in study.trained_arms if arm.privacy.site or arm.privacy.example}
+    if not arms or "charges" not in records:
         return []
     entries = []
-    arms = {arm.name: arm for arm in study.trained_arms}
-    for record in records.to_dict("records"):
+    for record in records[records["arm"].isin(list(arms))].to_dict("records"):
         privacy = arms[record["arm"]].privacy
         place = {"run": run, "study": study.hash, "study_name": study.name, "arm": record["arm"]}
         place |= {"seed": int(record["seed"]), "round": int(record["round"])}

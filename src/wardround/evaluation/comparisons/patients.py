@@ -20,7 +20,7 @@ from wardround.tasks.class_metrics import average
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
-AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
+CACHED = 2**18  # weights at a time, so that they fit into the processor's cache
 METHOD = "bootstrap over patients"
 COVERS = "other patients like these, for the models of this one seed"
 COVERS_TRAINING = "other patients like these, and training"
@@ -157,10 +157,11 @@ class Resamples:
         if not len(places) or np.isnan(score).any():
             return drawn
         parts = self.scores.task.weighted_figures(label, score, self.scores.thresholds[places])
-        for begin in range(0, self.count, AT_A_TIME):
-            weights = self.times[begin : begin + AT_A_TIME, number]
+        at_a_time = max(1, CACHED // len(places))
+        for begin in range(0, self.count, at_a_time):
+            weights = self.times[begin : begin + at_a_time, number]
             for f, part in enumerate(parts):
-                drawn[f, begin : begin + AT_A_TIME] = part(weights)
+                drawn[f, begin : begin + at_a_time] = part(weights)
         return drawn
 
 
