@@ -5,8 +5,8 @@ imports and report included, by this tree and by that revision of it, one after 
 the machine's good and bad minutes. The revision is checked out beside this tree and removed again; both use this
 environment. Processor time is that of all processes; on a machine that does other work too it says more than seconds.
 
-`python -m benchmarks.study [SEEDS]` compares the engines in one process. It measures the reference engine on SEEDS seeds
-(one, unless given) and takes the rest to be as long: fifty would take the better part of an hour.
+`python -m benchmarks.study [SEEDS]` compares the engines in one process. It measures the reference engine on SEEDS
+seeds (one, unless given) and takes the rest to be as long: fifty would take the better part of an hour.
 """
 
 import argparse
