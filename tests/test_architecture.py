@@ -68,6 +68,7 @@ COMPLEXITY, LINES, MODULES = 15, 600, 16
 STILL_COMPLEX: dict[str, int] = {}
 STILL_CROWDED: dict[str, int] = {}
 LONG_FOR_A_REASON: dict[str, str] = {  # file: why its lines belong together
+    "protocol/catalogue.py": "every message of the protocol, as a reader of the protocol wants them",
     "report/sections/uncertainty.py": "one section with its tables, figures and sentences",
 }
 

@@ -221,7 +221,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     )
     train = {"run": run, "wave": 0, "round": 0, "counted": -1, "work": {"0": 1}, "score": [], "seconds": None}
     forged = [
-        seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(certificates.new_key()))
+        seal(Message(kind, {**train, "study": here.study.hash}, site=site), Key(certificates.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
     answers = [_first(GridTransport(grid, look).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]

@@ -13,8 +13,8 @@ from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
 from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_handler import RegionWork
-from wardround.deployment.regional.region_session import RegionalCoordinator
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.runs.catalog import load_study

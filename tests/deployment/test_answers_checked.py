@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.deployment.forging import forge
 from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN
@@ -263,9 +264,6 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nalder: left the run\u202e\x9b31m\x00"
 
 @pytest.mark.parametrize("kind", ["refused", "failed"])
 def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind: str, tmp_path: Path) -> None:
-    from tests.deployment.in_process_federation import key
-    from wardround.protocol.messages import Message, seal
-
     network = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -275,7 +273,7 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
                 if kind == "refused"
                 else {"notice": {**failure(site, "x").to_json(), "details": {"reason": ESCAPES}}}
             )
-            return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
+            return forge(kind, reason, site)
         return answer
 
     network.transport.after = after

@@ -1,6 +1,5 @@
 """A site that sends nonsense, a coordinator that asks for more than was approved, a key that is revoked in mid-run."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from tests.deployment.forging import changed, forge
 from tests.deployment.hospital_files import at_sites, study
-from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, reason_in
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of, reason_in
 from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
 from tests.representatives import represented
 from wardround.core.tree import Tree
 from wardround.deployment.flat.site_handler import failure
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal
+from wardround.protocol.messages import Sealed
 from wardround.runs.audit import verify
 
 SITES = ("alder", "birch", "cedar")
@@ -38,10 +38,7 @@ class Anyone:
 
 def forged(answer: Sealed, site: str, change: Callable[[dict[str, Any], Tree], None]) -> Sealed:
     """What a hostile site could send: its own signature under something else."""
-    message = open_sealed(answer, Anyone(), site)
-    body, tensors = json.loads(json.dumps(message.body)), dict(message.tensors)
-    change(body, tensors)
-    return seal(Message(message.kind, body, tensors), key(site))
+    return changed(answer, site, change)
 
 
 def without_trials(body: dict[str, Any], tensors: Tree) -> None:
@@ -134,8 +131,7 @@ def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, A
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == "train" and site == "birch" and not asked:
-            message = open_sealed(sealed, Anyone(), "coordinator")
-            more = seal(Message("train", {**message.body, **change}, message.tensors), key("coordinator"))
+            more = changed(sealed, "coordinator", lambda body, tensors: body.update(change))
             asked.append(network.transport.sites["birch"].answer(more))
         return True
 
@@ -189,8 +185,7 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "facts" and site == "birch":
             notice = failure(site, "on fire").to_json()
-            notification = {"notice": notice, "site": site, "head": "", "run": body_of(sealed)["run"]}
-            return seal(Message("failed", notification), key(site))
+            return forge("failed", {"notice": notice, "run": body_of(sealed)["run"]}, site)
         return answer
 
     network.transport.after = after

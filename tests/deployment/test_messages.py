@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.data.serialization import read_layout, write_layout
 from wardround.deployment.common import schema_agreement as agreement
-from wardround.protocol.answers import belongs
-from wardround.protocol.messages import PROTOCOL, Message, Sealed, open_sealed, seal, tensor_bytes
+from wardround.protocol.catalogue import PROTOCOL
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal, tensor_bytes
+from wardround.protocol.reading import belongs
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]
 NAMES = st.text("abz/.0[]=@ü", min_size=1, max_size=12)
@@ -29,7 +31,7 @@ quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 
 def carried(message: Message, sender: str = "alder") -> Message:
-    sealed = seal(message, key(sender))
+    sealed = seal(replace(message, site=sender), key(sender))
     return open_sealed(
         Sealed(bytes(sealed.head), bytes(sealed.tensors), bytes(sealed.signature)), public(sender), sender
     )
@@ -134,7 +136,7 @@ def test_layouts_and_facts_keep_their_order(
 
 def test_what_is_packed_once_is_the_same_message() -> None:
     tensors = {"0/params/b": torch.ones(3), "0/params/a": torch.zeros(2)}
-    message = Message("train", {"run": "r"}, tensors)
+    message = Message("train", {"run": "r"}, tensors, site="alder")
     whole = seal(message, key("coordinator"))
     packed = seal(message, key("coordinator"), tensor_bytes(tensors), whole.tensors_hash)
     assert (packed.head, packed.tensors, packed.hash) == (whole.head, whole.tensors, whole.hash)
@@ -144,7 +146,7 @@ def test_what_is_packed_once_is_the_same_message() -> None:
 @quick
 @given(st.integers(0, 2), st.integers(0, 10**6), st.integers(1, 255))
 def test_one_changed_byte_anywhere_is_noticed(part: int, place: int, change: int) -> None:
-    sealed = seal(Message("train", {"round": 3}, {"x": torch.arange(4.0)}), key("coordinator"))
+    sealed = seal(Message("train", {"round": 3}, {"x": torch.arange(4.0)}, site="alder"), key("coordinator"))
     parts = [bytearray(sealed.head), bytearray(sealed.tensors), bytearray(sealed.signature)]
     parts[part][place % len(parts[part])] ^= change
     with pytest.raises(DeployError, match="signature"):
@@ -152,7 +154,7 @@ def test_one_changed_byte_anywhere_is_noticed(part: int, place: int, change: int
 
 
 def test_bytes_cannot_be_moved_between_the_parts() -> None:
-    sealed = seal(Message("train", {}, {"x": torch.arange(4.0)}), key("coordinator"))
+    sealed = seal(Message("train", {}, {"x": torch.arange(4.0)}, site="alder"), key("coordinator"))
     moved = Sealed(sealed.head + sealed.tensors[:1], sealed.tensors[1:], sealed.signature)
     with pytest.raises(DeployError, match="signature"):
         open_sealed(moved, public("coordinator"), "coordinator")
@@ -168,14 +170,14 @@ def test_signed_garbage_is_an_error_that_a_user_can_read(head: bytes, tensors: b
 
 
 def test_another_protocol_names_both() -> None:
-    head = orjson.dumps({"protocol": PROTOCOL + 1, "kind": "hello", "body": {}, "order": []})
+    head = orjson.dumps({"protocol": PROTOCOL + 1, "kind": "hello", "something": "new"})
     sealed = Sealed(head, b"", key("coordinator").sign(Sealed(head, b"", b"").digest))
     with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* version {PROTOCOL}"):
         open_sealed(sealed, public("coordinator"), "coordinator")
 
 
 def test_an_answer_belongs_to_one_question() -> None:
-    asked = seal(Message("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}), key("coordinator"))
+    asked = seal(Message("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}, site="alder"), key("coordinator"))
     place = {"run": "r", "wave": 0, "round": 2}
     assert belongs(Message("update", place), asked)
     assert belongs(Message("failed", {**place, "notice": {}}), asked)

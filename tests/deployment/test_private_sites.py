@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import Federation, body_of, key, kind_of, reason_in
+from tests.deployment.forging import changed as with_change
+from tests.deployment.in_process_federation import Federation, body_of, kind_of, reason_in
 from tests.deployment.private_studies import EXAMPLE, KNOWN, begin, gate, ledger, private
-from tests.deployment.test_hostile_ends import Anyone
 from tests.noticed import noticed
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import text_of
@@ -17,7 +17,7 @@ from wardround.core.tree import Tree
 from wardround.deployment import refuse_undeployable
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal
+from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import Entry
 
@@ -50,10 +50,7 @@ def forget_answer(folder: Path, site: str, number: int) -> None:
 
 def changed(sealed: Sealed, change: Callable[[dict[str, Any], Tree], None]) -> Sealed:
     """A message of the coordinator's own, with something else in it."""
-    message = open_sealed(sealed, Anyone(), "coordinator")
-    body, tensors = dict(message.body), dict(message.tensors)
-    change(body, tensors)
-    return seal(Message(message.kind, body, tensors), key("coordinator"))
+    return with_change(sealed, "coordinator", change)
 
 
 def another_model(body: dict[str, Any], tensors: Tree) -> None:

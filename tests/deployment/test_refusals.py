@@ -12,6 +12,7 @@ import orjson
 import pandas as pd
 import pytest
 
+from tests.deployment.forging import forge
 from tests.deployment.hospital_files import at_sites, dots_at_sites, own, study
 from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of, reason_in
 from tests.deployment.parity import KNOWN
@@ -22,7 +23,8 @@ from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal
 from wardround.deployment.common.schema_agreement import Disagreement, refuse_outlier
-from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
+from wardround.protocol.catalogue import PROTOCOL
+from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 
 SITES = ("alder", "birch", "cedar")
@@ -268,8 +270,8 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
     tensors[-1] ^= 1
     head = orjson.dumps({**orjson.loads(sealed.head), "body": changed})
     return {
-        "wrong key": seal(Message("train", body), key("somebody else"), sealed.tensors),
-        "a site's key": seal(Message("train", body), key("alder"), sealed.tensors),
+        "wrong key": forge("train", body, "somebody else", "cedar", sealed.tensors),
+        "a site's key": forge("train", body, "alder", "cedar", sealed.tensors),
         "changed head": replace(sealed, head=head),
         "changed tensors": replace(sealed, tensors=bytes(tensors)),
         "no tensors": replace(sealed, tensors=b""),
@@ -278,7 +280,7 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
         "signed garbage": signed(b"\x00\xff" * 9, b""),
         "signed, but no message": signed(b"[1, 2]", b""),
         "signed, with a body that is none": signed(
-            f'{{"protocol":{PROTOCOL},"kind":"train","body":[1],"order":[]}}'.encode(), b""
+            f'{{"protocol":{PROTOCOL},"kind":"train","site":"cedar","log":"","body":[1],"order":[]}}'.encode(), b""
         ),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
         "another protocol": signed(with_protocol(sealed.head, PROTOCOL + 1), sealed.tensors),
@@ -333,11 +335,11 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
         if kind_of(answer) != "update" or site != "cedar":
             return answer
         if what == "wrong key":
-            return seal(Message("update", body_of(answer)), key("alder"), answer.tensors)
+            return forge("update", body_of(answer), "alder", "cedar", answer.tensors)
         if what == "changed":
             return replace(answer, tensors=answer.tensors[:-1] + b"!")
         if what == "another name":
-            return seal(Message("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
+            return forge("update", body_of(answer), "cedar", "alder", answer.tensors)
         return network.transport.sites["alder"].answer(sealed)
 
     network.transport.after = after
@@ -355,15 +357,14 @@ def test_a_message_that_is_not_what_it_should_be_fails_in_one_line_without_a_val
     network.run()
     cedar = network.transport.sites["cedar"]
     run = next(body_of(sealed)["run"] for _, sealed, _ in network.transport.carried)
-    for message in (
-        Message("dance", {"run": run}),
-        Message("train", {"run": run}),
-        Message("train", {"run": "../../../etc"}),
-        Message("train", {"run": run, "wave": 99, "round": 0, "counted": -1, "work": {"0": 1}, "score": []}),
-        Message("evaluate", {"run": run, "wave": "x"}),
-        Message("hello", {}),
+    for kind, body in (
+        ("dance", {"run": run}),
+        ("train", {"run": run}),
+        ("train", {"run": "../../../etc"}),
+        ("train", {"run": run, "wave": 99, "round": 0, "counted": -1, "work": {"0": 1}, "score": []}),
+        ("evaluate", {"run": run, "wave": "x"}),
+        ("hello", {}),
     ):
-        to_cedar = Message(message.kind, {**message.body, "to": "cedar"})
-        answer = cedar.answer(seal(to_cedar, key("coordinator")))
-        assert kind_of(answer) == "failed", message
-        assert "\n" not in reason_in(body_of(answer)), message
+        answer = cedar.answer(forge(kind, body, "coordinator", "cedar"))
+        assert kind_of(answer) == "failed", kind
+        assert "\n" not in reason_in(body_of(answer)), kind

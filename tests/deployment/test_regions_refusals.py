@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.deployment.forging import changed, forge
 from tests.deployment.hospital_files import NAMES, at_sites, study
-from tests.deployment.in_process_federation import OpenGate, body_of, key, kind_of
+from tests.deployment.in_process_federation import OpenGate, body_of, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
@@ -28,7 +29,7 @@ from wardround.deployment import (
     provision,
 )
 from wardround.deployment.regional.region_run import study_of
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal
+from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
@@ -140,17 +141,15 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
 
 def test_a_region_obeys_the_coordinator_of_all_alone_and_its_sites_the_region_alone(tmp_path: Path) -> None:
     network = begin(tmp_path)
-    body = {"run": "a" * 12, "study": network.study.hash, "sites": list(NAMES), "to": "north", "head": ""}
-    assert kind_of(network.transport.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
-    assert (
-        kind_of(network.transport.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
-        == "refused"
-    )
-    other = seal(Message("hello", {**body, "study": "0" * 64}), key("top"))
+    body = {"run": "a" * 12, "study": network.study.hash, "sites": list(NAMES)}
+    north = network.transport.sites["north"]
+    assert kind_of(north.answer(forge("hello", body, "stranger", "north"))) == "refused"
+    assert kind_of(north.answer(forge("hello", body, "top", "south"))) == "refused"
+    other = forge("hello", {**body, "study": "0" * 64}, "top", "north")
     assert "this region's kit is for study" in body_of(network.transport.sites["north"].answer(other))["reason"]
-    to_site = seal(Message("hello", {**body, "to": "alder"}), key("top"))
+    to_site = forge("hello", body, "top", "alder")
     assert kind_of(network.transports["north"].sites["alder"].answer(to_site)) == "refused"
-    keys = seal(Message("keys", {**body, "wave": 0, "round": 0, "sum": {}}), key("top"))
+    keys = forge("keys", {**body, "wave": 0, "round": 0, "sum": {}}, "top", "north")
     assert kind_of(network.transport.sites["north"].answer(keys)) == "failed"
 
 
@@ -160,10 +159,7 @@ def forged(network: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (region, kind_of(sealed)) != ("south", "train"):
             return answer
-        message = open_sealed(answer, network.top.keys["south"], "south")
-        body = json.loads(json.dumps(message.body))
-        change(body)
-        return seal(Message(message.kind, body, message.tensors), key("south"))
+        return changed(answer, "south", lambda body, tensors: change(body))
 
     network.transport.after = after
     with pytest.raises(DeployError) as stopped:

@@ -20,7 +20,7 @@ def tensors(value: float) -> Tree:
 
 
 def arrived(value: float = 0.0, **body: object) -> tuple[Sealed, Message]:
-    message = Message("update", {"trials": {"0": {"loss": value}}, **body}, tensors(value))
+    message = Message("update", {"trials": {"0": {"loss": value}}, **body}, tensors(value), site="north")
     return seal(message, key("north")), message
 
 
@@ -58,7 +58,7 @@ def test_each_trial_is_read_by_itself_with_every_bit_in_the_messages_order(tmp_p
 def test_an_answer_without_tensors_is_an_answer(tmp_path: Path) -> None:
     """Of an arm that sends nothing, such as `local`."""
     spool = Spool(tmp_path, 0, 0)
-    message = Message("update", {"trials": {}})
+    message = Message("update", {"trials": {}}, site="north")
     spool.add("north", seal(message, key("north")), message)
     assert spool.entries(SITES)["north"].update(0) == {}
 

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from tests.deployment.federation_processes import heart_study, hospitals
+from tests.deployment.forging import forge
 from tests.deployment.hospital_files import at_sites, study
-from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, public, reason_in
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of, public, reason_in
 from tests.deployment.outsider_attacks import IMPOSTOR, OtherAuthority, attempt_to_join
 from tests.deployment.parity import KNOWN
 from wardround.core.errors import DeployError, WardroundError
@@ -28,7 +29,7 @@ from wardround.deployment import CoordinatorKit, SiteFile, coordinate_study
 from wardround.deployment import join as joining
 from wardround.deployment.flower.gateway import Scope
 from wardround.deployment.provisioning import certificates
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal
+from wardround.protocol.messages import Sealed, open_sealed
 from wardround.runs import audit
 from wardround.runs.audit import verify
 
@@ -308,7 +309,7 @@ def test_a_model_that_the_approved_study_does_not_have_is_refused(kind: str, tmp
         if kind_of(sealed) == kind and site == "birch" and not answers:
             message = open_sealed(sealed, public("coordinator"), "coordinator")
             for change in CHANGES:
-                other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
+                other = forge(kind, message.body, "coordinator", "birch", change(message.tensors))
                 answers[change.__name__] = network.transport.sites["birch"].answer(other)
         return True
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from tests.deployment.forging import forge
 from tests.deployment.in_process_federation import body_of, key, kind_of, public
 from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from tests.representatives import represented
@@ -21,7 +22,7 @@ from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
-from wardround.protocol.messages import Message, Sealed, seal, tensor_bytes
+from wardround.protocol.messages import Message, Sealed, tensor_bytes
 from wardround.protocol.party_sealing import Channel
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
@@ -164,7 +165,7 @@ def changing(network: Parties, kind: str, change: Any) -> None:
             return answer
         body, tensors = body_of(answer), load(answer.tensors) if answer.tensors else {}
         body, tensors = change(site, body, tensors)
-        return seal(Message(kind, body, tensors), key(site))
+        return forge(kind, body, site, tensors=tensors)
 
     network.transport.after = after
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.deployment.coordinator_restarts import Died, Place, place_of
-from tests.deployment.in_process_federation import body_of, key, kind_of, reason_in
+from tests.deployment.forging import forge
+from tests.deployment.in_process_federation import body_of, kind_of, reason_in
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
@@ -16,7 +17,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.coordinate import finish_up
 from wardround.deployment.vertical import vertical_coordinator
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed
 from wardround.runs.audit import verify
 
 PARTS = ("clinic", "lab")
@@ -102,8 +103,8 @@ def test_what_all_give_may_be_corrected_until_the_first_block(
         if site == "lab" and kind_of(sealed) == ("embed_last" if begun else "agree"):
             body = next(body_of(one) for to, one, _ in agreed if to == "clinic") if begun else body_of(sealed)
             shapes = {**body["shapes"], "clinic": [[shape[0] + 1] for shape in body["shapes"]["clinic"]]}
-            asked = Message("agree", {**body, "to": "lab", "shapes": shapes})
-            answer = network.transport.sites["lab"].answer(seal(asked, key("coordinator")))
+            asked = forge("agree", {**body, "shapes": shapes}, "coordinator", "lab")
+            answer = network.transport.sites["lab"].answer(asked)
             reasons.append("" if kind_of(answer) == "agreed" else reason_in(body_of(answer)))
         return True
 

@@ -10,7 +10,7 @@ from wardround.deployment.flat import site_training
 from wardround.deployment.flower import gateway
 from wardround.deployment.flower.superlink_process import SignedHeads
 from wardround.deployment.governance import policy
-from wardround.protocol import answers, messages, party_sealing, text
+from wardround.protocol import messages, party_sealing, reading, text
 from wardround.protocol.messages import Sealed
 from wardround.protocol.party_sealing import Channel
 
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "an answer to another question counts",
-        answers.belongs,
+        reading.belongs,
         returns(True),
         "an answer belongs to one question",
         (f"{MESSAGES}::test_an_answer_belongs_to_one_question",),

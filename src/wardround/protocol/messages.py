@@ -1,7 +1,7 @@
-"""What coordinator and sites send each other: a kind, a body of plain data, named tensors. Signed, never pickled.
+"""How a message travels: a body (`protocol/catalogue.py`), named tensors and an address. Signed, never pickled.
 
-A message travels as three byte strings: the head (JSON), the tensors (safetensors) and a signature over both. The head
-keeps the order of the tensors, because sums over leaves depend on it in the last bit and the file sorts them.
+A message is three byte strings: the head (JSON), the tensors (safetensors) and a signature over both. The head keeps
+the order of the tensors, because sums over leaves depend on it in the last bit and the file sorts them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,19 +15,44 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.privacy.signatures import Signer, Verifier
+from wardround.protocol.catalogue import PROTOCOL
 from wardround.protocol.text import plain_text
+from wardround.protocol.values import Hex, Name
 
-PROTOCOL = 6  # both ends must speak the same one
+with needs("deploy", "a study across hospitals"):
+    import msgspec
+    from msgspec import Raw, Struct
+
+
+class Head(Struct, forbid_unknown_fields=True):
+    """All of a message but its tensors."""
+
+    protocol: int
+    kind: str
+    site: Name  # the receiver of a request, the sender of an answer
+    log: Hex  # head of the sender's audit log
+    body: Raw
+    order: list[str]  # names of the tensors
+
+
+class Version(Struct):
+    """Read first: nothing else of another version can be relied on."""
+
+    protocol: int
 
 
 @dataclass(frozen=True)
 class Message:
     kind: str
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = field(default_factory=dict)
     tensors: Tree = field(default_factory=dict, repr=False)
     names: tuple[str, ...] = ()  # of the tensors in their order, where they were left closed
+    site: str = ""  # the receiver of a request, the sender of an answer
+    log: str = ""  # head of the sender's audit log
+    raw: bytes = field(default=b"", repr=False)  # the body as it came
 
 
 @dataclass(frozen=True)
@@ -72,29 +97,42 @@ def tensor_bytes(tensors: Tree) -> bytes:
 
 def seal(message: Message, signer: Signer, packed: bytes | None = None, packed_hash: bytes | None = None) -> Sealed:
     """`packed` are the message's tensors as bytes, with their hash, where they are known already."""
-    content = {"protocol": PROTOCOL, "kind": message.kind, "body": message.body, "order": list(message.tensors)}
+    body = Raw(msgspec.json.encode(message.body))
+    head = Head(PROTOCOL, message.kind, message.site, message.log, body, list(message.tensors))
     tensors = tensor_bytes(message.tensors) if packed is None else packed
-    unsigned = Sealed(orjson.dumps(content), tensors, b"")
+    unsigned = Sealed(msgspec.json.encode(head), tensors, b"")
     if packed_hash is not None:
         unsigned.__dict__["tensors_hash"] = packed_hash
     return replace(unsigned, signature=signer.sign(unsigned.digest))
+
+
+def read_head(content: bytes, sender: str) -> Head:
+    """DeployError where it is no head, or one of another version of the protocol."""
+    try:
+        version = msgspec.json.decode(content, type=Version).protocol
+        if version != PROTOCOL:
+            problem = f"speaks version {plain_text(str(version), 20)} of the protocol, this machine version {PROTOCOL}"
+            raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
+        return msgspec.json.decode(content, type=Head)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _unreadable(sender, error) from None
 
 
 def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool = True) -> Message:
     """Refused unless the sender wrote exactly this. Without `tensors` only their names are read."""
     if not verifier.verify(sealed.signature, sealed.digest):
         raise DeployError(sender, "a message does not carry its signature", "Make sure that both have the same kits.")
+    head = read_head(sealed.head, sender)
     try:
-        content = orjson.loads(sealed.head)
-        if content["protocol"] != PROTOCOL:
-            version = plain_text(str(content["protocol"]), 20)
-            problem = f"speaks version {version} of the protocol, this machine version {PROTOCOL}"
-            raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
         leaves = load(sealed.tensors) if sealed.tensors and tensors else {}
-        names = tuple(map(str, content["order"]))
-        return Message(
-            str(content["kind"]), dict(content["body"]), {name: leaves[name] for name in names if tensors}, names
-        )
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
-        problem = f"a message cannot be read ({type(error).__name__})"
-        raise DeployError(sender, problem, "Install the same version of wardround everywhere.") from None
+        ordered = {name: leaves[name] for name in head.order if tensors}
+        raw = bytes(head.body)
+        body = dict(orjson.loads(raw).items())
+    except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise _unreadable(sender, error) from None
+    return Message(head.kind, body, ordered, tuple(head.order), head.site, head.log, raw)
+
+
+def _unreadable(sender: str, error: Exception) -> DeployError:
+    problem = f"a message cannot be read ({type(error).__name__})"
+    return DeployError(sender, problem, "Install the same version of wardround everywhere.")

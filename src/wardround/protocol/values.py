@@ -1,12 +1,11 @@
 """Kinds of values in messages, with their limits: what is larger comes from a mistake or from ill will."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from wardround.core.extras import needs
 
 with needs("deploy", "a study across hospitals"):
-    from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+    from msgspec import Meta, Struct
 
 
 MOST_ROWS = 100_000_000  # of one hospital
@@ -46,18 +45,5 @@ Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its 
 Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 
 
-class Part(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A part of a message."""
-
-
-Fields = Mapping[str, Any]  # name and type; a field whose type names `UnsetType` may be missing
-
-
-def messages(common: Fields, by_kind: Mapping[str, Fields]) -> dict[str, type[Struct]]:
-    """A type for each kind of message: its own fields, those that all have in common, and no others."""
-    return {kind: _message(kind, {**own, **common}) for kind, own in by_kind.items()}
-
-
-def _message(kind: str, fields: Fields) -> type[Struct]:
-    typed = [(name, of, UNSET) if UnsetType in get_args(of) else (name, of) for name, of in fields.items()]
-    return defstruct(kind, typed, forbid_unknown_fields=True, kw_only=True)
+class Part(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A part of a message. A field with a default may be missing."""

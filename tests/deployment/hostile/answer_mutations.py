@@ -29,7 +29,7 @@ Tensors = dict[str, torch.Tensor]
 FORGED_TEXT = "\x1b[2J\x1b]0;owned\x07\r\nsouth: left the run\u202e\x9b31m\x00"
 LONG = "x" * 300_000
 MANY = 200_000  # invented columns, classes, trials, levels
-FREE = ("versions", "waves", "head")  # nothing is computed from them
+FREE = ("versions", "waves")  # nothing is computed from them
 UNIT = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv")  # between 0 and 1
 
 
@@ -263,7 +263,7 @@ def envelope() -> list[Mutation]:
         Mutation("head: null", head(lambda head_bytes: b"null"), "refused"),
         Mutation(
             "head: the site twice",
-            head(lambda head_bytes: head_bytes.replace(b'"body":{', b'"body":{"site":"south",', 1)),
+            head(lambda head_bytes: head_bytes.replace(b'"site":', b'"site":"south","site":', 1)),
         ),
         Mutation("head: brackets without end", head(lambda head_bytes: b"[" * 200_000), "refused"),
         Mutation("head: a megabyte of spaces", head(lambda head_bytes: head_bytes + b" " * 1_000_000)),
@@ -279,6 +279,16 @@ def envelope() -> list[Mutation]:
         Mutation("body = null", at(("body",), None), "refused"),
         Mutation("body = table", at(("body",), {}), "refused"),
         Mutation("body = a list of pairs", at(("body",), [["site", "south"]]), "refused"),
+        Mutation("a field too many", at(("surprise",), 1), "refused"),
+        Mutation("body: a field too many", at(("body", "surprise"), 1)),
+        Mutation("site = table", at(("site",), {}), "refused"),
+        Mutation("site = control characters", at(("site",), FORGED_TEXT), "refused"),
+        Mutation("site = long text", at(("site",), LONG), "refused"),
+        Mutation("site = deleted", at(("site",), DELETED), "refused"),
+        Mutation("log = number", at(("log",), 7), "refused"),
+        Mutation("log = control characters", at(("log",), FORGED_TEXT), "refused"),
+        Mutation("log = long text", at(("log",), LONG), "refused"),
+        Mutation("log = deleted", at(("log",), DELETED), "refused"),
         Mutation("order = null", at(("order",), None), "refused"),
         Mutation("order = a name of nothing", at(("order",), ["nothing"])),
         Mutation("order = numbers", at(("order",), [1, 2])),
@@ -297,7 +307,7 @@ def envelope() -> list[Mutation]:
 
 
 def on_sender(name: Callable[[Given], str]) -> Callable[[Given], Message]:
-    return lambda given: at(("body", "site"), name(given))(given)
+    return lambda given: at(("site",), name(given))(given)
 
 
 def _other_signature(given: Given) -> Message:
@@ -306,7 +316,7 @@ def _other_signature(given: Given) -> Message:
 
 def _as_another(given: Given) -> Message:
     other = given.others[0]
-    content = changed(head_of(given.answer), ("body", "site"), other)
+    content = changed(head_of(given.answer), ("site",), other)
     return signed(written(content), given.answer.tensors, other)
 
 
@@ -334,7 +344,7 @@ def said_no() -> list[Mutation]:
     def no(kind: str, **more: Any) -> Callable[[Given], Message]:
         def make(given: Given) -> Message:
             honest = body_of(given.answer)
-            known = {name: honest[name] for name in ("run", "wave", "round", "site", "head") if name in honest}
+            known = {name: honest[name] for name in ("run", "wave", "round") if name in honest}
             return with_head(
                 given, {**head_of(given.answer), "kind": kind, "body": {**known, **more}, "order": []}, b""
             )

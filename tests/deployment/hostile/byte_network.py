@@ -83,7 +83,7 @@ class Greeted:
         if b'"kind":"hello"' not in question.head:
             answer: Message = self.work.answer(question)
             return answer
-        asked = {name: value for name, value in body_of(question).items() if name != "head"}
+        asked = body_of(question)
         if self.answered is None or asked != self.greeting:
             self.greeting, self.answered = asked, self.work.answer(question)
         return self.answered

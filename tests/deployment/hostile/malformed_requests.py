@@ -31,6 +31,7 @@ from tests.deployment.hostile.byte_network import (
     Place,
     body_of,
     copied,
+    head_of,
     kind_of,
     verified,
 )
@@ -64,7 +65,7 @@ def asked(given: Given) -> list[Mutation]:
         Mutation("a run that is a path", at(("body", "run"), "../../../owned")),
         Mutation("a run with control characters", at(("body", "run"), FORGED_TEXT)),
         Mutation("a run of 300,000 characters", at(("body", "run"), LONG)),
-        Mutation("to another hospital", at(("body", "to"), given.others[0])),
+        Mutation("to another hospital", at(("site",), given.others[0])),
         Mutation("why, with control characters", at(("body", "why"), FORGED_TEXT)),
         Mutation(
             "prepared on the way", at(("body", "prepare"), {"columns": [], "layouts": [], "of": [], "commons": []})
@@ -209,7 +210,7 @@ class Asked:
         if not verified(answer, self.name):
             yield "is not signed"
         body = body_of(answer)
-        if body.get("site") != self.name:
+        if head_of(answer)["site"] != self.name:
             yield "is in another's name"
         for text in (body.get("reason"), body.get("notice", {}).get("details", {}).get("reason")):
             if text is not None and (CONTROL.search(text) or len(text) > LONGEST):

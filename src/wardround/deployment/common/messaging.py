@@ -15,8 +15,9 @@ from wardround.core.errors import DeployError, SecureSumError, SiteError
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice, text_of
 from wardround.deployment.common.answer_checks import Check, require
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, bad_answer, belongs, read_answer, unusable
+from wardround.protocol.catalogue import REFUSALS, End
 from wardround.protocol.messages import Message, Sealed, Transport, open_sealed, seal
+from wardround.protocol.reading import bad_answer, belongs, read_answer, unusable
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
 from wardround.runs.audit import AuditLog
@@ -69,7 +70,7 @@ class Messenger:
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
     mismatches: dict[str, int] = field(default_factory=dict)  # answers to other requests since the last right one
 
-    answers: ClassVar[Kinds] = OF_SITES  # the answers that sites may give
+    end: ClassVar[End] = "site"  # who answers
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
@@ -124,8 +125,8 @@ class Messenger:
         self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
     ) -> Sealed:
         """For one site, which obeys no message to another."""
-        body = {**message.body, "to": site, "head": self.log.head}
-        return seal(Message(message.kind, body, message.tensors), self.signer, packed, packed_hash)
+        addressed = replace(message, site=site, log=self.log.head)
+        return seal(addressed, self.signer, packed, packed_hash)
 
     def collect(
         self, messages: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
@@ -190,12 +191,12 @@ class Messenger:
         if len(sealed.head) > MOST_HEAD:
             raise unusable(site, "it is too long")
         message = open_sealed(sealed, self.keys[site], site, tensors=False)
-        if message.body.get("site") != site:
+        if message.site != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
         if not belongs(message, request):
             return self._mismatched(site)  # to an earlier request; this one is still open
         self.mismatches.pop(site, None)
-        read_answer(site, message.kind, message.body, self.answers)
+        read_answer(site, message, self.end)
         if message.kind in REFUSALS:
             return self._refused(site, message)
         take(site, sealed, message)

@@ -27,6 +27,7 @@ class Entry:
     site: str
     body: dict[str, Any]
     order: Sequence[str]
+    log: str  # head of the site's audit log
     message: str  # its hash
     size: int
     path: Path
@@ -95,6 +96,7 @@ class Spool:
             "site": site,
             "body": message.body,
             "order": list(names),
+            "log": message.log,
             "message": sealed.hash,
             "size": sealed.size,
         }

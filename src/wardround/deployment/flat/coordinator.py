@@ -197,7 +197,7 @@ class Coordinator(SecureSumming):
         hello = Message("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.hospitals_here})
         ready = yield from self.ask_all(hello, closing=True, check=self.check_ready)
         for site, message in ready.items():
-            self.log.add("site joined", site=site, versions=message.body["versions"], head=message.body["head"])
+            self.log.add("site joined", site=site, versions=message.body["versions"], head=message.log)
         return ready
 
     def check_ready(self, site: str, answer: Message) -> None:
@@ -267,9 +267,7 @@ class Coordinator(SecureSumming):
         return Arrivals(entries, sum_of, failed), [site for site in site_tasks if site not in entries]
 
     def log_round(self, number: int, round_number: int, arrivals: Arrivals, missing: list[str]) -> None:
-        updates = {
-            s: {"message": e.message, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()
-        }
+        updates = {s: {"message": e.message, "bytes": e.size, "head": e.log} for s, e in arrivals.entries.items()}
         failed = {"failed": arrivals.failed} if arrivals.failed else {}
         self.log.add("round closed", wave=number, round=round_number, updates=updates, missing=missing, **failed)
 
@@ -366,7 +364,7 @@ class Coordinator(SecureSumming):
         for trial, run in zip(trials, state.runs, strict=True):
             if self.study.arm(trial.arm).held_out is None:
                 self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
-        heads = {site: message.body["head"] for site, message in answers.items()}
+        heads = {site: message.log for site, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)
 

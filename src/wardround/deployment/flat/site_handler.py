@@ -45,9 +45,9 @@ from wardround.deployment.vertical.party_session import PartySession, forget_mat
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.answers import ANSWERS, place_of
+from wardround.protocol.catalogue import ANSWERED_BY, Request, requests_to
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
-from wardround.protocol.requests import TO_SITES, Kinds, read_request
+from wardround.protocol.reading import place_of, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
@@ -56,7 +56,7 @@ MOST_SHOWN = 1000  # characters of one line on this site's screen
 
 
 class SiteWork:
-    requests: ClassVar[Kinds] = TO_SITES  # what it can be asked
+    requests: ClassVar[Mapping[str, type[Request]]] = requests_to("site") | requests_to("party")
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class SiteWork:
             return self._decline(
                 "refused", {"reason": error.problem, "until": None}, "forged message", {}, error.problem
             )
-        if message.body.get("to") != self.site:
+        if message.site != self.site:
             reason = "a message to another site"
             return self._decline("refused", {"reason": reason, "until": None}, "message to another", {}, reason)
         about = {}
         try:
-            read_request(message.kind, message.body, self.requests)
+            read_request(message, self.requests)
             about = place_of(message.body)
             return self._handle(message, sealed, about)
         except Refused as refused:
@@ -123,7 +123,7 @@ class SiteWork:
             "kind": message.kind,
             "run": about.get("run"),
             "message": sealed.hash,
-            "head": message.body.get("head"),
+            "head": message.log,
         }
         head = self.log.add("asked", **event, **place)
         if message.kind != "goodbye":
@@ -148,7 +148,7 @@ class SiteWork:
         if message.kind in KINDS:
             return self._as_party(message, tensors, head)
         answer = self._answer_body(message.kind, message.body, message.tensors)
-        return self._seal(ANSWERS[message.kind], {**answer, **place_of(message.body)}, head)
+        return self._seal(ANSWERED_BY[message.kind], {**answer, **place_of(message.body)}, head)
 
     def _answer_body(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
@@ -244,7 +244,7 @@ class SiteWork:
                 return known
             store.refuse_old(int(body["wave"]), int(body["round"]))
         answer, leaving, line = self.party.answer(message)
-        sealed = self._seal(ANSWERS[message.kind], {**answer, **place_of(body)}, head, leaving)
+        sealed = self._seal(ANSWERED_BY[message.kind], {**answer, **place_of(body)}, head, leaving)
         if stepping:
             store.keep_answer(int(body["wave"]), int(body["round"]), request, sealed)
         if line:
@@ -277,7 +277,7 @@ class SiteWork:
             check_models(body["sum"], by_trial(message.tensors))
         report, updates, memories = train(session, body, message.tensors)
         leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
-        sealed = self._seal(ANSWERS[message.kind], {**report, **place_of(body)}, head, leaving)
+        sealed = self._seal(ANSWERED_BY[message.kind], {**report, **place_of(body)}, head, leaving)
         settled = {n: memory.settled() for n, memory in memories.items()}
         session.store.keep(wave, number, settled, request, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
@@ -339,13 +339,12 @@ class SiteWork:
         return answer
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
-        return seal(Message(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
+        return seal(Message(kind, body, tensors or {}, site=self.site, log=head), self.signer)
 
 
 def request_hash(body: Body, tensors: bytes) -> str:
-    """Identifies a request, without what changes when it is repeated (the head of the coordinator's log)."""
-    same = {key: value for key, value in body.items() if key != "head"}
-    return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
+    """Identifies a request, however often it is repeated."""
+    return sha256(repr(sorted(body.items())).encode() + tensors).hexdigest()
 
 
 def disclosable(site: str, error: WardroundError) -> Notice:

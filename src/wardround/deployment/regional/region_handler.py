@@ -11,7 +11,7 @@ evaluate     final models                     summary      of each hospital: cou
 goodbye      the run is over                  goodbye
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -22,11 +22,12 @@ from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.site_handler import SiteWork, request_hash
 from wardround.deployment.flat.site_session import Gate, check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.deployment.regional.region_session import FILE, Body, RegionalCoordinator, RegionSession, forget
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.answers import ANSWERS, place_of
+from wardround.protocol.catalogue import ANSWERED_BY, Request, requests_to
 from wardround.protocol.messages import Message, Sealed
-from wardround.protocol.requests import TO_REGIONS, Kinds
+from wardround.protocol.reading import place_of
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
@@ -50,7 +51,7 @@ class RegionGate(Gate):
 
 
 class RegionWork(SiteWork):
-    requests: ClassVar[Kinds] = TO_REGIONS
+    requests: ClassVar[Mapping[str, type[Request]]] = requests_to("region")
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class RegionWork(SiteWork):
             return known
         region.store.refuse_old(wave, number)
         answer, models = region.train(body, message.tensors, request)
-        sealed = self._seal(ANSWERS[message.kind], {**answer, "left": region.left, **place_of(body)}, head, models)
+        sealed = self._seal(ANSWERED_BY[message.kind], {**answer, "left": region.left, **place_of(body)}, head, models)
         region.store.keep_answer(wave, number, request, sealed)
         self.notice(f"wave {wave + 1}, rounds from {number + 1} on: answered")
         return sealed

@@ -18,8 +18,8 @@ from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES
 from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
-from wardround.protocol.answers import REMEDY
 from wardround.protocol.messages import Message
+from wardround.protocol.reading import REMEDY
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
 

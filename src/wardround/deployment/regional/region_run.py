@@ -21,8 +21,8 @@ from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
 from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
 from wardround.deployment.provisioning.region_file import RegionFile
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_handler import RegionWork
-from wardround.deployment.regional.region_session import RegionalCoordinator
 from wardround.deployment.regional.regions import regions_of
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key

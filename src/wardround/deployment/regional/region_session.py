@@ -5,9 +5,8 @@ in the middle of a request that it was answering.
 """
 
 import json
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
@@ -21,11 +20,9 @@ from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_
 from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
 from wardround.deployment.common.schema_agreement import Disagreement, agreed_of
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.common.spool import Spool
-from wardround.deployment.common.update_checks import shapes_of
-from wardround.deployment.common.waves import Task, WaveState, close_round, read_state, tasks, write_state
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.common.waves import WaveState, read_state, write_state
 from wardround.deployment.flat.site_training import by_trial
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_merging import (
     Answers,
     lacking_columns,
@@ -35,10 +32,10 @@ from wardround.deployment.regional.region_merging import (
     merged_moments,
     merged_ready,
 )
-from wardround.deployment.regional.region_rounds import own_for_sites, region_records, span_answer, with_models
+from wardround.deployment.regional.region_rounds import own_for_sites, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
 from wardround.protocol.messages import Message
-from wardround.protocol.requests import read_request_task
+from wardround.protocol.reading import read_request_task
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
@@ -46,83 +43,6 @@ from wardround.training.trial import Trial
 Body = Mapping[str, Any]
 Result = TypeVar("Result")
 FILE = "region.json"
-
-
-@dataclass
-class RegionalCoordinator(Coordinator):
-    """A region's coordinator towards its own sites: the flat federation of these, round by round as it is asked for."""
-
-    hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
-
-    @property
-    def hospitals_here(self) -> list[str]:
-        return self.hospitals
-
-    @property
-    def quorum(self) -> int:
-        """Where the region is smaller than the study's quorum, all of its sites are needed."""
-        return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
-
-    def form(self, run: str, hospitals: Sequence[str]) -> None:
-        """With those of the run's hospitals that are this region's. Who left before is asked again."""
-        revoked = self.revoked()
-        self.run_name, self.hospitals, self.left = run, list(hospitals), {}
-        self.members = [site for site in hospitals if site in self.sites and site not in revoked]
-        if not self.members:
-            problem = "none of its hospitals takes part in this run"
-            raise DeployError("region", problem, "Settle it with them, then start the coordinator of all again.")
-
-    def greet(self) -> Generator[Step, None, dict[str, Message]]:
-        self.prepared = set()
-        self.title = "waiting for sites"
-        self.write_federation()
-        return (yield from self._greet())
-
-    def rounds(
-        self,
-        wave: int,
-        trials: list[Trial],
-        state: WaveState,
-        path: Path,
-        ends: int,
-        score: Sequence[int],
-        prepare: Message,
-    ) -> Generator[Step, None, WaveState]:
-        """All rounds until `ends`, each on disk when it is closed. `score` are trials whose model, as it came to the
-        region, its sites score in the first of them."""
-        self.shapes = [shapes_of(trial) for trial in trials]
-        self.total = max(trial.training.rounds for trial in trials)
-        self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
-        while state.round < ends:
-            self.done = state.round
-            work = tasks(trials, state, 0, ())
-            if state.round == state.span["first"]:
-                for n in score:
-                    for site in trials[n].scored:
-                        if site.name in self.members:
-                            work.setdefault(site.name, Task()).score.append(n)
-            state = yield from self._regional_round(wave, trials, state, work, prepare)
-            write_state(path, state)
-            Spool(self.folder.path / "state", wave, state.round - 1).clear()
-        self.done = state.round
-        return state
-
-    def _regional_round(
-        self, wave: int, trials: list[Trial], state: WaveState, work: dict[str, Task], prepare: Message
-    ) -> Generator[Step, None, WaveState]:
-        began = time.monotonic()
-        arrivals, missing = yield from self.gather(wave, trials, state, prepare, work)
-        closed = close_round(trials, replace(state, pending=[]), arrivals, time.monotonic() - began)
-        records = region_records(trials, closed.pending, arrivals)
-        span: Mapping[str, Any] = state.span
-        if state.round == span["first"]:
-            span = {**span, "figures": merged_figures([entry.body for entry in arrivals.entries.values()])}
-        self.log_round(wave, state.round, arrivals, missing)
-        return replace(closed, pending=[*state.pending, *records], span=span)
-
-    def say_goodbye(self, results: str, why: str) -> Generator[Step]:
-        self.title = "taking leave"
-        yield from self._say_goodbye(results, why)
 
 
 class RegionSession:
@@ -189,7 +109,7 @@ class RegionSession:
         def check(site: str, answer: Message) -> None:
             check_fill_values(answer.body["fill_values"], plan, *request, self._train_rows(site))
 
-        return self._merged(Message("fill_values", _forwarded(body)), check, merged_fill_values)
+        return self._merged(Message("fill_values", dict(body)), check, merged_fill_values)
 
     def moments(self, body: Body) -> dict[str, Any]:
         plan, request = self.plan, (body["of"], body["layouts"])
@@ -197,10 +117,10 @@ class RegionSession:
         def check(site: str, answer: Message) -> None:
             check_moments(answer.body["moments"], plan, *request, self._train_rows(site))
 
-        return self._merged(Message("moments", _forwarded(body)), check, merged_moments)
+        return self._merged(Message("moments", dict(body)), check, merged_moments)
 
     def prepare(self, body: Body) -> dict[str, Any]:
-        self.remember(_forwarded(body))
+        self.remember(dict(body))
         waves = len(self.plan.waves())
 
         def check(site: str, answer: Message) -> None:
@@ -242,7 +162,7 @@ class RegionSession:
         score = [int(number) for number in body["score"]]
         own = own_for_sites(state, trials, models, self.coordinator.members)
         answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
-        heads = {site: message.body["head"] for site, message in answers.items()}
+        heads = {site: message.log for site, message in answers.items()}
         self.coordinator.log.add("wave finished", wave=wave, heads=heads)
         return {
             "summaries": {site: message.body["summaries"] for site, message in answers.items()},
@@ -325,8 +245,3 @@ def forget(folder: Path) -> None:
     """Delete what was only needed while a region's run went on. Its log stays."""
     Store(folder).forget()
     rmtree(folder / "coordinating" / "state", ignore_errors=True)
-
-
-def _forwarded(body: Body) -> dict[str, Any]:
-    """A request of the coordinator of all without its receiver and the head of its log."""
-    return {name: value for name, value in body.items() if name not in ("to", "head")}

@@ -57,7 +57,7 @@ from wardround.deployment.regional.region_rounds import (
 from wardround.deployment.regional.regions import regions_of, span_of, trainers
 from wardround.evaluation.summaries.summary_validation import check_curve
 from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
-from wardround.protocol.answers import OF_REGIONS, Kinds
+from wardround.protocol.catalogue import End
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import JsonLines
 from wardround.runs.plan import members_of
@@ -77,7 +77,7 @@ REQUIRED = {  # what a region's answer has, unless some of its hospitals have le
 class CoordinatorOfAll(Coordinator):
     """`sites` are the regions."""
 
-    answers: ClassVar[Kinds] = OF_REGIONS
+    end: ClassVar[End] = "region"
 
     hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
     patience: int = 2  # a region waits for its own sites first

@@ -38,8 +38,8 @@ from wardround.engines.split.split import threads_for
 from wardround.evaluation.prediction import CELLS, SitePrediction
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.models.joined import below, numbers_of, prefixed, presence
-from wardround.protocol.answers import bad_answer
 from wardround.protocol.messages import Message, tensor_bytes
+from wardround.protocol.reading import bad_answer
 from wardround.runs.folder import write_atomically
 
 SUBSETS: tuple[Subset, ...] = ("test", "validation")

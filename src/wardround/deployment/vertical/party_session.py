@@ -56,7 +56,7 @@ from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
-from wardround.protocol.requests import read_request_task
+from wardround.protocol.reading import read_request_task
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically

@@ -29,8 +29,8 @@ from wardround.engines.serial import order_of
 from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
 from wardround.engines.split.split import blocks, threads_for
 from wardround.privacy.dp.noise import SecretStream, site_key
-from wardround.protocol.answers import bad_answer
 from wardround.protocol.messages import tensor_bytes
+from wardround.protocol.reading import bad_answer
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import start

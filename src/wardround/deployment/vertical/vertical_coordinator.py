@@ -43,9 +43,10 @@ from wardround.deployment.vertical.vertical_validation import holder_of, parties
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
 from wardround.privacy.psi.psi import COORDINATOR, SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
 from wardround.privacy.signatures import Verifier
-from wardround.protocol.answers import OF_PARTIES, REMEDY, Kinds, bad_answer
+from wardround.protocol.catalogue import End
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
+from wardround.protocol.reading import REMEDY, bad_answer
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.folder import JsonLines, write_atomically
 from wardround.tasks import Task, read_task
@@ -152,7 +153,7 @@ class Matched:
 class VerticalCoordinator(Coordinator):
     carried: int = field(default=0)
 
-    answers: ClassVar[Kinds] = OF_PARTIES
+    end: ClassVar[End] = "party"
 
     @property
     def quorum(self) -> int:
@@ -373,8 +374,8 @@ class VerticalCoordinator(Coordinator):
         return ExchangeState(step=state.step, records=records.flush(), done=True)
 
     def _heads(self, answers: Answers, of_holder: Message) -> dict[str, str]:
-        heads = {party: message.body["head"] for party, (message, _) in answers.items()}
-        return {**heads, self.holder: of_holder.body["head"]}
+        heads = {party: message.log for party, (message, _) in answers.items()}
+        return {**heads, self.holder: of_holder.log}
 
     def _messages(self, kind: str, number: int, state: ExchangeState) -> dict[str, Message]:
         """To every party without labels, with its gradients of the block before."""

@@ -1,0 +1,88 @@
+"""Reading a message by its type: refused whole where it is none that this version knows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from wardround.core.errors import DeployError, SiteError, StudyError
+from wardround.core.extras import needs
+from wardround.core.notices import Notice
+from wardround.protocol.catalogue import ANSWERED_BY, REFUSALS, Body, End, Request, answers_of
+from wardround.protocol.messages import Message, Sealed, read_head
+from wardround.protocol.text import is_plain, plain_text
+from wardround.tasks import Task, read_task
+
+with needs("deploy", "a study across hospitals"):
+    import msgspec
+
+REMEDY = "Install the same version of wardround everywhere."
+
+
+def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Request:
+    """DeployError where it is no request that this version knows."""
+    expected = kinds.get(message.kind)
+    problem = "it is of a kind that nobody knows"
+    if expected is not None:
+        try:
+            return msgspec.json.decode(message.raw, type=expected)
+        except msgspec.ValidationError as error:
+            problem = plain_text(str(error))
+    raise DeployError("coordinator", f"asks what cannot be read: {problem}", REMEDY)
+
+
+def read_answer(site: str, message: Message, end: End) -> Body:
+    """SiteError, which names the site and the place, where it is no answer of this kind."""
+    expected = answers_of(end).get(message.kind)
+    if expected is None:
+        raise unusable(site, "it is of a kind that nobody asked for")
+    try:
+        body = msgspec.json.decode(message.raw, type=expected)
+    except msgspec.ValidationError as error:
+        raise unusable(site, str(error)) from None
+    if message.kind not in REFUSALS and not _names_are_plain(message.body):
+        raise unusable(site, "a name in it has control characters")
+    return body
+
+
+def bad_answer(site: str, problem: str, remedy: str) -> SiteError:
+    return SiteError(Notice("site-answer-unusable", "warning", site, details={"problem": plain_text(problem)}), remedy)
+
+
+def unusable(site: str, why: str) -> SiteError:
+    return SiteError(Notice("site-answer-unusable", "warning", site, details={"reason": plain_text(why)}), REMEDY)
+
+
+def _names_are_plain(value: Any) -> bool:
+    """Keys and texts, wherever they stand: columns, classes, levels and hospitals are shown to people."""
+    if isinstance(value, str):
+        return is_plain(value)
+    if isinstance(value, Mapping):
+        return all(is_plain(key) and _names_are_plain(inner) for key, inner in value.items() if key != "left")
+    if isinstance(value, list):
+        return all(map(_names_are_plain, value))
+    return True
+
+
+PLACE = ("run", "wave", "round")
+
+
+def place_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Run, wave and round of a request; its answer repeats them."""
+    return {name: body[name] for name in PLACE if name in body}
+
+
+def belongs(answer: Message, request: Sealed) -> bool:
+    if answer.kind in REFUSALS and "run" not in answer.body:
+        return True  # the site could not read the request
+    asked = read_head(request.head, answer.site)
+    known = answer.kind in REFUSALS or answer.kind == ANSWERED_BY[asked.kind]
+    place = msgspec.json.decode(asked.body)
+    return known and place_of(answer.body) == place_of(place)
+
+
+def read_request_task(content: Mapping[str, Any]) -> Task:
+    """DeployError where it is no task that this version knows."""
+    try:
+        return read_task(content)
+    except StudyError as error:
+        problem = f"asks for a task that cannot be read: {error.where}: {error.problem}"
+        raise DeployError("coordinator", plain_text(problem), "Install the same version everywhere.") from None
