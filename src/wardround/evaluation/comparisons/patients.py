@@ -49,17 +49,7 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str], worker
     if not names or not len(scores.row):
         return content
     drawn = Resamples(scores)
-
-    def of_arm(name: str) -> tuple[dict[str, Any], Known]:
-        arm, own = content["arms"][name], copy(drawn)
-        own.known = {}
-        _fill_arm(arm, name, own)
-        return arm, own.known
-
-    ordered = [name for name in content["arms"] if name in names]  # the same in every process
-    for name, (arm, known) in zip(ordered, mapped(of_arm, ordered, workers), strict=True):
-        content["arms"][name] = arm
-        drawn.known |= known
+    _fill_arms(content["arms"], names, drawn, workers)
     for test in (test for test in content["tests"] if test["arm"] in names):
         of = drawn.within_sites if test["within_sites"] else drawn.drawn
         compare_drawn(test, scores.metric_names, of(test["arm"]), of(test["reference"]))
@@ -73,6 +63,19 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str], worker
             if not variant:
                 content["interval"] |= {"method": METHOD, "covers": covers}
     return content
+
+
+def _fill_arms(arms: dict[str, Any], names: set[str], drawn: "Resamples", workers: int) -> None:
+    def of_arm(name: str) -> tuple[dict[str, Any], Known]:
+        own = copy(drawn)
+        own.known = {}
+        _fill_arm(arms[name], name, own)
+        return arms[name], own.known
+
+    ordered = [name for name in arms if name in names]  # the same in every process
+    for name, (arm, known) in zip(ordered, mapped(of_arm, ordered, workers), strict=True):
+        arms[name] = arm
+        drawn.known |= known
 
 
 def _fill_arm(arm: Mapping[str, Any], name: str, drawn: "Resamples") -> None:
