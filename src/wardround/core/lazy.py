@@ -28,8 +28,8 @@ def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], An
 
 @contextmanager
 def imports_of_a_run() -> Iterator[None]:
-    """Around the imports of torch and its like. Hardly any of their objects is ever garbage: they are neither looked
-    through while they are made nor ever after, which takes a twentieth off a run of a minute."""
+    """Around the imports of torch and its like. Hardly any of their objects is ever garbage: the collector does not
+    look through them while they are made, nor ever after."""
     was_on = gc.isenabled()
     gc.disable()
     try:
