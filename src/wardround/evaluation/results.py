@@ -60,10 +60,12 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
+    `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task)]
@@ -82,7 +84,7 @@ def results(
         for name, arm in origins(study, choices).items()
         if name in content["arms"] and is_over_patients(study.evaluation_of(arm), scores.seeds)
     }
-    content = by_patients(content, scores, over_patients)
+    content = by_patients(content, scores, over_patients, workers)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds, task)
     if missing_party is not None:

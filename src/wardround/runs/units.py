@@ -25,6 +25,7 @@ from wardround.training.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
+WORTH_MODELS = 200
 SLOWER = 20  # times, a round of a small model one site at a time, at least
 MOST_WORKERS = 8
 ENOUGH_ROUNDS = 4
@@ -171,6 +172,12 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
     if rounds < worth or not all(unit.small for unit in units):
         return 1
     return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
+def workers_at_the_end(units: Sequence[Unit]) -> int:
+    """How many processes compute what follows training: statistics over that many models are worth several."""
+    many = sum(len(unit.members) for unit in units) >= WORTH_MODELS and all(unit.small for unit in units)
+    return min(os.cpu_count() or 1, MOST_WORKERS) if many else 1
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
