@@ -4,8 +4,9 @@ The cut depends on the study alone, never on the machine or the time, so that a 
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
 shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
-trained with augmentation, class weights, oversampling, any protection of [privacy], or at sites with columns of their
-own, runs on the reference engine.
+trained with augmentation, class weights, oversampling, any protection of [privacy], compressed updates, or at sites
+with columns of their own, runs on the reference engine. Compression rounds and selects: a last bit in which the two
+engines differ may decide between two values of a number.
 """
 
 import math
@@ -111,6 +112,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
     }
