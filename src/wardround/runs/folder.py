@@ -166,9 +166,9 @@ class RunFolder:
         cut_records(path, [([(trial.arm, trial.seed) for trial in trials], written)])
         return RecordWriter(path, written)
 
-    def compact_records(self, units: Sequence[Iterable[Key]] = ()) -> None:
-        """Once all units are finished. `records.jsonl` stays as long as the run may have to be resumed."""
-        compact_records(self.path, units)
+    def compact_records(self, units: Sequence[Iterable[Key]] = ()) -> pd.DataFrame:
+        """Once all units are finished; the same as `records`. `records.jsonl` stays as long as the run may be resumed."""
+        return frame_of(compact_records(self.path, units))
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
