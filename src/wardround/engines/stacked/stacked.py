@@ -266,11 +266,11 @@ def _records(
         change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
     settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
     down, up = (0, 0) if algorithm.pools else sizes  # pooled: the rows were brought together instead
+    alike = RoundRecord("", 0, new.round, bytes_up=up * shares.shape[1])
     return [
-        RoundRecord(
-            arm=trials[t].arm,
-            seed=trials[t].seed,
-            round=new.round,
+        alike.but(
+            arm=trial.arm,
+            seed=trial.seed,
             loss=loss[t],
             update_norm=norms[t],
             divergence=spread[t],
@@ -278,10 +278,9 @@ def _records(
             sites=crew.names[t][0],
             dropped=crew.names[t][1],
             bytes_down=down * len(crew.rosters[t].numbers),
-            bytes_up=up * shares.shape[1],
             settings={name: values[t] for name, values in settings.items()},
         )
-        for t in range(len(trials))
+        for t, trial in enumerate(trials)
     ]
 
 
