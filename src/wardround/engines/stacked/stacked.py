@@ -155,12 +155,10 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
         return broadcast_regions(first.algorithm, first.algorithm.regions, server, trial_of, site_of)
     if not first.algorithm.personal:
         return _pick(first.algorithm.broadcast(server, 0), trial_of)
-    servers = _unstack(server)
-    return _stack_states(
-        [first.algorithm.broadcast(servers[t], s) for t, s in zip(trial_of.tolist(), site_of.tolist(), strict=True)]
-        if servers
-        else [first.algorithm.broadcast({}, s) for s in site_of.tolist()]
-    )
+    if not any(server.values()):  # the coordinator holds nothing
+        return _stack_states([first.algorithm.broadcast({}, site) for site in site_of.tolist()])
+    sent: State = torch.vmap(first.algorithm.broadcast)(_pick(server, trial_of), site_of)
+    return sent
 
 
 def _local_work(
