@@ -138,7 +138,7 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def compact_records(folder: Path, units: Sequence[Iterable[Key]] = ()) -> pa.Table:
-    """Make `records.parquet`; its content. Of units that ran side by side one follows the other, whichever was faster."""
+    """Make `records.parquet`; what is in it. Of units that ran side by side one follows the other, whichever was faster."""
     table = with_variant(_table_of_file(folder / RUNNING))
     unit_of = {key: number for number, keys in enumerate(units) for key in keys}
     if len(units) > 1:
