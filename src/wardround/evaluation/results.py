@@ -28,6 +28,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
+from wardround.evaluation.decision.decision import begin_decision, conclude_decision
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
@@ -107,6 +108,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     correct(content["best_single"])
     for test in content["tests"]:
         test["sentence"] = sentence(test, measure_of(content, test["metric"]))
+    content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
 
@@ -154,6 +156,7 @@ def assemble(
         "arms": arms,
         **_comparisons(study, scores, origin, by_variant.values()),
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
+        "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
