@@ -26,7 +26,8 @@ CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 def calibration_of(
     task: Task, label: np.ndarray, score: np.ndarray, row: np.ndarray, bins: int = BINS
 ) -> dict[str, Any] | None:
-    """With at most so many `bins`. None where the task has no such line: for several classes and for findings `uncertainty` has calibration."""
+    """With at most so many `bins`. None where the task has no such line: for several classes and for findings
+    `uncertainty` has calibration."""
     return None if task.calibration is None else CALIBRATIONS[task.calibration](label, score, row, bins)
 
 

@@ -44,7 +44,7 @@ CLASS_METRICS = (
         "number",
         ranked=True,
         # the precision at the score of each positive row, on average over these
-        meaning="of 1,000 patients with scores no lower than that of a patient with {event}, {amount} have it on average",
+        meaning="of 1,000 patients with scores from that of a patient with {event} on, {amount} have it on average",
         counted="patients",
         comparatives=MORE,
     ),

@@ -27,6 +27,7 @@ from wardround.tasks import METRIC_FACTS
 ENTRY = (
     "metric",
     "difference",
+    "sd",
     "interval",
     "p_value",
     "comparisons",
@@ -72,7 +73,8 @@ def begin_decision(
 
 def conclude_decision(content: Mapping[str, Any]) -> dict[str, Any]:
     """`content` is a whole results.json, with a decision that was begun and all comparisons corrected."""
-    begun, metric = content["decision"], content["primary_metric"]
+    begun: dict[str, Any] = content["decision"]
+    metric = content["primary_metric"]
     entries = _own_entries(content, begun)
     mean = _mean(content, begun, list(entries.values()))
     important = begun["important_difference"]
@@ -159,7 +161,7 @@ def _usual_importance(content: Mapping[str, Any], begun: Mapping[str, Any]) -> f
         return IMPORTANT_POINTS
     arm = content["arms"].get(begun["alone"] or begun["arm"])
     figures = {} if arm is None else arm["within_sites"].get(metric) or arm["metrics"][metric]
-    return IMPORTANT_SHARE * abs(figures.get("mean") or 1.0)
+    return float(IMPORTANT_SHARE * abs(figures.get("mean") or 1.0))
 
 
 def _shortened(entry: Mapping[str, Any]) -> dict[str, Any]:

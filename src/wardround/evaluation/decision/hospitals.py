@@ -1,5 +1,5 @@
-"""What one hospital's page shows of its own test rows: calibration and groups of patients, under the way of training that
-the answer is about and under training alone.
+"""What one hospital's page shows of its own test rows: calibration and groups of patients, under the way of training
+that the answer is about and under training alone.
 
 Nothing is told of few patients: a bin of a calibration curve and a group have at least SMALLEST_GROUP test rows. Where
 one group of a kind has fewer, the smallest other one is withheld too, because the first would follow from the rest.

@@ -8,7 +8,7 @@ from wardround.evaluation.comparisons.compare import why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, NO_EVIDENCE
 from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.decision.advice import MANY_SEEDS, best_case
-from wardround.evaluation.decision.words import Subject, amounts, limits_text, meaning, size
+from wardround.evaluation.decision.words import Subject, amounts, meaning, size, with_limits
 
 MOST_NAMED = 12  # hospitals or ways of training in one sentence
 Values = Mapping[str, Any]
@@ -69,12 +69,11 @@ def _size(values: Values, measure: Measure, subject: Subject) -> str:
     entry = values["mean"]
     if entry is None or entry["difference"] is None:
         return ""
-    (amount,) = amounts(measure, [entry["difference"]])
+    amount, interval = with_limits(measure, entry)
     told = meaning(measure, subject, amount)
     over = [f"the {len(compared(values))} hospitals"] if len(compared(values)) > 1 else []
     over += [subject.averaged] if subject.averaged else []
     average = f", on average over {listed(over)}" if over else ""
-    interval = f" ({limits_text(measure, entry)})" if entry["interval"] else ""
     return f"{told[0].upper()}{told[1:]} than with {rival(values)}{average}{interval}."
 
 

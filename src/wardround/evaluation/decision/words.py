@@ -1,15 +1,15 @@
-"""Differences in words that need no statistics: of 1,000 patients so many more, or so much less in the outcome's unit."""
+"""Differences in words that need no statistics: of 1,000 patients so many more, or so much less in a number's unit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wardround.evaluation.comparisons.differences import is_clear
-from wardround.evaluation.comparisons.measures import MOST_DIGITS, Measure, plainly
+from wardround.evaluation.comparisons.measures import MOST_DIGITS, Measure, plainly, signed
 from wardround.tasks import Task
 
 THOUSAND = 1000
-WHOLE_FROM = 10  # amounts of a thousand that need no decimals
+WHOLE_FROM = 9.95  # of a thousand: amounts without decimals
 CODES = ({"0", "1"}, {"no", "yes"}, {"false", "true"}, {"n", "y"}, {"neg", "pos"}, {"negative", "positive"})
 
 
@@ -60,9 +60,18 @@ def meaning(measure: Measure, subject: Subject, amount: str) -> str:
     return (metric.meaning or f"{metric.words} is {{amount}}").format(amount=amount, event=subject.event)
 
 
-def limits_text(measure: Measure, entry: Mapping[str, Any]) -> str:
-    low, high = amounts(measure, entry["interval"], is_clear(entry))
-    return f"95 % CI: {low} to {high}"
+def with_limits(measure: Measure, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """A difference, and its interval with as many digits in brackets; nothing where it has none."""
+    if entry["interval"] is None:
+        return amounts(measure, [entry["difference"]])[0], ""
+    amount, low, high = amounts(measure, [entry["difference"], *entry["interval"]], is_clear(entry))
+    return amount, f" (95 % CI: {low} to {high})"
+
+
+def signed_amounts(measure: Measure, values: Sequence[float], clear: bool = False) -> list[str]:
+    """As numbers with a sign, for columns."""
+    digits = _digits(measure, values, clear)
+    return [signed(in_thousand(measure, value), digits) for value in values]
 
 
 def _amount(measure: Measure, value: float, digits: int) -> str:
@@ -79,7 +88,7 @@ def _digits(measure: Measure, values: Sequence[float], clear: bool) -> int:
     shown = [abs(in_thousand(measure, value)) for value in values]
     digits = measure.digits
     if measure.metric.counted:
-        digits = 0 if min(shown) >= WHOLE_FROM or max(shown) >= WHOLE_FROM * WHOLE_FROM else 1
+        digits = 0 if max(shown) >= WHOLE_FROM else 1
     while clear and digits < MOST_DIGITS and any(amount and not round(amount, digits) for amount in shown):
         digits += 1
     return digits
