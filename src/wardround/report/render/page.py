@@ -62,7 +62,7 @@ def _templates(evidence: Evidence, pages: Mapping[str, str]) -> Environment:
         results=evidence.results,
         environment=evidence.environment,
         synthetic=SYNTHETIC if evidence.synthetic else "",
-        style=_text("report.css"),
+        style=Markup(_text("report.css")),  # quotes in it are none of HTML
     )
     return jinja
 

@@ -97,7 +97,9 @@ def _gain(evidence: Evidence, own: Mapping[str, Any]) -> list[str]:
 def _forest(evidence: Evidence, site: str, entry: Mapping[str, Any] | None) -> Forest | None:
     if entry is None or entry["difference"] is None:
         return None
-    entries = {site: entry} | ({"mean of the hospitals": evidence.decision["mean"]} if len(evidence.decision["sites"]) > 1 else {})
+    entries = {site: entry} | (
+        {"mean of the hospitals": evidence.decision["mean"]} if len(evidence.decision["sites"]) > 1 else {}
+    )
     return forest_of(entries, {}, evidence.headline.measure, "mean of the hospitals")
 
 
