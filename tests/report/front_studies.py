@@ -1,4 +1,4 @@
-"""Studies whose answer is known, for the pages that boards and hospitals read: rows in files, as hospitals have them."""
+"""Studies whose answer is known, for the pages that boards and hospitals read: rows in files."""
 
 from pathlib import Path
 from typing import Any

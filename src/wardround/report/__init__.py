@@ -6,7 +6,6 @@ from wardround.core.lazy import lazy
 
 if TYPE_CHECKING:
     from wardround.report.build import build_report as build_report
-    from wardround.report.build import build_site_page as build_site_page
     from wardround.report.build import draw_figures as draw_figures
     from wardround.report.build import make_tables as make_tables
     from wardround.report.compare import compare_runs as compare_runs
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from wardround.report.sections.design.settings import design as design
 
 _HOMES = {
-    "wardround.report.build": ("build_report", "build_site_page", "draw_figures", "make_tables"),
+    "wardround.report.build": ("build_report", "draw_figures", "make_tables"),
     "wardround.report.compare": ("compare_runs",),
     "wardround.report.evidence": ("Evidence", "read_evidence"),
     "wardround.report.render.table": ("write_tables",),
@@ -31,7 +30,6 @@ __all__ = [
     "Evidence",
     "answer",
     "build_report",
-    "build_site_page",
     "compare_runs",
     "design",
     "draw_figures",

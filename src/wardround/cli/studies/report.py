@@ -20,9 +20,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.report import build_report, build_site_page
+    from wardround.report import build_report
 
-    path = build_report(run, drawing_workers()) if site is None else build_site_page(run, site)
+    path = build_report(run, drawing_workers(), site)
     render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
 
 

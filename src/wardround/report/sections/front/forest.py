@@ -52,8 +52,7 @@ def forest_of(
     span = _span([entry for entry in entries.values() if entry], measure)
     lines = [_line(name, entry, sizes.get(name, ""), measure, span, name == mean) for name, entry in entries.items()]
     edge = span * 2 / 3
-    labels = signed_amounts(measure, [sign * edge / in_thousand(measure, 1.0) for sign in (-1, 1)], True)
-    ticks = {labels[0]: WIDTH / 2 * (1 - 2 / 3), "0": WIDTH / 2, labels[1]: WIDTH / 2 * (1 + 2 / 3)}
+    ticks = {f"{-edge:+.6g}": WIDTH / 2 * (1 - 2 / 3), "0": WIDTH / 2, f"{edge:+.6g}": WIDTH / 2 * (1 + 2 / 3)}
     of = (
         f" of 1,000 {measure.metric.counted}" if measure.metric.counted else f", {measure.unit or measure.metric.words}"
     )
