@@ -1,5 +1,5 @@
-"""Page one and a hospital's page in a real browser: answer, plot and numbers are those of results.json, nothing overlaps,
-nothing is cut off, nothing is asked for and nothing is complained about."""
+"""Page one and a hospital's page in a real browser: answer, plot and numbers are those of results.json, nothing
+overlaps or is cut off, nothing is asked for and nothing is complained about."""
 
 import json
 from collections.abc import Iterator

@@ -52,6 +52,7 @@ class Evidence:
     environment: Mapping[str, Any]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
     attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
+    in_detail: bool = False  # only the arm that is shown in detail, and training alone beside it
     whole: Mapping[str, Any] | None = None  # results.json, where `results` are those of one of several outcomes
 
     @property
@@ -171,12 +172,19 @@ class Evidence:
 
     @cached_property
     def few_arms(self) -> list[str]:
-        """One arm of each family, for figures in which all would be too many: the selected or the first."""
+        """One arm of each family, for figures in which all would be too many: the selected or the first. In detail:
+        the arm that page one is about, and training alone."""
+        if self.in_detail:
+            return list(dict.fromkeys([self.main_arm, *([self.local] if self.local else [])]))
         chosen: dict[str, str] = {}
         for name, arm in self.arms.items():
             if arm["family"] not in chosen or name.endswith("[selected]"):
                 chosen[arm["family"]] = name
         return list(chosen.values())
+
+    @cached_property
+    def detailed(self) -> "Evidence":
+        return replace(self, in_detail=True)
 
     @property
     def seeds(self) -> int:
