@@ -94,7 +94,7 @@ def test_images_and_findings_are_there_to_see(browser: Any, of_findings: Path) -
     for number in range(6):
         box = images.nth(number).bounding_box()
         assert min(box["width"], box["height"]) > 60, number
-    assert page.locator(".synthetic").count() == 2
+    assert page.locator(".synthetic").count() == 1
     assert page.locator("header .synthetic").is_visible()
     for link in page.locator("nav a").all():
         assert page.locator(link.get_attribute("href")).count() == 1

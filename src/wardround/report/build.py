@@ -11,7 +11,7 @@ from wardround.report.render.figures import draw_all
 from wardround.report.render.page import render_page, render_site
 from wardround.report.render.table import Table, write_tables
 from wardround.report.sections import remarks, sections_of
-from wardround.report.sections.front.hospitals import hospital_page, named
+from wardround.report.sections.front.hospital_pages import hospital_page, named
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.spending import check_ledger
 

@@ -8,7 +8,7 @@ from wardround.evaluation.comparisons.differences import GAINS, LOSES
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.decision.advice import Situation, next_step, site_step
 from wardround.evaluation.decision.candidate import candidate
-from wardround.evaluation.decision.hospitals import own_figures
+from wardround.evaluation.decision.own_figures import own_figures
 from wardround.evaluation.decision.power import (
     IMPORTANT_POINTS,
     IMPORTANT_SHARE,
@@ -45,30 +45,38 @@ def begin_decision(
     """What does not depend on any comparison: the arms, the words, and each hospital's own figures."""
     known = {name: arm for name, arm in origin.items() if name in scores.arms}
     chosen = candidate(study, known)
-    alone = None if chosen is None else alone_arm(study, chosen.arm, list(known))
+    words = {**_words(study, scores), **_counts(sites)}
+    importance = {"value": study.evaluation.important_difference, "stated": True}
+    begun: dict[str, Any] = {"arm": None, "chosen_by": None, "alone": None, "parties": False, "sites": {}}
+    if chosen is not None:
+        alone = alone_arm(study, chosen.arm, list(known))
+        arms = [chosen.arm, *([] if alone is None else [alone.name])]
+        resampling = Resampling.of(study.evaluation_of(known[chosen.arm]))
+        begun = {
+            "arm": chosen.arm,
+            "chosen_by": chosen.rule,
+            "alone": None if alone is None else alone.name,
+            "parties": known[chosen.arm].topology.kind == "vertical",
+            "sites": {
+                site: own_figures(scores, site, arms, study.evaluation.metric, resampling)
+                for site in scores.by_site[chosen.arm]
+            },
+        }
+    return {**begun, **words, "important_difference": importance}
+
+
+def _words(study: Study, scores: Scored) -> dict[str, str]:
     target = study.arms[0].data.options.get("target")
-    subject = subject_of(scores.task, target if isinstance(target, str) else None)
-    arms = [] if chosen is None else [chosen.arm, *([] if alone is None else [alone.name])]
-    counts = sites[0]["sites"].values() if sites else ()
-    rows = sum(of_site["train"] + of_site["validation"] + of_site["test"] for of_site in counts) or None
-    patients = sites[0].get("patients") if sites else None
-    metric = study.evaluation.metric
-    return {
-        "arm": None if chosen is None else chosen.arm,
-        "chosen_by": None if chosen is None else chosen.rule,
-        "alone": None if alone is None else alone.name,
-        "parties": chosen is not None and known[chosen.arm].topology.kind == "vertical",
-        "outcome": subject.outcome,
-        "event": subject.event,
-        "averaged": subject.averaged,
-        "rows": rows,
-        "patients": rows if patients is None else patients,
-        "important_difference": {"value": study.evaluation.important_difference, "stated": True},
-        "sites": {
-            site: own_figures(scores, site, arms, metric, Resampling.of(study.evaluation_of(known[arms[0]])))
-            for site in (scores.by_site[arms[0]] if arms else ())
-        },
-    }
+    return subject_of(scores.task, target if isinstance(target, str) else None)._asdict()
+
+
+def _counts(sites: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    """Of all hospitals, with the first seed; None where they are not known."""
+    if not sites:
+        return {"rows": None, "patients": None}
+    rows = sum(own["train"] + own["validation"] + own["test"] for own in sites[0]["sites"].values())
+    patients = sites[0].get("patients")
+    return {"rows": rows, "patients": rows if patients is None else patients}
 
 
 def conclude_decision(content: Mapping[str, Any]) -> dict[str, Any]:

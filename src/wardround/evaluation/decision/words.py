@@ -1,8 +1,7 @@
 """Differences in words that need no statistics: of 1,000 patients so many more, or so much less in a number's unit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wardround.evaluation.comparisons.differences import is_clear
 from wardround.evaluation.comparisons.measures import MOST_DIGITS, Measure, plainly, signed
@@ -13,8 +12,7 @@ WHOLE_FROM = 9.95  # of a thousand: amounts without decimals
 CODES = ({"0", "1"}, {"no", "yes"}, {"false", "true"}, {"n", "y"}, {"neg", "pos"}, {"negative", "positive"})
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """What is predicted, in a sentence."""
 
     outcome: str  # what a model predicts

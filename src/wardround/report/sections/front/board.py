@@ -195,7 +195,7 @@ def notes(evidence: Evidence) -> list[str]:
 
 PAGE = """
 {% from "front.html" import forest_plot with context %}
-<section id="front" class="front">
+<section id="front">
 {% for sentence in alarms %}<p class="failed" role="alert">{{ sentence }}</p>{% endfor %}
 {% for sentence in cautions %}<p class="caution">{{ sentence }}</p>{% endfor %}
 <p class="board">{{ sentences.answer }}</p>

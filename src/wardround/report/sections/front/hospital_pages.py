@@ -139,7 +139,7 @@ def _figures(evidence: Evidence, site: str) -> Table | None:
             figure = evidence.arms[arm]["sites"].get(site, {}).get(metric)
             known = figure is not None and figure["mean"] is not None
             cells.append(_with_interval(headline, figure) if figure is not None and known else None)
-        rows.append([headline.title, *cells])
+        rows.append([headline.word, *cells])
     rows = [row for row in rows if any(cell is not None for cell in row[1:])]
     return make_table("", "How well each model does on this hospital's test patients", columns, rows) if rows else None
 
