@@ -165,7 +165,7 @@ def test_the_next_step_is_the_first_rule_that_applies() -> None:
     assert next_step(situation(entry=entry_of(-0.1, [-0.15, -0.05]))) == "stay-alone"
     assert next_step(situation(entry=entry_of(0.0, [-0.05, 0.01]))) == "no-gain"
     assert next_step(situation(entry=entry_of(0.0, [-0.01, 0.05], "mae"))) == "no-gain"  # lower is better
-    assert next_step(situation(seeds_limit=True)) == "more-seeds"
+    assert next_step(situation(few_seeds=True)) == "more-seeds"
     assert next_step(situation(needed=800.0)) == "repeat"
     assert next_step(situation()) == next_step(situation(needed=None)) == "collect"
 

@@ -17,7 +17,7 @@ class Situation(NamedTuple):
     compared: bool
     broken: bool  # training went wrong with every seed
     seeds: int
-    seeds_limit: bool  # with more seeds the same patients could show an important difference
+    few_seeds: bool  # with more of them the same patients would show smaller differences
     entry: Mapping[str, Any] | None
     important: float
     needed: float | None
@@ -38,7 +38,7 @@ def next_step(now: Situation) -> Code:
         return "stay-alone"
     if best_case(now.entry) < now.important:
         return "no-gain"
-    if now.seeds_limit:
+    if now.few_seeds:
         return "more-seeds"
     return "repeat" if now.needed is not None and now.patients and now.needed <= now.patients else "collect"
 

@@ -14,6 +14,7 @@ from wardround.evaluation.decision.power import (
     IMPORTANT_SHARE,
     POWER,
     detectable,
+    few_seeds,
     patients_needed,
 )
 from wardround.evaluation.decision.sentences import decision_sentences
@@ -55,7 +56,7 @@ def begin_decision(
         begun = {
             "arm": chosen.arm,
             "chosen_by": chosen.rule,
-            "alone": None if alone is None else alone.name,
+            "alone": _alone(study, known[chosen.arm], alone),
             "parties": known[chosen.arm].topology.kind == "vertical",
             "sites": {
                 site: own_figures(scores, site, arms, study.evaluation.metric, resampling)
@@ -63,6 +64,15 @@ def begin_decision(
             },
         }
     return {**begun, **words, "important_difference": importance}
+
+
+def _alone(study: Study, arm: Arm, alone: Arm | None) -> str | None:
+    """What training together is compared with. Parties have patients in common: none of them is alone with its own, and
+    the study says in its reference what it is to be compared with."""
+    if arm.topology.kind == "vertical":
+        reference = study.reference_of("")
+        return None if reference == arm.name else reference
+    return None if alone is None else alone.name
 
 
 def _words(study: Study, scores: Scored) -> dict[str, str]:
@@ -84,7 +94,7 @@ def conclude_decision(content: Mapping[str, Any]) -> dict[str, Any]:
     begun: dict[str, Any] = content["decision"]
     metric = content["primary_metric"]
     entries = _own_entries(content, begun)
-    mean = _mean(content, begun, list(entries.values()))
+    mean = _mean(content, begun)
     important = begun["important_difference"]
     if important["value"] is None:
         important = {"value": _usual_importance(content, begun), "stated": False}
@@ -100,6 +110,7 @@ def conclude_decision(content: Mapping[str, Any]) -> dict[str, Any]:
     }
     needed = None if mean is None else patients_needed(mean, important["value"], begun["patients"])
     values |= {"detectable": None if mean is None else detectable(mean), "patients_needed": needed}
+    values |= {"few_seeds": mean is not None and few_seeds(mean), "seeds": len(content["seeds"])}
     values["next"] = next_step(_situation(values, len(content["seeds"])))
     values["sites"] = {site: own | _of_site(entries.get(site), values, mean) for site, own in begun["sites"].items()}
     return values | {"sentences": decision_sentences(content, values, measure_of(content, metric))}
@@ -110,15 +121,16 @@ def _own_entries(content: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[s
     return {entry["site"]: entry for entry in content["benefit"] if (entry["arm"], entry["metric"]) == key}
 
 
-def _mean(
-    content: Mapping[str, Any], begun: Mapping[str, Any], own: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    """Over hospitals; where one is compared, its own. None where nothing is."""
+def _mean(content: Mapping[str, Any], begun: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Over hospitals; of parties, which share their patients, the comparison with the reference. None without one."""
+    if begun["parties"]:
+        key = (begun["arm"], content["primary_metric"])
+        return next((test for test in content["tests"] if (test["arm"], test["metric"]) == key), None)
     for entry in content["site_differences"]:
         same = (entry["arm"], entry["metric"]) == (begun["arm"], content["primary_metric"])
         if same and entry["kind"] == "alone" and entry["site"] is None:
             return dict(entry)
-    return own[0] if len(own) == 1 and begun["parties"] else None
+    return None
 
 
 def _why_not(begun: Mapping[str, Any], content: Mapping[str, Any], mean: Mapping[str, Any] | None) -> str:
@@ -182,13 +194,11 @@ def _situation(values: Mapping[str, Any], seeds: int) -> Situation:
         values["patients_needed"],
         values["patients"],
     )
-    enough = needed is not None and patients is not None and needed <= patients
-    over_seeds = values["mean"] is not None and values["mean"]["method"].startswith("corrected")
     return Situation(
         compared=values["mean"] is not None,
         broken=bool(values["broken"]),
         seeds=seeds,
-        seeds_limit=enough and over_seeds and (values["detectable"] or 0.0) > important,
+        few_seeds=bool(values["few_seeds"]),
         entry=values["mean"],
         important=important,
         needed=needed,

@@ -9,6 +9,7 @@ from scipy import stats
 from wardround.evaluation.comparisons.differences import ALPHA, quantile
 
 POWER = 0.8
+FEW_SEEDS = 1.25  # times what any number of seeds would detect
 IMPORTANT_POINTS, IMPORTANT_SHARE = 0.02, 0.05  # of rates and areas; of an error, in parts of it
 
 
@@ -16,10 +17,23 @@ def detectable(entry: Mapping[str, Any]) -> float | None:
     """The true difference that the corrected test finds with a probability of POWER: so many standard errors from 0.
     None without a standard error, and where it is 0."""
     error = entry["standard_error"]
-    if not error:
-        return None
-    reach = quantile(entry["freedom"], entry["comparisons"]) + float(stats.t.ppf(POWER, entry["freedom"]))
-    return float(reach * error + entry.get("off_by", 0.0))
+    return float(_reach(entry) * error + entry.get("off_by", 0.0)) if error else None
+
+
+def _reach(entry: Mapping[str, Any]) -> float:
+    """In standard errors."""
+    return quantile(entry["freedom"], entry["comparisons"]) + float(stats.t.ppf(POWER, entry["freedom"]))
+
+
+def _least_reach(entry: Mapping[str, Any]) -> float:
+    """With any number of seeds."""
+    return float(stats.norm.isf(ALPHA / (2 * entry["comparisons"])) + stats.norm.ppf(POWER))
+
+
+def few_seeds(entry: Mapping[str, Any]) -> bool:
+    """Whether more seeds, of the same patients, would make the detectable difference clearly smaller."""
+    over_seeds = entry["method"].startswith("corrected") and entry["standard_error"]
+    return bool(over_seeds) and _reach(entry) > FEW_SEEDS * _least_reach(entry)
 
 
 def patients_needed(entry: Mapping[str, Any], difference: float, patients: int | None) -> float | None:
@@ -28,5 +42,4 @@ def patients_needed(entry: Mapping[str, Any], difference: float, patients: int |
     error = entry["standard_error"]
     if not error or patients is None:
         return None
-    reach = float(stats.norm.isf(ALPHA / (2 * entry["comparisons"])) + stats.norm.ppf(POWER))
-    return float(patients * (reach * error / difference) ** 2)
+    return float(patients * (_least_reach(entry) * error / difference) ** 2)

@@ -17,7 +17,7 @@ WHY_NOT = {
     "nobody-together": "No way of training in this study has all hospitals train together",
     "nobody-alone": "In this study no hospital trains alone",
     "one-site": "There is one hospital in this study",
-    "parties": "The hospitals of this study hold different columns of the same patients, and none was tried alone",
+    "parties": "The hospitals of this study hold different columns of the same patients, and no reference was tried",
     "no-figures": "Training failed, or the test rows do not define the measure,",
 }
 
@@ -56,7 +56,7 @@ def answer_sentence(values: Values, one_run: bool) -> str:
 
 
 def rival(values: Values) -> str:
-    return "the hospital with its own columns alone" if values["parties"] else ALONE
+    return f"with {values['alone']}, the study's reference" if values["parties"] else ALONE
 
 
 def compared(values: Values) -> dict[str, Values]:
@@ -74,7 +74,7 @@ def _size(values: Values, measure: Measure, subject: Subject) -> str:
     over = [f"the {len(compared(values))} hospitals"] if len(compared(values)) > 1 else []
     over += [subject.averaged] if subject.averaged else []
     average = f", on average over {listed(over)}" if over else ""
-    return f"{told[0].upper()}{told[1:]} than with {rival(values)}{average}{interval}."
+    return f"{told[0].upper()}{told[1:]} than {'' if values['parties'] else 'with '}{rival(values)}{average}{interval}."
 
 
 def _named(names: Sequence[str]) -> str:
@@ -126,14 +126,14 @@ def _power(values: Values, measure: Measure) -> str:
         )
     share = f"{100 * values['power']:.0f} %"
     text = f"A true difference of {size(measure, found)} would have been found in {share} of such studies."
+    if found >= measure.metric.high - measure.metric.low:
+        text = f"No difference, however large, would have been found in {share} of such studies."
     if needed is None:
         return text
+    runs = ", and many more training runs" if values["few_seeds"] else ""
     important = size(measure, values["important_difference"]["value"])
-    if needed <= patients:
-        return (
-            f"{text} For one of {important} about {rounded(needed)} patients in all would do; there are {patients:,}."
-        )
-    return f"{text} One of {important} would need about {rounded(needed)} patients in all; there are {patients:,}."
+    enough = f"about {rounded(needed)} patients in all{runs}; there are {patients:,}."
+    return f"{text} One of {important} needs {enough}"
 
 
 def rounded(count: float) -> str:
@@ -146,6 +146,8 @@ def _next(values: Values, measure: Measure) -> str:
     important = size(measure, values["important_difference"]["value"])
     gaining, losing = (with_verdict(values, verdict) for verdict in (GAINS, LOSES))
     code = values["next"]
+    if code == "compare" and values["parties"]:
+        return "Add to the study a reference: an arm in which the hospital with the outcome has its own columns alone."
     if code == "compare":
         return (
             "Add to the study what the answer needs: all hospitals training together, and each hospital training alone "
@@ -155,9 +157,10 @@ def _next(values: Values, measure: Measure) -> str:
         where = f" in {_named(values['broken'])}" if values["broken"] else ""
         return f"Repair the training first{where}: see the notes below. Decide nothing from these figures."
     if code == "more-seeds":
+        seeds = max(MANY_SEEDS, 2 * values["seeds"])
         return (
-            f"Repeat the study with more training runs (at least {MANY_SEEDS} seeds, each with a new split of the "
-            "patients) before deciding: with the present ones it cannot be told how far the result depends on chance."
+            f"Repeat the study with more training runs (at least {seeds} seeds, each with a new split of the patients) "
+            "before deciding: with the present ones it cannot be told how far the result depends on chance."
         )
     if code == "adopt":
         watch = f" Watch {_named(losing)}: a loss is shown there, and its own model serves it better." if losing else ""

@@ -39,10 +39,15 @@ def sentences(evidence: Evidence) -> dict[str, str]:
     return told
 
 
+def alone_compared(evidence: Evidence) -> bool:
+    """Whether hospitals are compared with themselves alone; parties are not."""
+    return evidence.decision["why_not"] is None and not evidence.decision["parties"]
+
+
 def comparisons(evidence: Evidence) -> dict[str, Mapping[str, Any] | None]:
     """Each hospital and their mean against staying alone; where that was not compared, arms against the reference."""
     decision = evidence.decision
-    if decision["why_not"] is not None:
+    if not alone_compared(evidence):
         return {test["arm"]: test for test in evidence.tests() if test["difference"] is not None}
     own = {site: entry["comparison"] for site, entry in decision["sites"].items()}
     return own | ({MEAN: decision["mean"]} if len(own) > 1 else {})
@@ -117,6 +122,8 @@ def facts(evidence: Evidence) -> dict[str, str]:
 
 def took_part(evidence: Evidence) -> str:
     names = evidence.sites
+    if evidence.decision["parties"]:
+        names = list(evidence.study.get("topology", {}).get("parties", names))
     some = listed([*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else names)
     many = f"{len(names)} hospital{'s' if len(names) != 1 else ''}"
     if not evidence.deployed:
@@ -169,12 +176,18 @@ def protected(evidence: Evidence) -> str:
     return f"{'; '.join(filter(None, parts))}.".replace("epsilon", "privacy loss epsilon", 1)
 
 
+def _against(decision: Mapping[str, Any]) -> str:
+    if decision["alone"] is None:
+        return ""
+    return f", against {decision['alone']}" + ("" if decision["parties"] else ", in which each hospital trains alone")
+
+
 def notes(evidence: Evidence) -> list[str]:
     """What words mean, and by which rules the page was made."""
     decision, mean = evidence.decision, evidence.decision["mean"]
     lines = []
     if decision["arm"] is not None:
-        alone = f", against {decision['alone']}, in which each hospital trains alone" if decision["alone"] else ""
+        alone = _against(decision)
         lines.append(
             f"“Training together” is the way of training (below: arm) called {decision['arm']}{alone}. It was fixed "
             f"before any result: {RULES[decision['chosen_by']]}."
@@ -212,14 +225,14 @@ PAGE = """
 
 
 def caption(evidence: Evidence) -> str:
-    if evidence.decision["why_not"] is not None:
+    if not alone_compared(evidence):
         return f"Each way of training (arm) against {evidence.reference}"
     return "Training together against staying alone"
 
 
 def sized(evidence: Evidence) -> str:
     """The heading of the numbers of patients; empty where lines are no hospitals."""
-    if evidence.decision["why_not"] is not None:
+    if not alone_compared(evidence):
         return ""
     return f"records / {evidence.decision['event']}" if _two_classes(evidence) else "records"
 
