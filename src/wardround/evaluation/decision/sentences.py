@@ -52,7 +52,8 @@ def answer_sentence(values: Values, one_run: bool) -> str:
         return f"No: training together is shown to {better.replace('better', 'worse')}{many}{tail}."
     if means["verdict"] == NO_EVIDENCE:
         return f"Training together is not shown to {better}, nor worse{tail}."
-    return f"Whether training together does {better} cannot be told from this run: {why_unknown(means)}."
+    better = better.removeprefix("predict ")
+    return f"Whether training together predicts {better} cannot be told from this run: {why_unknown(means)}."
 
 
 def rival(values: Values) -> str:

@@ -35,7 +35,7 @@ def sentences(evidence: Evidence) -> dict[str, str]:
     told: dict[str, str] = dict(evidence.decision["sentences"])
     if evidence.decision["why_not"] is not None:
         instead = [entry["text"] for entry in evidence.results["answer"] if entry["about"] == "reference"]
-        told["size"] = f"What this study compares: {instead[0]}" if instead else ""
+        told["size"] = f"What it compares instead (a way of training is called an arm): {instead[0]}" if instead else ""
     return told
 
 
