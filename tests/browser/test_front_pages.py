@@ -146,6 +146,7 @@ def test_the_page_of_a_hospital_stands_by_itself(browser: Any, folder: Path, wid
         assert shown == f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(OVERLAPS, "main p, main th, main td, h4") == []
+    assert page.evaluate(CUT, "main p, main .scroll, main th, main td, main figure") == []
     page.emulate_media(media="print")
     page.set_viewport_size(A4)
     assert page.evaluate("document.body.getBoundingClientRect().height") <= A4["height"]

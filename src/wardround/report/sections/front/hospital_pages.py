@@ -146,7 +146,7 @@ def _figures(evidence: Evidence, site: str) -> Table | None:
 
 def _with_interval(headline: Any, figure: Mapping[str, Any]) -> str:
     low, high = headline.limits(figure["interval"])
-    interval = "" if low is None else f" ({headline.text(low)} to {headline.text(high)})"
+    interval = "" if low is None else f" ({headline.shown(low)} to {headline.shown(high)})"
     return f"{headline.text(figure['mean'])}{interval}"
 
 
@@ -250,6 +250,7 @@ PAGE = """
 <p class="meta on-screen">Also as a file: wardround report RUN --site NAME.</p>
 {% for page in pages %}
 <details class="hospital"><summary><b>{{ page.name }}</b> · {{ page.heading }}</summary>
+<p class="kind on-paper">{{ study.name }}: {{ results.study.question }}</p>
 {{ hospital_article(page, named) }}</details>
 {% endfor %}
 </section>"""
