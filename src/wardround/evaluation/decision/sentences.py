@@ -143,17 +143,21 @@ def rounded(count: float) -> str:
     return f"{round(count, -digits) if digits > 0 else max(1, round(count)):,.0f}"
 
 
+def _missing(values: Values) -> str:
+    if values["parties"]:
+        return "Add to the study a reference: an arm in which the hospital with the outcome has its own columns alone."
+    return (
+        "Add to the study what the answer needs: all hospitals training together, and each hospital training alone "
+        '(algorithm = "local"), on the same patients.'
+    )
+
+
 def _next(values: Values, measure: Measure) -> str:
     important = size(measure, values["important_difference"]["value"])
     gaining, losing = (with_verdict(values, verdict) for verdict in (GAINS, LOSES))
     code = values["next"]
-    if code == "compare" and values["parties"]:
-        return "Add to the study a reference: an arm in which the hospital with the outcome has its own columns alone."
     if code == "compare":
-        return (
-            "Add to the study what the answer needs: all hospitals training together, and each hospital training alone "
-            '(algorithm = "local"), on the same patients.'
-        )
+        return _missing(values)
     if code == "repair":
         where = f" in {_named(values['broken'])}" if values["broken"] else ""
         return f"Repair the training first{where}: see the notes below. Decide nothing from these figures."
