@@ -14,6 +14,7 @@ from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError, as_path, suggest
 from wardround.core.registry import Members, Registry
 from wardround.core.toml_files import parse_toml
+from wardround.data.frames import with_frames
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
@@ -81,16 +82,17 @@ def load_study(
     **members: Unpack[Members],
 ) -> tuple[Study, Families]:
     """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
-    known = families(**members)
+    known, tables = families(**members), members.get("tables")
     if isinstance(study, Study):
         if quick or changes:
             raise StudyError(f"study {study.name}", "is parsed already", "Give `quick` and `changes` to load_study.")
         parsed = study
     elif isinstance(study, Mapping):
-        parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)
+        parsed = parse_study(with_frames(study, tables), known, "study", Path.cwd(), quick, changes)
     else:
         path = find_study(study)
-        parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
+        raw = with_frames(read_study_file(path), tables)
+        parsed = parse_study(raw, known, path.name, path.parent.absolute(), quick, changes)
     for arm in parsed.trained_arms:
         refuse_unsound(arm)
     seeds = list(parsed.evaluation.seeds)

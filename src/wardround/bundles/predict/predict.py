@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import wrong_parties
-from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, as_array, open_rows
+from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, open_rows
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, columns_of
 from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
@@ -26,6 +26,7 @@ from wardround.bundles.predict.scoring import STEPS, predict_block
 from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
+from wardround.data.frames import as_array
 from wardround.data.text_table import checked_names
 from wardround.uncertainty.decision import REASONS
 
