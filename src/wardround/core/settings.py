@@ -170,7 +170,14 @@ def describe(kind: Any) -> str:
         return f"a list of {len(arguments) if arguments[-1] is not Ellipsis else 'values'}: {describe(arguments[0])}"
     if origin is dict:
         return f"a table of: {describe(arguments[1])}"
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path", InMemory: "a DataFrame"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        Path: "a path",
+        InMemory: "a DataFrame",
+    }
     return names.get(kind, f"a table ({', '.join(settings_of(kind))})" if is_dataclass(kind) else str(kind))
 
 

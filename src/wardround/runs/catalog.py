@@ -66,10 +66,12 @@ def copy_study(name: str, out: Path) -> Path:
 
 
 def find_study(name_or_path: str | Path) -> Path:
-    """A path, or the name of a shipped study."""
+    """A path, the name of a shipped study, or a run, whose study it is."""
     shipped, path = shipped_studies(), as_path(name_or_path, "study")
     if str(path) in shipped:
         return shipped[str(path)]
+    if (path / "study.toml").is_file():
+        return path / "study.toml"
     if path.suffix != SUFFIX and not path.exists():
         raise StudyError(str(path), "no such study", suggest(str(path), shipped, "Shipped studies"))
     return path

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from wardround.bundles.bundle import Bundle
+from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import wrong_parties
 from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, open_rows
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
@@ -63,7 +64,7 @@ class Progress:
 
 
 def predict_file(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     source: str | Path,
     out: str | Path,
     keep: Sequence[str] = (),
@@ -78,6 +79,7 @@ def predict_file(
     `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns
     of their own to the answer.
     """
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     began, layout = time.perf_counter(), output_columns(bundle, keep, options, steps)
     refuse_output(out, source, layout)
@@ -105,13 +107,14 @@ def predict_file(
 
 
 def predict_table(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     table: pd.DataFrame,
     keep: Sequence[str] = (),
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
     """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
@@ -129,7 +132,7 @@ def predict_table(
 
 
 def predict_images(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     images: np.ndarray,
     table: pd.DataFrame | None = None,
     options: PredictOptions | None = None,
@@ -139,6 +142,7 @@ def predict_images(
 
     `table` has a row for each, with the columns that the bundle takes besides the image: age, sex, view.
     """
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     _refuse_other_type(images, np.ndarray, "images")
     if table is not None:
@@ -278,6 +282,11 @@ def _open_source(
     if bundle.inputs.images is not None:
         return open_images(bundle, source, keep, options.without)
     return open_rows(source, required_columns(bundle, keep, options))
+
+
+def _opened(bundle: Bundle | str | PathLike[str]) -> Bundle:
+    """A bundle that is loaded already, or that of a folder."""
+    return bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
 
 
 def _refuse_other_type(value: object, expected: type, where: str) -> None:
