@@ -16,6 +16,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
+    from wardround.attacks.attack import attack_run as attack_run
     from wardround.bundles import BundleClassifier as BundleClassifier
     from wardround.bundles import BundleRegressor as BundleRegressor
     from wardround.bundles import PredictOptions as PredictOptions
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
+    "wardround.attacks.attack": ("attack_run",),
     "wardround.bundles": (
         "BundleClassifier",
         "BundleRegressor",
@@ -69,6 +71,7 @@ __all__ = [
     "StudyRun",
     "adapt",
     "as_estimator",
+    "attack_run",
     "build_report",
     "check_study",
     "compare",

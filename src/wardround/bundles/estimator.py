@@ -67,7 +67,7 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
     def n_features_in_(self) -> int:
         return len(self.feature_names_in_)
 
-    def fit(self, X: Any, y: Any = None, **settings: Any) -> NoReturn:  # noqa: N803 - scikit-learn's name
+    def fit(self, X: Any, y: Any = None, **settings: Any) -> NoReturn:
         """Refused: the model was trained in its study."""
         remedy = "Use it as it is, or as sklearn.frozen.FrozenEstimator(model) where something would fit it again."
         raise BundleError(str(self.bundle_.path), "was trained in a study, and cannot be fitted here", remedy)
@@ -84,7 +84,7 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
         """For another process, which loads the bundle again."""
         return {name: value for name, value in super().__getstate__().items() if name != "bundle_"}
 
-    def _answer(self, X: Any) -> pd.DataFrame:  # noqa: N803
+    def _answer(self, X: Any) -> pd.DataFrame:
         answer = predict_table(self.bundle_, self._table(X), options=SCORES_ONLY)
         missing = np.flatnonzero(answer[list(self.bundle_.answer.scores)].isna().any(axis=1))
         if len(missing):
@@ -93,7 +93,7 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
             raise DataError("table", f"{problem} (counted from 0)", remedy)
         return answer
 
-    def _table(self, X: Any) -> pd.DataFrame:  # noqa: N803
+    def _table(self, X: Any) -> pd.DataFrame:
         if isinstance(X, pd.DataFrame):
             return X
         if is_frame(X):
@@ -122,13 +122,13 @@ class BundleClassifier(ClassifierMixin, BundleEstimator):  # type: ignore[misc]
     def classes_(self) -> np.ndarray:
         return np.sort(class_values(self.bundle_.classes))
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """The class that the bundle predicts: of two the positive one where its score reaches the threshold."""
         values = dict(zip(self.bundle_.classes, class_values(self.bundle_.classes), strict=True))
         predicted = [values[name] for name in self._answer(X)["predicted"]]
         return np.array(predicted, dtype=self.classes_.dtype)
 
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict_proba(self, X: Any) -> np.ndarray:
         """A column for each of `classes_`: the calibrated probability where the bundle has one, else the score."""
         answer, names = self._answer(X), self.bundle_.answer
         columns = [
@@ -146,7 +146,7 @@ class BundleClassifier(ClassifierMixin, BundleEstimator):  # type: ignore[misc]
 class BundleRegressor(RegressorMixin, BundleEstimator):  # type: ignore[misc]
     """Of a number, or of a number of events."""
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """The number, in the units of its target."""
         return self._answer(X)[self.bundle_.answer.scores[0]].to_numpy()
 

@@ -38,6 +38,7 @@ class Range:
 
 
 UNIONS = (Union, types.UnionType)
+TABLES = (dict, Mapping)  # of a signature that says what a table holds
 Count = Annotated[int, Range(low=1)]
 WholeNumber = Annotated[int, Range(low=0)]
 NonNegative = Annotated[float, Range(low=0)]
@@ -103,11 +104,11 @@ def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
         return value
     if origin is tuple:
         return _parse_list(arguments, value, where, base)
-    if origin is not dict and not is_dataclass(kind):
+    if origin not in TABLES and not is_dataclass(kind):
         return _scalar(kind, value, where, base)
     if not isinstance(value, Mapping):
         raise _wrong_type("a table", value, where)
-    if origin is dict:
+    if origin in TABLES:
         return {key: parse(arguments[1], item, f"{where}: {key}", base) for key, item in value.items()}
     return kind(**parse_settings(settings_of(kind), value, where, base))
 
@@ -121,7 +122,7 @@ def _alternative_for(value: Any, kinds: tuple[Any, ...]) -> Any:
     elif isinstance(value, str):
         fitting = [kind for kind in candidates if get_origin(kind) is Literal or kind is str]
     else:
-        fitting = [kind for kind in candidates if isinstance(value, Mapping) and get_origin(kind) is dict]
+        fitting = [kind for kind in candidates if isinstance(value, Mapping) and get_origin(kind) in TABLES]
     return (fitting or candidates)[0]
 
 
@@ -168,7 +169,7 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(f'"{argument}"' for argument in arguments)
     if origin is tuple:
         return f"a list of {len(arguments) if arguments[-1] is not Ellipsis else 'values'}: {describe(arguments[0])}"
-    if origin is dict:
+    if origin in TABLES:
         return f"a table of: {describe(arguments[1])}"
     names = {
         int: "a whole number",

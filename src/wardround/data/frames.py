@@ -24,7 +24,7 @@ from wardround.data.text_table import FIRST_LINE, Separator, Table, checked_name
 PASS_AGAIN = 'Pass the DataFrames that it was run with: tables={"NAME": dataframe, ...}. A run folder has no rows.'
 KINDS = "Make it numbers, texts, dates, or true and false; or leave the column out."
 _DAY = 24 * 3600
-_SCALARS = (str, int, float, date, Decimal, np.generic, type(None), type(pd.NA), type(pd.NaT))
+_SCALARS: tuple[type[Any], ...] = (str, int, float, date, Decimal, np.generic, type(None), type(pd.NA), type(pd.NaT))
 
 
 def is_frame(value: object) -> bool:

@@ -17,7 +17,7 @@ from wardround.runs.spending import check_ledger
 
 
 def build_report(path: str | PathLike[str], workers: int = 1) -> Path:
-    """Write the report of a complete run, or of that in a folder, and return its path. Figures are drawn by `workers` processes."""
+    """Write the report of a complete run, or of its folder, and return its path. `workers` processes draw figures."""
     folder = RunFolder(as_path(path, "run", RunError))
     with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:

@@ -34,7 +34,7 @@ from wardround.runs.environment import describe_environment
 from wardround.runs.finished_run import with_own
 from wardround.runs.folder import JsonLines, Predictions, RunFolder
 from wardround.runs.interface.notebook import bar_in_notebook
-from wardround.runs.interface.study_run import StudyRun
+from wardround.runs.interface.study_run import StudyRun as StudyRun
 from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
 from wardround.runs.spending import LEDGER, counted_exposure, describe_spending, gradient_lengths, write_ledger

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from html import escape
+from importlib import import_module
 from typing import Any, Protocol
 
 EVERY = 0.2  # seconds between two looks of the bar
@@ -25,12 +26,13 @@ class Step(Protocol):
 
 def notebook_shell() -> Any:
     """IPython's shell in a kernel; None in a terminal, in a script and where there is no IPython."""
-    if "IPython" not in sys.modules:
-        return None
-    from IPython import get_ipython
-
-    shell = get_ipython()
+    shell = _shell()
     return shell if getattr(shell, "kernel", None) is not None else None
+
+
+def _shell() -> Any:
+    ipython: Any = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 def bar_in_notebook(progress: Callable[[Any], None] | None) -> Callable[[Any], None] | None:
@@ -42,18 +44,18 @@ def bar_in_notebook(progress: Callable[[Any], None] | None) -> Callable[[Any], N
 
 class Bar:
     def __init__(self) -> None:
-        self.began, self.last, self.handle = time.monotonic(), 0.0, None
+        self.began, self.last = time.monotonic(), 0.0
+        self.handle: Any = None
 
     def __call__(self, step: Step) -> None:
-        from IPython.display import HTML, display
-
         now = time.monotonic()
         if self.handle is not None and now - self.last < EVERY and step.done < step.total:
             return
         self.last = now
-        shown = HTML(bar_html(step, now - self.began))
+        ipython: Any = import_module("IPython.display")
+        shown = ipython.HTML(bar_html(step, now - self.began))
         if self.handle is None:
-            self.handle = display(shown, display_id=True)
+            self.handle = ipython.display(shown, display_id=True)
         else:
             self.handle.update(shown)
 
@@ -78,11 +80,7 @@ def _clock(seconds: float) -> str:
 
 def show_figures() -> None:
     """A figure that ends a cell is then shown as a picture, also where nobody has imported pyplot."""
-    if "IPython" not in sys.modules:
-        return
-    from IPython import get_ipython
-    from IPython.core.pylabtools import select_figure_formats
-
-    shell = get_ipython()
+    shell = _shell()
     if shell is not None:
-        select_figure_formats(shell, {"png"})
+        pylab: Any = import_module("IPython.core.pylabtools")
+        pylab.select_figure_formats(shell, {"png"})

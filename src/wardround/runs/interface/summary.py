@@ -62,7 +62,7 @@ def summary_of(folder: Path, results: Mapping[str, Any]) -> Summary:
 
 def _metrics(results: Mapping[str, Any]) -> list[str]:
     """The primary one, then those of a terminal."""
-    known = next(iter(results["arms"].values()), {"metrics": {}})["metrics"]
+    known = {name for arm in results["arms"].values() for name in arm["metrics"]}
     names = dict.fromkeys((results["primary_metric"], *recorded_task(results).report.terminal))
     return [name for name in names if name in known][:MOST_METRICS]
 

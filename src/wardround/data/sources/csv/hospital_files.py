@@ -43,7 +43,7 @@ OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 @declares(source_facts)
 def csv(
-    files: dict[str, Path | InMemory],
+    files: Mapping[str, Path | InMemory],
     target: str | None = None,
     targets: dict[str, str] | None = None,
     positive: str | None = None,

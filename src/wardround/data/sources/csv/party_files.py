@@ -159,7 +159,7 @@ def _bare(ids: set[str]) -> set[str]:
 
 @declares(source_facts)
 def csv_parties(
-    files: dict[str, Path | InMemory],
+    files: Mapping[str, Path | InMemory],
     patient: str,
     target: str | None = None,
     holder: str | None = None,
