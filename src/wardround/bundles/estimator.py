@@ -65,6 +65,7 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def n_features_in_(self) -> int:
+        """How many columns these are."""
         return len(self.feature_names_in_)
 
     def fit(self, X: Any, y: Any = None, **settings: Any) -> NoReturn:
@@ -116,10 +117,11 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class BundleClassifier(ClassifierMixin, BundleEstimator):  # type: ignore[misc]
-    """Of two classes or more."""
+    """A bundle for two classes or more, as a fitted classifier; `score` is its accuracy."""
 
     @property
     def classes_(self) -> np.ndarray:
+        """Sorted, as scikit-learn has them. Metrics of one class are about the last, or about `pos_label`."""
         return np.sort(class_values(self.bundle_.classes))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -144,7 +146,7 @@ class BundleClassifier(ClassifierMixin, BundleEstimator):  # type: ignore[misc]
 
 
 class BundleRegressor(RegressorMixin, BundleEstimator):  # type: ignore[misc]
-    """Of a number, or of a number of events."""
+    """A bundle for a number, or for a number of events, as a fitted regressor; `score` is its R squared."""
 
     def predict(self, X: Any) -> np.ndarray:
         """The number, in the units of its target."""

@@ -39,7 +39,10 @@ class _Run:
 
 
 def compare_runs(paths: Sequence[str | PathLike[str]]) -> Comparison:
-    """Two or more complete runs. Arms with one name stand side by side, and are paired where test rows are the same."""
+    """Compare two or more complete runs, or their folders.
+
+    Arms with one name stand side by side, and are paired where test rows are the same.
+    """
     folders = list(dict.fromkeys(as_path(path, "run", RunError).resolve() for path in paths))
     if not 2 <= len(folders) <= len(ascii_uppercase):
         raise RunError("compare", f"needs two runs or more, found {len(folders)}", "Name two or more run folders.")

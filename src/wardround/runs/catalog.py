@@ -83,7 +83,10 @@ def load_study(
     changes: Mapping[str, Any] | None = None,
     **members: Unpack[Members],
 ) -> tuple[Study, Families]:
-    """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
+    """The parsed study, and what it may name. No data are read, but for DataFrames in a dict.
+
+    `study` is a shipped name, a path, a run, the same content as a dict, or a study that is parsed already.
+    """
     known, tables = families(**members), members.get("tables")
     if isinstance(study, Study):
         if quick or changes:

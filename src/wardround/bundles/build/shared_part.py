@@ -120,7 +120,7 @@ def make_shared(
 
 
 def load_shared(path: str | PathLike[str], models: Mapping[str, Factory] | None = None) -> SharedPart:
-    """Refused unless it is complete and unchanged."""
+    """Open a shared part from its folder. It is refused unless it is complete and unchanged."""
     folder = as_path(path, "shared part", BundleError)
     about, files = read_sealed(folder, SHARED_PART)
     try:

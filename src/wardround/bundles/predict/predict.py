@@ -113,7 +113,10 @@ def predict_table(
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
-    """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
+    """Predict every row of a table in memory, with the numbers that `predict_file` gives for its file.
+
+    Its columns may hold numbers, texts and dates.
+    """
     bundle = _opened(bundle)
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
@@ -138,7 +141,7 @@ def predict_images(
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
-    """The same for images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
+    """Predict images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
 
     `table` has a row for each, with the columns that the bundle takes besides the image: age, sex, view.
     """
@@ -158,7 +161,7 @@ def predict_rows(
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> list[dict[str, Any]]:
-    """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
+    """Predict single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
     image is the content of its file in base64."""
     options = checked_options(bundle, options)
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
