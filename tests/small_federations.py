@@ -16,8 +16,9 @@ from wardround.models import Model, Shape
 from wardround.models.logistic import logistic
 from wardround.study.schema import Training
 from wardround.tasks import class_task
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.trial import Run, Trial
 
 RAGGED = (5, 23, 8, 14, 11, 19)  # rows per site: no two alike, and no batch size divides them all
 NOWHERE = np.array([], dtype=np.int64)

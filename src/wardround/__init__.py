@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from wardround.runs.interface.study_run import StudyRun as StudyRun
     from wardround.runs.plan import check_study as check_study
     from wardround.runs.plan import load_plan as load_plan
+    from wardround.runs.records import RecordFollower as RecordFollower
+    from wardround.runs.records import read_records as read_records
+    from wardround.training.round_record import RoundRecord as RoundRecord
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
@@ -63,11 +66,15 @@ _HOMES = {
     "wardround.runs.interface.quick_comparison": ("compare",),
     "wardround.runs.interface.study_run": ("StudyRun",),
     "wardround.runs.plan": ("check_study", "load_plan"),
+    "wardround.runs.records": ("RecordFollower", "read_records"),
+    "wardround.training.round_record": ("RoundRecord",),
 }
 __all__ = [
     "BundleClassifier",
     "BundleRegressor",
     "PredictOptions",
+    "RecordFollower",
+    "RoundRecord",
     "StudyRun",
     "adapt",
     "as_estimator",
@@ -86,6 +93,7 @@ __all__ = [
     "predict_file",
     "predict_images",
     "predict_table",
+    "read_records",
     "resume_study",
     "run_study",
 ]

@@ -273,7 +273,7 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
     arguments = [*COMMAND, "run", "heart-fedprox", "--out", str(tmp_path)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/state/records/*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*/records.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

@@ -14,7 +14,8 @@ from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.runs.plan import Plan
 from wardround.runs.units import cut
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial
 
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     "everyone": {},

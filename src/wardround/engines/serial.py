@@ -21,8 +21,9 @@ from wardround.privacy.dp.protection import Streams, clipped_update, generator_f
 from wardround.tasks import row_odds
 from wardround.training.local import Memory, Order, Outcome, batches, local_train
 from wardround.training.optimisers import optimiser_for
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
-from wardround.training.trial import Assignment, RoundRecord, Run, Trial
+from wardround.training.trial import Assignment, Run, Trial
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:

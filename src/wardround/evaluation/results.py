@@ -61,7 +61,7 @@ def results(
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
+    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
     """
@@ -414,10 +414,10 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     seeds = records["seed"].nunique()
     up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
     rounds = int(records["round"].max())
-    engines = set(records["engine"]) if "engine" in records else set()
-    engine = engines.pop() if len(engines) == 1 else None
+    engines = records["engine"].dropna().unique().tolist()
+    engine = engines[0] if len(engines) == 1 else None
     cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
-    updates = float(records["sites"].map(len).sum()) / seeds if "sites" in records else None
+    updates = float(records["sites"].map(len).sum()) / seeds
     of_seeds = records.groupby("seed")["seconds"].sum()
     spread = {"fastest": float(of_seeds.min()), "median": float(of_seeds.median())}
     return {**cost, "seed_seconds": spread, "engine": engine, "updates": updates}

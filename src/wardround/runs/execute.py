@@ -32,17 +32,18 @@ from wardround.runs.continual.saved import describe_models
 from wardround.runs.continual.tested_before import refuse_tested_before
 from wardround.runs.environment import describe_environment
 from wardround.runs.finished_run import with_own
-from wardround.runs.folder import JsonLines, Predictions, RunFolder
+from wardround.runs.folder import Predictions, RunFolder
 from wardround.runs.interface.notebook import bar_in_notebook
 from wardround.runs.interface.study_run import StudyRun as StudyRun
 from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
+from wardround.runs.records import COMPACT, RUNNING, RecordWriter, cut_records
 from wardround.runs.spending import LEDGER, counted_exposure, describe_spending, gradient_lengths, write_ledger
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_for
 from wardround.study.schema import Study
 from wardround.training.trial import Run, Trial
 
-LOGGED = ("results.json", "predictions.parquet", "records.jsonl", LEDGER)  # files whose hashes are logged
+LOGGED = ("results.json", "predictions.parquet", COMPACT, LEDGER)  # files whose hashes are logged
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # else a resumed run would differ in bits
 Pairs = Sequence[tuple[Trial, Run]]
 Predicted = Sequence[tuple[Trial, list[SitePrediction]]]
@@ -167,7 +168,7 @@ def execute(
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
         yield from train_units(plan, units, folder, workers)
-        finish(plan, folder, len(units))
+        finish(plan, folder, units)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
@@ -181,6 +182,8 @@ def train_units(plan: Plan, units: Sequence[Unit], folder: RunFolder, workers: i
     """Units that are not finished yet, each from its last checkpoint."""
     with folder.checked_content():
         checkpoints = [read_checkpoint(folder.path, number) for number in range(len(units))]
+        kept = [(unit.members, point.records) for unit, point in zip(units, checkpoints, strict=True)]
+    cut_records(folder.path / RUNNING, kept)
     rounds = {n: total_rounds(plan, [unit]) if checkpoints[n].done else 0 for n, unit in enumerate(units)}
     todo, total = [n for n, checkpoint in enumerate(checkpoints) if not checkpoint.done], total_rounds(plan, units)
 
@@ -206,26 +209,25 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
-    with JsonLines(folder.unit_records(number), checkpoint.records) as lines:
+    with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
         for state, records in engine.rounds(trials, begun):
             seconds = (time.perf_counter() - began) / len(trials)
             round_number = records[0].round
             shown = not selects and (round_number == last or (interval and round_number % interval == 0))
             with torch_threads(threads):
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
-            for trial, record, point in zip(trials, records, points, strict=True):
-                facts = {"engine": unit.engine, "seconds": seconds}
-                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, **facts})
+            for record, point in zip(records, points, strict=True):
+                written.add(record.finished(unit.engine, seconds, point))
             if pace.due and round_number < last:
                 save_started = time.perf_counter()
-                reached = Checkpoint(round_number, lines.flush(), engine.leaves(state)[1])
+                reached = Checkpoint(round_number, written.flush(), engine.leaves(state)[1])
                 write_checkpoint(folder.path, number, reached)
                 pace.saved(time.perf_counter() - save_started)
             yield round_number * len(trials)
             began = time.perf_counter()
         with torch_threads(threads):
             save_unit(plan, number, trials, engine.runs(trials, state), folder)
-        write_checkpoint(folder.path, number, Checkpoint(last, lines.flush(), done=True))
+        write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), done=True))
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
@@ -289,7 +291,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
             yield uncertainty_table(trial.arm, trial.seed, parts, plan.classes)
 
 
-def finish(plan: Plan, folder: RunFolder, units: int) -> None:
+def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit]) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -304,7 +306,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    folder.join_records(units)
+    folder.compact_records([unit.members for unit in units])
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)

@@ -18,7 +18,8 @@ from wardround.privacy.dp.protection import seeded_streams, site_noise
 from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
 from wardround.study.schema import SecureSum, SitePrivacy
 from wardround.training.local import Memory, Outcome
-from wardround.training.trial import Assignment, RoundRecord, Run, Trial, stopped
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Assignment, Run, Trial, stopped
 
 
 class Intake:
@@ -228,6 +229,8 @@ class Intake:
         params = before.server.get("params", {}), server.get("params", {})
         loss, update_norm, divergence = self._statistics()
         record = RoundRecord(
+            arm=trial.arm,
+            seed=trial.seed,
             round=before.round + 1,
             loss=loss,
             update_norm=update_norm,

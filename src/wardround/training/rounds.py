@@ -12,7 +12,8 @@ from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
-from wardround.training.trial import Assignment, RoundRecord, Run, Trial, assign
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Assignment, Run, Trial, assign
 
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 

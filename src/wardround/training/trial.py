@@ -1,4 +1,4 @@
-"""A trial, its state between rounds, which sites work in a round, and the record of a round."""
+"""A trial, its state between rounds, and which sites work in a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -111,30 +111,6 @@ class Assignment:
     number: int
     epochs: int
     counts: bool  # False: a straggler whose work is dropped
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """A round as seen from outside. It holds no value of a patient."""
-
-    round: int
-    loss: float | None  # mean over the counted sites' batches
-    update_norm: float | None  # mean length of the sites' local changes
-    divergence: float | None  # root mean square distance of the sites' models from their mean
-    change: float | None  # length of the shared model's change; None where sites have models of their own
-    sites: tuple[str, ...]  # whose work counted
-    dropped: tuple[str, ...]
-    bytes_down: int
-    bytes_up: int
-    settings: Mapping[str, float]  # hyper-parameters that the coordinator holds, such as mu
-    charges: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)  # by site: rate, noise, steps
-    site_charge: tuple[float, float, int] | None = None  # the same for each site as a whole
-    stopped: tuple[str, ...] = ()  # sites that would have exceeded their epsilon
-    failed: str = ""  # why the round, or a region's, came to nothing
-    # between regions and the coordinator of all, down and up; `bytes_down` and `bytes_up` are the sites'
-    region_messages: tuple[int, int] = (0, 0)
-    region_bytes: tuple[int, int] = (0, 0)
-    exchanges: int = 0  # of embeddings for gradients, between parties with different features
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from wardround.deployment.common.update_checks import by_number, leaves_hash, sh
 from wardround.privacy.dp.noise import Stream
 from wardround.protocol.messages import Message
 from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.runs.record_form import from_fields
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import close, start_apart
 from wardround.training.trial import Assignment, Run, Trial, assign
 
@@ -38,7 +40,7 @@ class WaveState:
     runs: tuple[Run, ...]
     counted: Mapping[str, int]  # the last round in which a site's work counted
     pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
-    records: int = 0  # bytes of the records that are valid
+    records: int = 0  # of the wave that are in the run's file
     done: bool = False
     span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the request that it is answering
 
@@ -174,8 +176,6 @@ def close_round(
         fresh.append(
             {
                 "trial": number,
-                "arm": trial.arm,
-                "seed": trial.seed,
                 **vars(record),
                 "epochs": {site: reports[site]["epochs"] for site in record.sites},
                 "not_finite": [a.site.name for a in reported if not reports[a.site.name]["finite"]],
@@ -212,7 +212,7 @@ def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals:
 
 def scored_records(
     state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+) -> tuple[list[RoundRecord], list[Mapping[str, Any]]]:
     """Complete records with the sites' figures, and those that still wait for figures."""
     ready, waiting = [], []
     for record in state.pending:
@@ -221,8 +221,8 @@ def scored_records(
         if ended and not final:
             waiting.append(record)  # its last model is scored when the wave ends
             continue
-        shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
+        figures = curve(number, bodies) if ended or record["round"] == state.round else {}
+        ready.append(replace(from_fields(record), figures=figures))
     return ready, waiting
 
 

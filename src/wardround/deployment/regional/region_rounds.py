@@ -21,7 +21,8 @@ from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
 from wardround.protocol.messages import Message
 from wardround.protocol.reading import REMEDY
 from wardround.training.intake import weight_of
-from wardround.training.trial import RoundRecord, Run, Trial, assign
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial, assign
 
 REPORTED = (
     "trial",
@@ -193,8 +194,6 @@ def close_span(
             fresh.append(
                 {
                     "trial": number,
-                    "arm": trial.arm,
-                    "seed": trial.seed,
                     **vars(record),
                     "epochs": {site: epochs[site] for site in record.sites},
                     "seconds": seconds / len(active) / (until - state.round),
@@ -251,10 +250,11 @@ def _record(
     """One round of all regions, from their reports. The divergence of sites in different regions is not known."""
     secure = trial.privacy.secure_sum is not None
     return RoundRecord(
+        arm=trial.arm,
+        seed=trial.seed,
         round=round_number + 1,
         loss=_mean(reports, "loss", hidden=secure or trial.privacy.example is not None),
         update_norm=_mean(reports, "update_norm", hidden=secure),
-        divergence=None,
         bytes_down=sum(report["bytes_down"] for report in reports.values()),
         bytes_up=sum(report["bytes_up"] for report in reports.values()),
         settings={name: float(leaf) for name, leaf in after.get("settings", {}).items()},
