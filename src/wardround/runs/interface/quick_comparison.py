@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wardround.core.errors import DataError, shown
+from wardround.core.errors import StudyError, shown
 from wardround.runs.execute import Progress, run_study
 from wardround.runs.interface.study_run import StudyRun
 
@@ -68,7 +68,7 @@ def comparison_study(
     """The study of `compare`, as `run_study` takes it."""
     if not isinstance(sites, Mapping):
         problem = f"expected a table for each hospital, found {shown(sites)}"
-        raise DataError("sites", problem, 'Write {"north": df_north, "south": df_south}.')
+        raise StudyError("sites", problem, 'Write {"north": df_north, "south": df_south}.')
     asked = f"Does training together predict {target!r} better than each hospital alone?"
     optional = {"patient": patient, "task": task}
     return {
