@@ -40,6 +40,9 @@ def attack_run(
 
     `at` selects the weights for gradient inversion. The audit has failed where `passed` is False.
     """
+    for where, names in (("--arm", arms), ("--only", only)):
+        if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+            raise StudyError(where, f"expected a list of names, found {shown(names)}", "Give names in a list.")
     for kind in only:
         if kind not in KINDS:
             raise StudyError("--only", f"there is no attack {shown(kind)}", suggest(kind, KINDS, "Attacks"))

@@ -69,6 +69,9 @@ def comparison_study(
     if not isinstance(sites, Mapping):
         problem = f"expected a table for each hospital, found {shown(sites)}"
         raise StudyError("sites", problem, 'Write {"north": df_north, "south": df_south}.')
+    for setting, column in (("target", target), ("patient", patient)):
+        if column is not None and not (isinstance(column, str) and column.isprintable()):
+            raise StudyError(setting, f"expected the name of a column, found {shown(column)}", "Give it as a text.")
     asked = f"Does training together predict {target!r} better than each hospital alone?"
     optional = {"patient": patient, "task": task}
     return {
