@@ -17,7 +17,7 @@ def hospital(rows: int, seed: int, classes: tuple[Any, Any] = (0, 1)) -> pd.Data
             "patient": np.arange(rows) // 2,
             "age": age,
             "sex": pd.Categorical(rng.choice(["f", "m"], rows)),
-            "visits": pd.array(np.where(rng.random(rows) < 0.2, None, rng.integers(0, 9, rows)), dtype="Int64"),
+            "visits": pd.Series(rng.integers(0, 9, rows), dtype="Int64").mask(rng.random(rows) < 0.2),
             "smokes": rng.random(rows) < 0.4,
             "died": np.where(ill, classes[1], classes[0]),
         }

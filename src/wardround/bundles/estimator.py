@@ -9,6 +9,7 @@ that it gives no prediction is an error, because scikit-learn has no word for it
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ TABLE = "Give a DataFrame with the columns of `feature_names_in_`, or an array w
 
 
 def as_estimator(
-    bundle: Bundle | str | Path, models: Mapping[str, Factory] | None = None
+    bundle: Bundle | str | PathLike[str], models: Mapping[str, Factory] | None = None
 ) -> "BundleClassifier | BundleRegressor":
     """A classifier, or for numbers and counts a regressor. `bundle` is a bundle's folder, or a loaded bundle.
 

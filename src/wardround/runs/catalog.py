@@ -6,6 +6,7 @@ Members of other packages are found under the entry-point groups `wardround.mode
 
 from collections.abc import Mapping
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
@@ -65,7 +66,7 @@ def copy_study(name: str, out: Path) -> Path:
     return out / source.name
 
 
-def find_study(name_or_path: str | Path) -> Path:
+def find_study(name_or_path: str | PathLike[str]) -> Path:
     """A path, the name of a shipped study, or a run, whose study it is."""
     shipped, path = shipped_studies(), as_path(name_or_path, "study")
     if str(path) in shipped:
@@ -78,7 +79,7 @@ def find_study(name_or_path: str | Path) -> Path:
 
 
 def load_study(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
     quick: bool = False,
     changes: Mapping[str, Any] | None = None,
     **members: Unpack[Members],

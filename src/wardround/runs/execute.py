@@ -55,7 +55,7 @@ class Progress:
 
 
 def run_study(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
     out: str | Path = "runs",
     *,
     engine: str = "auto",

@@ -1,6 +1,7 @@
 """A bar in a notebook, and nothing anywhere else."""
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,7 @@ def test_in_a_terminal_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bar_is_drawn_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, clock = Screen(monkeypatch, kernel=object()), iter(range(10**6))
-    monkeypatch.setattr(notebook.time, "monotonic", lambda: next(clock) / 100)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 100)
     bar = notebook.Bar()
     for done in range(1, 1001):
         bar(Progress(done, 1000, "<b>fedavg</b>, seed 1"))
