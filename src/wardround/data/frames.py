@@ -111,9 +111,10 @@ def _digest(columns: Table) -> str:
     """Of names, order and texts: the same whatever kind of table they came in."""
     digest = sha256()
     for name, cells in columns.items():
-        texts = cells.levels
-        for text in (name, str(len(texts)), *texts):
-            digest.update(f"{len(text)}:{text}".encode())
+        digest.update(f"{len(name)}:{name}, {len(cells.texts)} texts:".encode())
+        lengths = pc.binary_length(cells.texts).to_numpy(zero_copy_only=False)
+        digest.update(np.ascontiguousarray(lengths, dtype="<i8").tobytes())
+        digest.update("".join(cells.levels).encode())
         digest.update(np.ascontiguousarray(cells.codes, dtype="<i8").tobytes())
     return digest.hexdigest()
 
@@ -164,8 +165,7 @@ def _texts(array: pa.Array, where: str) -> pa.LargeStringArray:
     encoded = array.dictionary_encode() if _can_be_encoded(array.type) else array
     if encoded is array:
         raise DataError(where, f"is of {type_name(array.type)}, which no feature can be", KINDS)
-    written = pa.array(_written(encoded.dictionary), pa.large_string())
-    return written.take(encoded.indices)
+    return pa.array(_written(encoded.dictionary), pa.large_string()).take(encoded.indices)
 
 
 def _can_be_encoded(kind: pa.DataType) -> bool:
@@ -183,16 +183,16 @@ def _can_be_encoded(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
-def _written(values: pa.Array) -> list[str]:
+def _written(values: pa.Array) -> Sequence[str] | np.ndarray | pa.Array:
     """Distinct values as texts: numbers in the fewest digits that read back to the same bits."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return [str(value) for value in values.to_pylist()]
     if pa.types.is_floating(kind):
-        return list(np.asarray(values).astype(str).tolist())
+        return np.asarray(values).astype(str)
     if pa.types.is_timestamp(kind):
         clock = pc.local_timestamp(values) if kind.tz else values  # the clock where it was written
         seconds = pc.floor_temporal(clock, unit="second").cast(pa.timestamp("s"), safe=False)
         days_only = not any(np.asarray(seconds.cast(pa.int64())) % _DAY)
         return [text[:10] if days_only else text for text in seconds.cast(pa.string()).to_pylist()]
-    return list(values.cast(pa.large_string()).to_pylist())
+    return values.cast(pa.large_string())
