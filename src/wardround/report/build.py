@@ -1,5 +1,6 @@
 """`report.html`, one self-contained file, with `figures/` and `tables/` beside it: all from the run folder alone."""
 
+from os import PathLike
 from pathlib import Path
 
 from jinja2 import UndefinedError
@@ -15,8 +16,8 @@ from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.spending import check_ledger
 
 
-def build_report(path: str | Path, workers: int = 1) -> Path:
-    """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
+def build_report(path: str | PathLike[str], workers: int = 1) -> Path:
+    """Write the report of a complete run, or of its folder, and return its path. `workers` processes draw figures."""
     folder = RunFolder(as_path(path, "run", RunError))
     with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:
