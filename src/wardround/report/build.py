@@ -1,5 +1,6 @@
 """`report.html`, one self-contained file, with `figures/` and `tables/` beside it: all from the run folder alone."""
 
+from os import PathLike
 from pathlib import Path
 
 from jinja2 import UndefinedError
@@ -16,9 +17,9 @@ from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.spending import check_ledger
 
 
-def build_report(path: str | Path, workers: int = 1, site: str | None = None) -> Path:
-    """Write the report of a complete run and return its path. Figures are drawn by `workers` processes. With a `site`,
-    that hospital's page alone, as a file beside the report."""
+def build_report(path: str | PathLike[str], workers: int = 1, site: str | None = None) -> Path:
+    """Write the report of a complete run, or of its folder, and return its path. `workers` processes draw figures. With
+    a `site`, that hospital's page alone, as a file beside the report."""
     folder = RunFolder(as_path(path, "run", RunError))
     with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:

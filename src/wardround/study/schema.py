@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, get_args, get_type_hints
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.settings import (
     Count,
     Factory,
@@ -477,9 +478,12 @@ def _identity_of(start: Start) -> Any:
 
 
 def anonymous(value: Any) -> Any:
-    """Plain data without the device, and with `a path` in place of each path."""
+    """Plain data without the device, and with `a path` in place of each path. Rows in memory have no path that would
+    keep two sets of them apart, so that their digest counts."""
     if isinstance(value, Mapping):
         return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):
         return [anonymous(item) for item in value]
+    if isinstance(value, InMemory):
+        return value.mark
     return "a path" if isinstance(value, Path) else value
