@@ -144,6 +144,8 @@ class Evaluation:
     # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
     threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
     reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
+    # the smallest difference in `metric` that would matter to patients; None: 0.02, of an error a twentieth
+    important_difference: Positive | None = None
     accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
     every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
     split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
@@ -392,6 +394,8 @@ class Study:
         content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
+        if self.evaluation.important_difference is None:
+            del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
