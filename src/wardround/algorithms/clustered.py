@@ -71,10 +71,7 @@ def clustered(
             if used in slot_of:
                 origin[used] = slot
                 used += 1
-        models = moved(server["params"], means)
-        for leaf in models.values():
-            for new, old in origin.items():
-                leaf[new] = leaf[old]
+        models = moved(server["params"], means, origin)
         numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
         return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
 
@@ -92,14 +89,19 @@ def weighted_mean(members: Tensor, weights: Sequence[float]) -> Tensor:
     return shares / shares.sum() @ members
 
 
-def moved(models: Tree, changes: Mapping[int, Tensor]) -> Tree:
-    """The models of all slots, with the change of each slot added, a row of all leaves."""
+def moved(models: Tree, changes: Mapping[int, Tensor], origin: Mapping[int, int]) -> Tree:
+    """The models of all slots, with the change of each slot added, a row of all leaves; new slots begin as copies of
+    their origin."""
     slots, changed = torch.tensor(list(changes)), torch.stack(list(changes.values()))
     parts = torch.split(changed, [leaf[0].numel() for leaf in models.values()], dim=1)
-    return {
+    after = {
         name: leaf.index_add(0, slots, part.reshape(len(slots), *leaf.shape[1:]))
         for (name, leaf), part in zip(models.items(), parts, strict=True)
     }
+    for leaf in after.values():
+        for new, old in origin.items():
+            leaf[new] = leaf[old]
+    return after
 
 
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
