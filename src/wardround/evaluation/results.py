@@ -28,6 +28,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
+from wardround.evaluation.decision.decision import begin_decision, conclude_decision
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
@@ -37,7 +38,7 @@ from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
-from wardround.study.schema import Arm, Study, anonymous
+from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
@@ -60,10 +61,12 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
-    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
+    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
+    `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task)]
@@ -82,7 +85,7 @@ def results(
         for name, arm in origins(study, choices).items()
         if name in content["arms"] and is_over_patients(study.evaluation_of(arm), scores.seeds)
     }
-    content = by_patients(content, scores, over_patients)
+    content = by_patients(content, scores, over_patients, workers)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds, task)
     if missing_party is not None:
@@ -107,6 +110,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     correct(content["best_single"])
     for test in content["tests"]:
         test["sentence"] = sentence(test, measure_of(content, test["metric"]))
+    content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
 
@@ -154,6 +158,7 @@ def assemble(
         "arms": arms,
         **_comparisons(study, scores, origin, by_variant.values()),
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
+        "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
@@ -205,6 +210,7 @@ def _arm(
         "convergence": _convergence(scores.task, records),
         "final": _final(scores.task, records),
         "cost": _cost(records),
+        "compression": _compression(arm, records),
     }
 
 
@@ -231,9 +237,11 @@ def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
     if not len(places):
         return None
     binary, classes = scores.task.threshold_rule is not None, len(scores.task.names)
-    rows, predicted = (np.bincount(of[places], minlength=classes).tolist() for of in (scores.label, scores.predicted))
+    pairs = scores.label[places] * classes + scores.predicted[places]
+    confusion = np.bincount(pairs.astype(np.int64), minlength=classes**2).reshape(classes, classes).tolist()
     threshold = {"mean": float(scores.thresholds[places].mean()), "chosen": bool(scores.chosen[places].all())}
-    return _predicted_classes(rows, predicted, threshold if binary else None)
+    rows, predicted = np.sum(confusion, axis=1).tolist(), np.sum(confusion, axis=0).tolist()
+    return _predicted_classes(rows, predicted, threshold if binary else None, confusion)
 
 
 def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | None:
@@ -248,16 +256,21 @@ def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | N
         for c in range(len(counts[0]))
     ]
     rows, predicted = [tp + fn for tp, _, fn, _ in of_classes], [tp + fp for tp, fp, _, _ in of_classes]
+    confusion = None  # of several classes each is counted against the rest
     if len(of_classes) == 1:  # two classes: the counts are those of the positive one
-        _, fp, fn, tn = of_classes[0]
+        tp, fp, fn, tn = of_classes[0]
+        confusion = [[tn, fp], [fn, tp]]
         rows, predicted = [fp + tn, *rows], [fn + tn, *predicted]
-    return _predicted_classes(rows, predicted, None)
+    return _predicted_classes(rows, predicted, None, confusion)
 
 
-def _predicted_classes(rows: list[int], predicted: list[int], threshold: dict[str, Any] | None) -> dict[str, Any]:
+def _predicted_classes(
+    rows: list[int], predicted: list[int], threshold: dict[str, Any] | None, confusion: list[list[int]] | None
+) -> dict[str, Any]:
     return {
         "rows": rows,
         "predicted": predicted,
+        "confusion": confusion,
         "never_predicted": [number for number, count in enumerate(rows) if count and not predicted[number]],
         "constant_accuracy": max(rows) / sum(rows),
         "threshold": threshold,
@@ -410,14 +423,24 @@ def _curves(
     return curves
 
 
+def _compression(arm: Arm, records: pd.DataFrame) -> dict[str, Any] | None:
+    """The kind with its own settings, and what it lost: the mean over rounds and seeds, where that may be told."""
+    kind = arm.compression.kind
+    if kind == "none" or not arm.algorithm.facts.federated:
+        return None
+    settings = {name: getattr(arm.compression, name) for name, has in KIND_OF_SETTING.items() if has == kind}
+    error = mean_or_none(records["compression_error"]) if "compression_error" in records else None
+    return {"kind": kind, **settings, "error": error}
+
+
 def _cost(records: pd.DataFrame) -> dict[str, Any]:
     seeds = records["seed"].nunique()
     up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
     rounds = int(records["round"].max())
-    engines = set(records["engine"]) if "engine" in records else set()
-    engine = engines.pop() if len(engines) == 1 else None
+    engines = records["engine"].dropna().unique().tolist()
+    engine = engines[0] if len(engines) == 1 else None
     cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
-    updates = float(records["sites"].map(len).sum()) / seeds if "sites" in records else None
+    updates = float(records["sites"].map(len).sum()) / seeds
     of_seeds = records.groupby("seed")["seconds"].sum()
     spread = {"fastest": float(of_seeds.min()), "median": float(of_seeds.median())}
     return {**cost, "seed_seconds": spread, "engine": engine, "updates": updates}

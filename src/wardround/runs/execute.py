@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -15,13 +16,12 @@ import torch
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.notices import with_texts
-from wardround.core.processes import can_fork, in_parallel
+from wardround.core.processes import beside, can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
+from wardround.data.frames import frames_of
 from wardround.evaluation.curves import Curves
-from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import SitePrediction, Subset, predict
-from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
@@ -29,15 +29,19 @@ from wardround.runs.continual.privacy import refuse_uncovered
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.continual.tested_before import refuse_tested_before
 from wardround.runs.environment import describe_environment
-from wardround.runs.folder import JsonLines, Predictions, RunFolder
+from wardround.runs.finished_run import with_own
+from wardround.runs.folder import Predictions, RunFolder
+from wardround.runs.interface.notebook import bar_in_notebook
+from wardround.runs.interface.study_run import StudyRun as StudyRun
 from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
+from wardround.runs.records import COMPACT, RUNNING, RecordWriter, cut_records
 from wardround.runs.spending import LEDGER, counted_exposure, describe_spending, gradient_lengths, write_ledger
-from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_for
+from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.schema import Study
 from wardround.training.trial import Run, Trial
 
-LOGGED = ("results.json", "predictions.parquet", "records.jsonl", LEDGER)  # files whose hashes are logged
+LOGGED = ("results.json", "predictions.parquet", COMPACT, LEDGER)  # files whose hashes are logged
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # else a resumed run would differ in bits
 Pairs = Sequence[tuple[Trial, Run]]
 Predicted = Sequence[tuple[Trial, list[SitePrediction]]]
@@ -50,25 +54,8 @@ class Progress:
     title: str
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    """A finished run: its folder and the content of its results.json."""
-
-    folder: Path
-    results: Mapping[str, Any]
-    fresh: bool  # False: it was complete already, and is shown
-
-    def table(self) -> pd.DataFrame:
-        """One row per arm: mean of each metric over seeds."""
-        rows = {
-            arm: {name: figure["mean"] for name, figure in content["metrics"].items()}
-            for arm, content in self.results["arms"].items()
-        }
-        return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def run_study(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
     out: str | Path = "runs",
     *,
     engine: str = "auto",
@@ -79,14 +66,22 @@ def run_study(
     workers: int | None = None,
     **members: Unpack[Members],
 ) -> StudyRun:
-    """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
+    """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped.
+
+    `study` is the name of a shipped study, the path of a study file, the same content as a dict, or a parsed `Study`.
+    In a dict a DataFrame may stand where a file does: `"files": {"north": df}`. `changes` are dotted keys and values,
+    such as `{"training.rounds": 5}`. `progress` is called as rounds finish; in a notebook a bar is shown without it.
+    `members` are your own algorithms, models, sources and partitions, by the name that the study uses.
+    """
     target = as_path(out, "out")
     parsed, known = load_study(study, quick, changes, **members)
     if engine != "auto":
         engine_named(engine)
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
-    return run_plan(load_plan(parsed, known), RunFolder.of(parsed, target), engine, again, progress, workers)
+    folder = RunFolder.of(parsed, target)
+    fresh = run_plan(load_plan(parsed, known), folder, engine, again, bar_in_notebook(progress), workers)
+    return finished_run(folder, fresh, with_tables_of(parsed, members))
 
 
 def run_plan(
@@ -96,19 +91,30 @@ def run_plan(
     again: bool,
     progress: Callable[[Progress], None] | None,
     workers: int | None = None,
-) -> StudyRun:
+) -> bool:
+    """Whether anything was run: a complete run is left as it is."""
     if folder.complete and not again:
         if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         save_bundles(plan, folder)
-        return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
+        return False
     with reporting_full_disk(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
         for step in execute(plan, folder, engine, again, workers):
             if progress is not None:
                 progress(step)
     save_bundles(plan, folder)
-    return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
+    return True
+
+
+def finished_run(folder: RunFolder, fresh: bool, members: Members) -> StudyRun:
+    return StudyRun(folder.path, folder.read_json("results.json"), fresh, members=members)
+
+
+def with_tables_of(study: Study, members: Members) -> Members:
+    """With the study's own tables in memory, which the run needs again for a bundle."""
+    tables = frames_of(study.data.options)
+    return {**members, "tables": tables} if tables else members
 
 
 def save_bundles(plan: Plan, folder: RunFolder) -> None:
@@ -120,19 +126,24 @@ def save_bundles(plan: Plan, folder: RunFolder) -> None:
 
 
 def resume_study(
-    path: str | Path,
+    path: str | PathLike[str],
     *,
     progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
     **members: Unpack[Members],
 ) -> StudyRun:
-    """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
+    """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved.
+
+    Its own members are given again, and so are its DataFrames: `tables={"north": df}`. A folder has neither.
+    """
+    members = with_own(path, members)
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file() or not (folder.path / "environment.json").is_file():
         raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
     study, known = load_study(folder.path / "study.toml", **members)
     engine = folder.read_json("environment.json").get("engine", "auto")
-    return run_plan(load_plan(study, known), folder, engine, False, progress, workers)
+    fresh = run_plan(load_plan(study, known), folder, engine, False, bar_in_notebook(progress), workers)
+    return finished_run(folder, fresh, with_tables_of(study, members))
 
 
 def execute(
@@ -155,7 +166,7 @@ def execute(
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
         yield from train_units(plan, units, folder, workers)
-        finish(plan, folder, len(units))
+        finish(plan, folder, units, workers)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
@@ -169,6 +180,8 @@ def train_units(plan: Plan, units: Sequence[Unit], folder: RunFolder, workers: i
     """Units that are not finished yet, each from its last checkpoint."""
     with folder.checked_content():
         checkpoints = [read_checkpoint(folder.path, number) for number in range(len(units))]
+        kept = [(unit.members, point.records) for unit, point in zip(units, checkpoints, strict=True)]
+    cut_records(folder.path / RUNNING, kept)
     rounds = {n: total_rounds(plan, [unit]) if checkpoints[n].done else 0 for n, unit in enumerate(units)}
     todo, total = [n for n, checkpoint in enumerate(checkpoints) if not checkpoint.done], total_rounds(plan, units)
 
@@ -194,26 +207,25 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
-    with JsonLines(folder.unit_records(number), checkpoint.records) as lines:
+    with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
         for state, records in engine.rounds(trials, begun):
             seconds = (time.perf_counter() - began) / len(trials)
             round_number = records[0].round
             shown = not selects and (round_number == last or (interval and round_number % interval == 0))
             with torch_threads(threads):
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
-            for trial, record, point in zip(trials, records, points, strict=True):
-                facts = {"engine": unit.engine, "seconds": seconds}
-                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, **facts})
+            for record, point in zip(records, points, strict=True):
+                written.add(record.finished(unit.engine, seconds, point))
             if pace.due and round_number < last:
                 save_started = time.perf_counter()
-                reached = Checkpoint(round_number, lines.flush(), engine.leaves(state)[1])
+                reached = Checkpoint(round_number, written.flush(), engine.leaves(state)[1])
                 write_checkpoint(folder.path, number, reached)
                 pace.saved(time.perf_counter() - save_started)
             yield round_number * len(trials)
             began = time.perf_counter()
         with torch_threads(threads):
             save_unit(plan, number, trials, engine.runs(trials, state), folder)
-        write_checkpoint(folder.path, number, Checkpoint(last, lines.flush(), done=True))
+        write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), done=True))
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
@@ -225,8 +237,7 @@ def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     _save(plan, folder, number, "selection", _predicted(_selected_by_validation(study, pairs), "validation"))
     if plan.chooses_thresholds and any(len(site.validation) for site in trials[0].scored):
         _save(plan, folder, number, "validation", _predicted(pairs, "validation"))
-    regional = [(trial, predict_regional(trial, run)) for trial, run in pairs if trial.algorithm.regions is not None]
-    _save(plan, folder, number, "regional", regional)
+    _save(plan, folder, number, "regional", _regional(pairs))
     tables: dict[Predictions, list[pd.DataFrame]] = {
         "missing_party": list(_missing_party_tables(plan, pairs)),
         "uncertainty": list(_uncertainty_tables(plan, pairs)),
@@ -250,6 +261,16 @@ def _predicted(pairs: Pairs, subset: Subset = "test") -> Predicted:
     return [(trial, predict(trial, run, subset)) for trial, run in pairs]
 
 
+def _regional(pairs: Pairs) -> Predicted:
+    """Predictions of regions' own models. SciPy comes with them, which other studies need only at their end."""
+    regional = [(trial, run) for trial, run in pairs if trial.algorithm.regions is not None]
+    if not regional:
+        return []
+    from wardround.evaluation.regional import predict_regional
+
+    return [(trial, predict_regional(trial, run)) for trial, run in regional]
+
+
 def _selected_by_validation(study: Study, pairs: Pairs) -> Pairs:
     if study.selection is None or study.selection.on != "validation":
         return []
@@ -260,6 +281,8 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
     """Predictions while each party in turn is missing."""
     for trial, run in pairs:
         if trial.topology.kind == "vertical":
+            from wardround.evaluation.missing_party import predict_missing_party  # SciPy, as above
+
             for party, predicted in predict_missing_party(trial, run).items():
                 yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(party=party)
 
@@ -277,7 +300,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
             yield uncertainty_table(trial.arm, trial.seed, parts, plan.classes)
 
 
-def finish(plan: Plan, folder: RunFolder, units: int) -> None:
+def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -292,12 +315,17 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    folder.join_records(units)
+    folder.compact_records([unit.members for unit in units])
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
-    content = study_results(plan.study, predictions, groups, records, sites, plan.task, others)
+    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
+    spent = [] if ledger is None else ledger.entries()
+    workers = workers_at_the_end(units) if workers is None else workers
+    with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
+        content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers)
+        described_models()
     with_models(content["arms"], plan)
     for of_outcome in content.get("outcomes", {}).values():
         with_models(of_outcome["arms"], plan)
@@ -309,9 +337,6 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         "leakage": leakage(plan),
         "synthetic": plan.synthetic,
     }
-    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
-    spent = [] if ledger is None else ledger.entries()
-    describe_models(plan, folder, spent, plan.rows_fingerprint)
     started = describe_start(plan, folder, spent)
     content["start_from"] = next(iter(started.values()))
     for name, of_outcome in content.get("outcomes", {}).items():

@@ -28,7 +28,7 @@ from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
-from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, StartFrom, Study, Topology
+from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -251,6 +251,7 @@ class Plan:
             init_seed=evaluation.seed_for("init", seed),
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
+            compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
             starting=self.starting(arm, seed, model, prepared),
         )
@@ -327,6 +328,7 @@ def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tu
 
 
 def load_plan(study: Study, families: Families) -> Plan:
+    """Read the data of a study. Both arguments are what `load_study` returns."""
     for name in study.evaluation.accept:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
@@ -346,7 +348,10 @@ def load_plan(study: Study, families: Families) -> Plan:
 
 
 def check_study(plan: Plan) -> list[Notice]:
-    """The first of each notice, over every set of sites with every seed. Errors do not raise here."""
+    """The first of each notice, over every set of sites with every seed. Errors do not raise here.
+
+    `plan` is what `load_plan` returns.
+    """
     notices: dict[tuple[object, ...], Notice] = {}
     for name in dict.fromkeys(plan.first_with_rows.values()):
         arm = plan.study.arm(name)

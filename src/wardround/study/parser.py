@@ -6,11 +6,12 @@ block is a new field there, and needs nothing here unless a default depends on o
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
@@ -364,10 +365,14 @@ def _fits(kind: Any, value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """Only what TOML and JSON can hold. None is left out, because TOML has no null."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, InMemory):
+        return value.mark
     return str(value) if isinstance(value, Path) else value
 
 

@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [topology] [uncertainty] [evaluation] [deployment]
+    [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
     [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, get_args, get_type_hints
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.settings import (
     Count,
     Factory,
@@ -38,6 +39,7 @@ CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
+KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -142,6 +144,8 @@ class Evaluation:
     # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
     threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
     reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
+    # the smallest difference in `metric` that would matter to patients; None: 0.02, of an error a twentieth
+    important_difference: Positive | None = None
     accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
     every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
     split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
@@ -231,6 +235,15 @@ class Privacy:
     example: ExamplePrivacy | None = None
     site: SitePrivacy | None = None
     secure_sum: SecureSum | None = None
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How updates become smaller before they leave their site (`training.compression`)."""
+
+    kind: Literal["none", "float16", "top-k", "quantised"] = "none"
+    share: Share = 0.01  # top-k: of the numbers of an update that are sent
+    bits: Literal[2, 4, 8, 16] = 8  # quantised: of each number
 
 
 @dataclass(frozen=True)
@@ -331,6 +344,7 @@ class Arm:
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
+    compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
     uncertainty: Uncertainty | None = None  # None: nothing beside scores
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
@@ -380,6 +394,8 @@ class Study:
         content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
+        if self.evaluation.important_difference is None:
+            del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
@@ -462,9 +478,12 @@ def _identity_of(start: Start) -> Any:
 
 
 def anonymous(value: Any) -> Any:
-    """Plain data without the device, and with `a path` in place of each path."""
+    """Plain data without the device, and with `a path` in place of each path. Rows in memory have no path that would
+    keep two sets of them apart, so that their digest counts."""
     if isinstance(value, Mapping):
         return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):
         return [anonymous(item) for item in value]
+    if isinstance(value, InMemory):
+        return value.mark
     return "a path" if isinstance(value, Path) else value

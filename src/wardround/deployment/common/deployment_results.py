@@ -17,12 +17,13 @@ from wardround.protocol.messages import Message
 from wardround.runs.continual.outcome import describe_deployed_start
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.folder import RunFolder, write_atomically
+from wardround.runs.records import COMPACT
 from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
 from wardround.training.trial import Trial
 
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
-RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
+RESULT_FILES = ("results.json", "summaries.jsonl", COMPACT)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def write_results(
         lines = [line for line in lines if line["site"] not in missed]
         notices = [*notices, *missed.values()]
     folder.write_summaries(lines)
-    folder.join_records(waves)
+    folder.compact_records()
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
     records = folder.records()

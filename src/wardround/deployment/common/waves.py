@@ -14,12 +14,14 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.secure_wave import block_size
 from wardround.deployment.common.site_store import NONE_YET
 from wardround.deployment.common.spool import Entry
-from wardround.deployment.common.update_checks import by_number, leaves_hash, shapes_of
+from wardround.deployment.common.update_checks import arrived_update, by_number, leaves_hash, shapes_of
 from wardround.privacy.dp.noise import Stream
 from wardround.protocol.messages import Message
 from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.runs.record_form import from_fields
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import close, start_apart
 from wardround.training.trial import Assignment, Run, Trial, assign
 
@@ -38,7 +40,7 @@ class WaveState:
     runs: tuple[Run, ...]
     counted: Mapping[str, int]  # the last round in which a site's work counted
     pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
-    records: int = 0  # bytes of the records that are valid
+    records: int = 0  # of the wave that are in the run's file
     done: bool = False
     span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the request that it is answering
 
@@ -167,15 +169,13 @@ def close_round(
             if reports[assignment.site.name]["finite"]
         ]
         if trial.privacy.secure_sum is None:
-            intake.take(_arrived(number, work, entries))
+            intake.take(_arrived(trial, run, number, work, entries))
         else:
             _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
         fresh.append(
             {
                 "trial": number,
-                "arm": trial.arm,
-                "seed": trial.seed,
                 **vars(record),
                 "epochs": {site: reports[site]["epochs"] for site in record.sites},
                 "not_finite": [a.site.name for a in reported if not reports[a.site.name]["finite"]],
@@ -189,15 +189,16 @@ def close_round(
 
 
 def _arrived(
-    number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
+    trial: Trial, run: Run, number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[Assignment, Outcome]]:
     """Reads one update at a time."""
     for assignment in work:
         entry = entries[assignment.site.name]
-        report, update = entry.body["trials"][str(number)], entry.update(number)
+        report, sent = entry.body["trials"][str(number)], entry.update(number)
+        update = arrived_update(trial, run.server, sent)
         moved = update["params"] if report["moved"] else None
         loss = torch.tensor(float("nan") if report["loss"] is None else float(report["loss"]))
-        yield assignment, Outcome(update, Memory(), moved, loss, report["length"])
+        yield assignment, Outcome(update, Memory(), moved, loss, report["length"], sent, report["compression_error"])
 
 
 def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
@@ -212,7 +213,7 @@ def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals:
 
 def scored_records(
     state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+) -> tuple[list[RoundRecord], list[Mapping[str, Any]]]:
     """Complete records with the sites' figures, and those that still wait for figures."""
     ready, waiting = [], []
     for record in state.pending:
@@ -221,8 +222,8 @@ def scored_records(
         if ended and not final:
             waiting.append(record)  # its last model is scored when the wave ends
             continue
-        shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
+        figures = curve(number, bodies) if ended or record["round"] == state.round else {}
+        ready.append(replace(from_fields(record), figures=figures))
     return ready, waiting
 
 

@@ -42,7 +42,7 @@ from wardround.deployment.common.secure_wave import (
     sums_of,
 )
 from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
-from wardround.deployment.common.update_checks import shapes_of
+from wardround.deployment.common.update_checks import problem_in_sent, shapes_of
 from wardround.deployment.common.waves import (
     Arrivals,
     Task,
@@ -63,8 +63,9 @@ from wardround.privacy.dp.noise import SecretStream, Stream, site_key
 from wardround.protocol.messages import Message, Sealed, tensor_bytes
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, file_hash
 from wardround.runs.environment import describe_environment
-from wardround.runs.folder import JsonLines, write_atomically
+from wardround.runs.folder import write_atomically
 from wardround.runs.prediction_tables import saved_leaves
+from wardround.runs.records import RecordWriter
 from wardround.training.trial import Trial
 
 PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
@@ -210,7 +211,7 @@ class Coordinator(SecureSumming):
         self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
         if not state.done:
             self.shapes = [self._shapes(trial) for trial in trials]
-            with JsonLines(self.folder.unit_records(number), state.records) as records:
+            with self.folder.append_records(trials, state.records) as records:
                 while state.round < last:
                     self.done = before + sum(min(state.round, trial.training.rounds) for trial in trials)
                     state = yield from self._round(number, trials, state, records, prepare)
@@ -224,7 +225,7 @@ class Coordinator(SecureSumming):
         return shapes_of(trial)
 
     def _round(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
+        self, number: int, trials: list[Trial], state: WaveState, records: RecordWriter, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
         unscored = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
@@ -308,7 +309,12 @@ class Coordinator(SecureSumming):
             expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
-            spool.add(site, sealed, message, expected)
+
+            def problem_in(entry: Entry) -> str:
+                problems = (problem_in_sent(trials[n], state.runs[n].server, entry.update(n)) for n in finite)
+                return "" if masked else next(filter(None, problems), "")
+
+            spool.add(site, sealed, message, expected, problem_in)
             self.prepared.add(site)
 
         yield from self.collect(messages, take, f"round {state.round + 1}", closing=True, there=known)
@@ -353,7 +359,7 @@ class Coordinator(SecureSumming):
         return sealed
 
     def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
+        self, number: int, trials: list[Trial], state: WaveState, records: RecordWriter, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
         own = self._own_models(trials, state, score)

@@ -21,13 +21,15 @@ from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
 from wardround.protocol.messages import Message
 from wardround.protocol.reading import REMEDY
 from wardround.training.intake import weight_of
-from wardround.training.trial import RoundRecord, Run, Trial, assign
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial, assign
 
 REPORTED = (
     "trial",
     "round",
     "loss",
     "update_norm",
+    "compression_error",
     "sites",
     "dropped",
     "bytes_down",
@@ -193,8 +195,6 @@ def close_span(
             fresh.append(
                 {
                     "trial": number,
-                    "arm": trial.arm,
-                    "seed": trial.seed,
                     **vars(record),
                     "epochs": {site: epochs[site] for site in record.sites},
                     "seconds": seconds / len(active) / (until - state.round),
@@ -251,10 +251,12 @@ def _record(
     """One round of all regions, from their reports. The divergence of sites in different regions is not known."""
     secure = trial.privacy.secure_sum is not None
     return RoundRecord(
+        arm=trial.arm,
+        seed=trial.seed,
         round=round_number + 1,
         loss=_mean(reports, "loss", hidden=secure or trial.privacy.example is not None),
         update_norm=_mean(reports, "update_norm", hidden=secure),
-        divergence=None,
+        compression_error=_mean(reports, "compression_error", hidden=trial.compression.kind == "none"),
         bytes_down=sum(report["bytes_down"] for report in reports.values()),
         bytes_up=sum(report["bytes_up"] for report in reports.values()),
         settings={name: float(leaf) for name, leaf in after.get("settings", {}).items()},

@@ -59,8 +59,8 @@ from wardround.evaluation.summaries.summary_validation import check_curve
 from wardround.privacy.disclosure.target_sums import refuse_unpaid_scale
 from wardround.protocol.catalogue import End
 from wardround.protocol.messages import Message, Sealed
-from wardround.runs.folder import JsonLines
 from wardround.runs.plan import members_of
+from wardround.runs.records import RecordWriter
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
 from wardround.training.trial import Trial
@@ -202,7 +202,7 @@ class CoordinatorOfAll(Coordinator):
         return model_shapes(trial)
 
     def _round(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
+        self, number: int, trials: list[Trial], state: WaveState, records: RecordWriter, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         began, first = time.monotonic(), state.round
         last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))

@@ -48,9 +48,12 @@ from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.protocol.reading import REMEDY, bad_answer
 from wardround.runs.checkpoint import read_leaves, write_leaves
-from wardround.runs.folder import JsonLines, write_atomically
+from wardround.runs.folder import write_atomically
+from wardround.runs.record_form import from_fields
+from wardround.runs.records import RecordWriter
 from wardround.tasks import Task, read_task
-from wardround.training.trial import RoundRecord, Trial
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Trial
 
 MOST_NUMBERS = 1_000_000  # that a party gives of one row
 Number = TypeVar("Number", int, float)
@@ -69,7 +72,7 @@ class ExchangeState:
     down: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     pending: list[dict[str, Any]] = field(default_factory=list)  # records whose model is scored when the wave ends
-    records: int = 0  # bytes of the records that are valid
+    records: int = 0  # of the wave that are in the run's file
     done: bool = False
 
     def next(self, active: Sequence[int], embeddings: Tree, gradients: Tree, seconds: float) -> "ExchangeState":
@@ -89,23 +92,20 @@ def round_record(
     """A round's record as a simulation has it, and the state without what was counted for it."""
     own = str(place)
     record = RoundRecord(
+        arm=trial.arm,
+        seed=trial.seed,
         round=number,
         loss=loss,
-        update_norm=None,
-        divergence=None,
-        change=None,
         sites=tuple(trial.topology.parties),
-        dropped=(),
         bytes_down=state.down.get(own, 0),
         bytes_up=state.up.get(own, 0),
-        settings={},
         exchanges=exchanges,
+        epochs=dict.fromkeys(trial.topology.parties, trial.training.local_epochs),
+        seconds=state.seconds.get(own, 0.0),
     )
-    epochs = dict.fromkeys(trial.topology.parties, trial.training.local_epochs)
-    unit = {"trial": place, "arm": trial.arm, "seed": trial.seed}
     rest = replace(state, up=_without(state.up, own), down=_without(state.down, own))
     rest = replace(rest, seconds=_without(state.seconds, own))
-    return {**unit, **vars(record), "epochs": epochs, "seconds": state.seconds.get(own, 0.0)}, rest
+    return {"trial": place, **vars(record)}, rest
 
 
 def write_exchange(path: Path, state: ExchangeState) -> None:
@@ -305,7 +305,7 @@ class VerticalCoordinator(Coordinator):
         last = max(total for _, total in steps)
         self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
         if not state.done:
-            with JsonLines(self.folder.unit_records(number), state.records) as records:
+            with self.folder.append_records(trials, state.records) as records:
                 while state.step < last:
                     self.done = before + sum(min(state.step, total) // each for each, total in steps)
                     state = yield from self._block(number, trials, steps, state, records)
@@ -315,7 +315,12 @@ class VerticalCoordinator(Coordinator):
         self.done = before + sum(trial.training.rounds for trial in trials)
 
     def _block(
-        self, number: int, trials: list[Trial], steps: list[tuple[int, int]], state: ExchangeState, records: JsonLines
+        self,
+        number: int,
+        trials: list[Trial],
+        steps: list[tuple[int, int]],
+        state: ExchangeState,
+        records: RecordWriter,
     ) -> Generator[Step, None, ExchangeState]:
         """One block: a message to every party without labels, then one to the holder."""
         began, step = time.monotonic(), state.step
@@ -345,7 +350,7 @@ class VerticalCoordinator(Coordinator):
         return replace(after, records=records.flush())
 
     def _assess(
-        self, number: int, trials: list[Trial], state: ExchangeState, records: JsonLines
+        self, number: int, trials: list[Trial], state: ExchangeState, records: RecordWriter
     ) -> Generator[Step, None, ExchangeState]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
         places = [str(place) for place in range(len(trials))]
@@ -367,7 +372,7 @@ class VerticalCoordinator(Coordinator):
                 for name, value in curve["figures"].items()
             }
             known = {name: value for name, value in curve.items() if value is not None}
-            records.add({**{name: value for name, value in record.items() if name != "trial"}, **known})
+            records.add(replace(from_fields(record), figures=known))
         save_summaries(self.folder, number, trials, {self.holder: assessed})
         keep_without(self.folder, number, trials, assessed.body["without"])
         self.log.add("wave finished", wave=number, heads=self._heads(embedded, assessed))
@@ -420,7 +425,7 @@ def _record_ended_rounds(
     steps: list[tuple[int, int]],
     step: int,
     losses: Mapping[int, float],
-    records: JsonLines,
+    records: RecordWriter,
 ) -> ExchangeState:
     """Records of the rounds that end with this block. A trial's last one waits until its model is scored."""
     for place, (each, total) in enumerate(steps):
@@ -430,7 +435,7 @@ def _record_ended_rounds(
         if record["round"] == trials[place].training.rounds:
             state.pending.append(record)
         else:
-            records.add({name: value for name, value in record.items() if name != "trial"})
+            records.add(from_fields(record))
     return state
 
 

@@ -27,7 +27,8 @@ from wardround.models.joined import MISSING, TOP, below, numbers_of, presence
 from wardround.models.model import SMALL_MODEL
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.training.optimisers import optimiser_for
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial
 
 
 def split_rounds(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
@@ -77,16 +78,13 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     memories = {**run.memories, site.name: replace(run.memories[site.name], buffers=buffers)}
     after = replace(run, round=run.round + 1, server=tree.settle({**run.server, "params": params}), memories=memories)
     return after, RoundRecord(
+        arm=trial.arm,
+        seed=trial.seed,
         round=after.round,
         loss=holder.loss / holder.steps,
-        update_norm=None,
-        divergence=None,
-        change=None,
         sites=(site.name,),
-        dropped=(),
         bytes_down=down,
         bytes_up=up,
-        settings={},
         exchanges=exchanges,
     )
 

@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from multiprocessing import get_context
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from warnings import catch_warnings, simplefilter
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from wardround.core.processes import mapped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
+ALL_ARMS = "-of-all-arms"
 ATTACK = "attack_"  # how figures of `wardround attack` are called
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
@@ -31,6 +31,7 @@ class Drawing:
     one_seed: str = ""  # and with one seed
     tall: bool = False  # needs a page of its own on paper
     of_task: bool = False  # for the tasks alone whose `report` names it
+    detailed: bool = False  # it shows the arm of page one beside training alone; a second one has all arms
 
     def title_for(self, evidence: Evidence) -> str:
         return self.title.format(**_terms(evidence))
@@ -71,23 +72,23 @@ def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, w
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
-    shares = [dict(list(figures.items())[number::workers]) for number in range(workers)]
-    # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
-    helpers = [get_context("fork").Process(target=_draw, args=(share, evidence, folder)) for share in shares[1:]]
-    with catch_warnings():
-        simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
-        for helper in helpers:
-            helper.start()
-    _draw(shares[0], evidence, folder)
-    for helper, share in zip(helpers, shares[1:], strict=True):
-        helper.join()
-        if helper.exitcode != 0:
-            _draw(share, evidence, folder)  # whatever went wrong there is said here
+    if set(evidence.few_arms) != set(evidence.detailed.few_arms):
+        figures = with_all_arms(figures)
+    drawn = mapped(lambda name: _draw(name, figures[name], evidence, folder), list(figures), workers)
     return {
-        name: _for_page(path.read_text(encoding="utf-8"), name, drawing.title_for(evidence))
-        for name, drawing in figures.items()
-        if (path := folder / f"{name}.svg").is_file()
+        name: _for_page(svg, name, figures[name].title_for(evidence))
+        for name, svg in zip(figures, drawn, strict=True)
+        if svg is not None
     }
+
+
+def with_all_arms(figures: Mapping[str, Drawing]) -> dict[str, Drawing]:
+    """Those that show few arms once more, with all."""
+    named = {name: [(name, drawing)] for name, drawing in figures.items()}
+    for name, drawing in figures.items():
+        if drawing.detailed:
+            named[name].append((f"{name}{ALL_ARMS}", replace(drawing, detailed=False)))
+    return dict(pair for pairs in named.values() for pair in pairs)
 
 
 def _empty(folder: Path) -> None:
@@ -100,13 +101,19 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _draw(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path) -> None:
-    for name, drawing in figures.items():
-        with mpl.rc_context(STYLE):
-            figure = drawing.draw(evidence) if drawing.draw else None
-            if figure is not None:
-                (folder / f"{name}.svg").write_text(as_svg(figure, name), encoding="utf-8")
-                save_png(figure, folder / f"{name}.png")
+def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str | None:
+    """The figure as SVG, here or where another command has left it; none where there is nothing to draw."""
+    path = folder / f"{name}.svg"
+    if drawing.draw is None:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    with mpl.rc_context(STYLE):
+        figure = drawing.draw(evidence.detailed if drawing.detailed else evidence)
+        if figure is None:
+            return None
+        svg = as_svg(figure, name)
+        path.write_text(svg, encoding="utf-8")
+        save_png(figure, folder / f"{name}.png")
+    return svg
 
 
 def _for_page(svg: str, name: str, title: str) -> str:
