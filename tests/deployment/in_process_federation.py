@@ -15,8 +15,9 @@ from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal, Refused, Step
 from wardround.deployment.flat.coordinator import Coordinator
-from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.flat.site_session import Gate
+from wardround.deployment.governance.gate import Gate
+from wardround.deployment.hospital import Hospital
+from wardround.deployment.site.answering import SiteWork
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study
@@ -179,4 +180,27 @@ def site_work(
     def load() -> Records:
         return own_records(source(), name)
 
-    return SiteWork(name, state, gate or OpenGate(study), families, load, key(name), public("coordinator"), peers=peers)
+    return answering(name, state, gate or OpenGate(study), families, load, public("coordinator"), peers=peers)
+
+
+def answering(
+    name: str,
+    state: Path,
+    gate: Gate,
+    families: Families,
+    load: Callable[[], Records],
+    coordinator: PublicKey,
+    notice: Callable[[str], None] = lambda line: None,
+    peers: Mapping[str, PublicKey] | None = None,
+) -> SiteWork:
+    """A hospital's process."""
+    hospital = Hospital(name, state, gate, families, load, key(name), peers or {})
+    return SiteWork(name, state, hospital, key(name), coordinator, notice)
+
+
+def session_of(work: SiteWork) -> Any:
+    """As it stands, or as its files have it after the run."""
+    if work.run is not None:
+        return work.run.session
+    (folder,) = [path.parent for path in work.state.glob("*/session.json")]
+    return work.topology.reopen(folder.name).session

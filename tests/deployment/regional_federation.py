@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import ByHand, OpenGate, key, own_records, public
+from tests.deployment.in_process_federation import ByHand, OpenGate, answering, key, own_records, public
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
-from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator
-from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.region_handler import Region
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
+from wardround.deployment.site.answering import SiteWork
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
@@ -72,7 +72,7 @@ class Hierarchy:
             hospitals=list(self.sources),
         )
 
-    def open_region(self, region: str) -> RegionWork:
+    def open_region(self, region: str) -> SiteWork:
         """A process of its own: what it knows is what its folder holds."""
         sites = self.regions[region]
         keys = {site: public(site) for site in sites}
@@ -83,7 +83,7 @@ class Hierarchy:
             return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
 
         state = self.folder / "regions" / region
-        return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
+        return SiteWork(region, state, Region(state, self.study, own), key(region), public("top"))
 
     def open_site(self, name: str) -> SiteWork:
         region = next(region for region, sites in self.regions.items() if name in sites)
@@ -95,7 +95,7 @@ class Hierarchy:
         peers = {site: public(site) for site in self.regions[region]}
         trusted = public(f"{region} as coordinator")
         state = self.folder / "sites" / name
-        return SiteWork(name, state, gate, self.families, load, key(name), trusted, peers=peers)
+        return answering(name, state, gate, self.families, load, trusted, peers=peers)
 
     def restart_site(self, name: str) -> None:
         region = next(region for region, sites in self.regions.items() if name in sites)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.deployment.forging import changed
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
@@ -14,6 +15,7 @@ from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
+from wardround.protocol.messages import Sealed
 from wardround.study.schema import Evaluation, Study
 from wardround.tasks import class_task
 
@@ -115,13 +117,12 @@ def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
     network = hospitals(tmp_path)
-    site = network.transport.sites["va"]
-    answer_facts = site._answer_body
 
-    def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
-        answer = answer_facts(kind, body, tensors)
-        return {**answer, "directions": {"x": [7, 7]}} if kind == "facts" else answer
+    def lying(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if (site, kind_of(answer)) != ("va", "facts"):
+            return answer
+        return changed(answer, site, lambda body, tensors: body.update(directions={"x": [7, 7]}))
 
-    site._answer_body = lying  # type: ignore[method-assign]
+    network.transport.after = lying
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
         network.run()

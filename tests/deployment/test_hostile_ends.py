@@ -14,7 +14,7 @@ from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
 from tests.representatives import represented
 from wardround.core.tree import Tree
-from wardround.deployment.flat.site_handler import failure
+from wardround.deployment.site.answering import failure
 from wardround.protocol.messages import Sealed
 from wardround.runs.audit import verify
 

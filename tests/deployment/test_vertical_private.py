@@ -16,7 +16,8 @@ from tests.deployment.in_process_federation import body_of, key, kind_of, public
 from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from tests.representatives import represented
 from wardround.core.errors import DeployError, WardroundError
-from wardround.data.records import short_hash
+from wardround.data.records import Records, short_hash
+from wardround.deployment.hospital import Hospital
 from wardround.deployment.vertical import vertical_coordinator
 from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
@@ -75,16 +76,22 @@ def test_no_id_and_no_hash_of_one_is_in_a_message(run: tuple[Parties, list[bytes
             assert form not in everything
 
 
+def rows_of(network: Parties, party: str) -> Records:
+    hospital = network.transport.sites[party].topology
+    assert isinstance(hospital, Hospital)
+    return hospital.rows()
+
+
 def test_no_value_and_no_label_is_in_a_message(run: tuple[Parties, list[bytes]]) -> None:
     network, _ = run
     planted = [str(value).encode() for value in VALUES.values()]
     for party, name in zip(("clinic", "lab"), VALUES, strict=True):
-        records = network.transport.sites[party].rows()
+        records = rows_of(network, party)
         assert isinstance(records.features, pd.DataFrame)
         column = records.features[name].to_numpy(dtype=float)[2:6]
         assert VALUES[name] in column
         planted += [column.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
-    labels = network.transport.sites["clinic"].rows().target
+    labels = rows_of(network, "clinic").target
     planted += [labels.astype(kind)[:20].tobytes() for kind in ("<i8", "<i4", "u1", "<f4", "<f8")]
     for where, content in carried(network):
         for form in planted:
@@ -268,8 +275,9 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
 
 
 def session_of(network: Parties, party: str) -> PartySession:
-    work = network.transport.sites[party].party
+    work = network.transport.sites[party].run
     assert work is not None
+    assert isinstance(work.session, PartySession)
     return work.session
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
+from tests.deployment.in_process_federation import ByHand, OpenGate, answering, key, public
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment import Step
-from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.site.answering import SiteWork
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
 from wardround.engines.serial import SERIAL
 from wardround.engines.split.split import split_rounds
@@ -133,8 +133,8 @@ def federation(
         gate = (gates or {}).get(name) or OpenGate(study)
         state = folder / "sites" / name
         lines_by_site.setdefault(name, [])
-        arguments = (families, opened[name]().load, key(name), public("coordinator"), lines_by_site[name].append, keys)
-        return SiteWork(name, state, gate, *arguments)
+        arguments = (families, opened[name]().load, public("coordinator"), lines_by_site[name].append, keys)
+        return answering(name, state, gate, *arguments)
 
     transport = ByHand({name: open_site(name) for name in files})
     run_folder = RunFolder(folder / "run")

@@ -9,7 +9,7 @@ JSON has no numbers that are not finite, so that every float here is one.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from wardround.core.extras import needs
 from wardround.protocol.values import (
@@ -74,6 +74,11 @@ class Request(Body, kw_only=True):
     answers: ClassVar[Mapping[End, type[Answer]]]
 
     run: Name
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Run, wave and round; its answer repeats them."""
+        return {name: getattr(self, name) for name in ("run", "wave", "round") if hasattr(self, name)}
 
 
 # -- parts: columns, rows, what is predicted

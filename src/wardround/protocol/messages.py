@@ -38,6 +38,10 @@ class Head(Struct, forbid_unknown_fields=True):
     order: list[str]  # names of the tensors
 
 
+class OtherVersion(DeployError):
+    """The sender speaks another version of the protocol."""
+
+
 class Version(Struct):
     """Read first: nothing else of another version can be relied on."""
 
@@ -112,7 +116,7 @@ def read_head(content: bytes, sender: str) -> Head:
         version = msgspec.json.decode(content, type=Version).protocol
         if version != PROTOCOL:
             problem = f"speaks version {plain_text(str(version), 20)} of the protocol, this machine version {PROTOCOL}"
-            raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
+            raise OtherVersion(sender, problem, "Install the same version of wardround everywhere.")
         return msgspec.json.decode(content, type=Head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _unreadable(sender, error) from None

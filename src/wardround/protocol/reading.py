@@ -43,6 +43,18 @@ def read_answer(site: str, message: Message, end: End) -> Body:
     return body
 
 
+def check_own(site: str, answer: Body) -> None:
+    """DeployError where its receiver would refuse what this site is about to send."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
+    except msgspec.ValidationError as error:
+        problem = f"was about to send what nobody can read: {plain_text(str(error))}"
+        raise DeployError(site, problem, "Nothing was sent. This is a defect in wardround: please report it.") from None
+    if not _names_are_plain(msgspec.to_builtins(answer, str_keys=True)):
+        problem = "a name that it would have to send has control characters"
+        raise DeployError(site, problem, "Correct the names of columns, classes and categories in its file.")
+
+
 def bad_answer(site: str, problem: str, remedy: str) -> SiteError:
     return SiteError(Notice("site-answer-unusable", "warning", site, details={"problem": plain_text(problem)}), remedy)
 
