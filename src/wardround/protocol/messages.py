@@ -115,8 +115,9 @@ def read_head(content: bytes, sender: str) -> Head:
     try:
         version = msgspec.json.decode(content, type=Version).protocol
         if version != PROTOCOL:
-            problem = f"speaks version {plain_text(str(version), 20)} of the protocol, this machine version {PROTOCOL}"
-            raise OtherVersion(sender, problem, "Install the same version of wardround everywhere.")
+            versions = f"speaks version {plain_text(str(version), 20)} of the protocol and this machine {PROTOCOL}"
+            remedy = f"Where it is {min(version, PROTOCOL)}, wardround is the older one."
+            raise OtherVersion(sender, f"{versions}; install the same version of wardround at both", remedy)
         return msgspec.json.decode(content, type=Head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _unreadable(sender, error) from None

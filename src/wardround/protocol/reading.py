@@ -1,5 +1,6 @@
 """Reading a message by its type: refused whole where it is none that this version knows."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ with needs("deploy", "a study across hospitals"):
     import msgspec
 
 REMEDY = "Install the same version of wardround everywhere."
+FORMS = (  # msgspec's sentences about fields, as people without its vocabulary read them
+    (re.compile(r"^Object contains unknown field (`[^`]*`)( - at `\$`)?"), r"nobody here knows its field \1"),
+    (re.compile(r"^Object missing required field (`[^`]*`)( - at `\$`)?"), r"it lacks the field \1"),
+)
 
 
 def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Request:
@@ -25,8 +30,8 @@ def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Reques
         try:
             return msgspec.json.decode(message.raw, type=expected)
         except msgspec.ValidationError as error:
-            problem = plain_text(str(error))
-    raise DeployError("coordinator", f"asks what cannot be read: {problem}", REMEDY)
+            problem = why(error)
+    raise DeployError("coordinator", f"asks what cannot be read: {problem}; both need the same version", REMEDY)
 
 
 def read_answer(site: str, message: Message, end: End) -> Body:
@@ -37,10 +42,18 @@ def read_answer(site: str, message: Message, end: End) -> Body:
     try:
         body = msgspec.json.decode(message.raw, type=expected)
     except msgspec.ValidationError as error:
-        raise unusable(site, str(error)) from None
+        raise unusable(site, why(error)) from None
     if message.kind not in REFUSALS and not _names_are_plain(message.body):
         raise unusable(site, "a name in it has control characters")
     return body
+
+
+def why(error: Exception) -> str:
+    """What is wrong with a message, and where, without its content."""
+    text = plain_text(str(error))
+    for known, plainly in FORMS:
+        text = known.sub(plainly, text)
+    return text
 
 
 def check_own(site: str, answer: Body) -> None:
@@ -48,7 +61,7 @@ def check_own(site: str, answer: Body) -> None:
     try:
         msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
     except msgspec.ValidationError as error:
-        problem = f"was about to send what nobody can read: {plain_text(str(error))}"
+        problem = f"was about to send what nobody can read: {why(error)}"
         raise DeployError(site, problem, "Nothing was sent. This is a defect in wardround: please report it.") from None
     if not _names_are_plain(msgspec.to_builtins(answer, str_keys=True)):
         problem = "a name that it would have to send has control characters"

@@ -114,8 +114,9 @@ class SiteWork:
         try:
             message = open_sealed(sealed, self.coordinator, "coordinator")
         except DeployError as error:
-            event = "other version" if isinstance(error, OtherVersion) else "forged message"
-            return self._refuse(error.problem, event, {}, shown=str(error))
+            other = isinstance(error, OtherVersion)
+            shown = f"the coordinator {error.problem}" if other else error.problem
+            return self._refuse(error.problem, "other version" if other else "forged message", {}, shown=shown)
         if message.site != self.site:
             return self._refuse("a message to another site", "message to another", {})
         place: dict[str, Any] = {}
