@@ -14,7 +14,9 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal, Refused, Step
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.flat.site_session import Gate
 from wardround.protocol.messages import Sealed
@@ -123,9 +125,13 @@ class Federation:
         return self.folder
 
     @property
+    def messenger(self) -> Messenger:
+        return self.coordinator.messenger
+
+    @property
     def lines(self) -> list[str]:
         """All that a watcher was told, also what no step has shown yet."""
-        return [step.line for step in self.steps if step.line] + self.coordinator.lines
+        return [step.line for step in self.steps if step.line] + self.messenger.lines
 
     def restart_site(self, name: str) -> None:
         """As if its process had died: what it knows is what its folder holds."""
@@ -133,9 +139,9 @@ class Federation:
 
     def restart_coordinator(self) -> "Federation":
         """Another process on the same folder; the sites live on."""
-        old = self.coordinator
+        old = self.messenger
         transport = ByHand(self.transport.sites)
-        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        fresh = flat_coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
         return Federation(self.folder, transport, fresh, self.open_site)
 
 
@@ -157,7 +163,7 @@ def federation(
     keys = {name: public(name) for name in sources}
     transport = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    coordinator = Coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
+    coordinator = flat_coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
     return Federation(run_folder, transport, coordinator, open_site)
 
 

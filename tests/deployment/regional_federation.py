@@ -12,11 +12,12 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
+from wardround.deployment.coordinating.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
 from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.regional_topology import coordinator_of_regions
 from wardround.deployment.regional.regions import regions_of
-from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
@@ -56,12 +57,12 @@ class Hierarchy:
 
     @property
     def lines(self) -> list[str]:
-        return [step.line for step in self.steps if step.line] + self.top.lines
+        return [step.line for step in self.steps if step.line] + self.top.messenger.lines
 
-    def open_top(self) -> CoordinatorOfAll:
+    def open_top(self) -> Coordinator:
         keys = {region: public(region) for region in self.regions}
         names = list(self.regions)
-        return CoordinatorOfAll(
+        return coordinator_of_regions(
             self.study,
             self.families,
             names,
@@ -80,7 +81,7 @@ class Hierarchy:
 
         def own(folder: RunFolder) -> RegionalCoordinator:
             ends = self.transports[region], signer, keys
-            return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            return region_coordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
 
         state = self.folder / "regions" / region
         return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))

@@ -19,6 +19,7 @@ import numpy as np
 
 from wardround.core import tree
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import State
 from wardround.data.agreement import LEAST, compute_fill_values, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
@@ -47,6 +48,7 @@ from wardround.privacy.disclosure.target_sums import own_target_sums
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
+from wardround.protocol.catalogue import Agreement, ColumnFillValues, ColumnMoments, Common
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.runs.ledger import Entry, Ledger, charges_of
@@ -55,6 +57,9 @@ from wardround.study.parser import Families
 from wardround.study.schema import Study
 from wardround.training.local import Memory
 from wardround.training.trial import Trial
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert
 
 Body = Mapping[str, Any]
 
@@ -262,10 +267,10 @@ class Session:
     def fill_values(self, body: Body) -> dict[str, Any]:
         """Only for the requested columns, which some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
-        fill_values: list[dict[str, Any]] = []
+        fill_values: list[ColumnFillValues] = []
         for kind, place, request in zip(self.plan.kinds, body["of"], body["missing"], strict=True):
             if place is None:
-                fill_values.append({"fill": [], "counts": [], "levels": {}})
+                fill_values.append(ColumnFillValues(fill=[], counts=[], levels={}))
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
@@ -276,7 +281,7 @@ class Session:
     def moments(self, body: Body) -> dict[str, Any]:
         """Sums over training rows, for a common scale."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
-        summed: list[dict[str, Any] | None] = []
+        summed: list[ColumnMoments | None] = []
         for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
             arm = self.study.arm(kind[0])
             if arm.preparation.scale != "federated" or place is None:
@@ -284,7 +289,11 @@ class Session:
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
             own = compute_fill_values(table, train, layouts[place], arm.preparation)
-            summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
+            summed.append(
+                write_moments(
+                    moments(table, train, layouts[place], own_fill(own, read_common(convert(common, Common))))
+                )
+            )
         return {"moments": summed}
 
     def prepare(self, body: Body) -> dict[str, Any]:
@@ -297,7 +306,7 @@ class Session:
         before = dict(self.messages), self.plan, self.plan.agreed, self.waves
         try:
             self._use(body["columns"])
-            self.plan.agreed = agreed_of(self.plan, body)
+            self.plan.agreed = agreed_of(self.plan, convert(dict(body), Agreement))
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
             self.messages["prepare"] = dict(body)

@@ -21,7 +21,7 @@ from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
 from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
 from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
 from wardround.deployment.regional.region_handler import RegionWork
 from wardround.deployment.regional.regions import regions_of
 from wardround.protocol.messages import Transport
@@ -81,7 +81,7 @@ def coordinate_region(
     def run(transport: Transport) -> None:
         def own(folder: RunFolder) -> RegionalCoordinator:
             keys = read_key(kit.signing_key), public
-            return RegionalCoordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            return region_coordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
 
         key = read_key(region.key)
         work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)

@@ -13,18 +13,19 @@ from shutil import rmtree
 from typing import Any, TypeVar
 
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.data.serialization import read_column
-from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
+from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
+from wardround.deployment.common.messaging import B, Check, SiteLeft, Step, left_payload
 from wardround.deployment.common.schema_agreement import Disagreement, agreed_of
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.waves import WaveState, read_state, write_state
+from wardround.deployment.coordinating.final_scores import log_wave
 from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_merging import (
-    Answers,
     lacking_columns,
     merged_facts,
     merged_figures,
@@ -34,11 +35,26 @@ from wardround.deployment.regional.region_merging import (
 )
 from wardround.deployment.regional.region_rounds import own_for_sites, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
-from wardround.protocol.messages import Message
+from wardround.protocol.catalogue import (
+    Agreement,
+    AskFacts,
+    AskFillValues,
+    AskMoments,
+    FactsAnswer,
+    FillValuesAnswer,
+    MomentsAnswer,
+    Prepare,
+    Prepared,
+    Ready,
+    Request,
+)
 from wardround.protocol.reading import read_request_task
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert
 
 Body = Mapping[str, Any]
 Result = TypeVar("Result")
@@ -54,7 +70,7 @@ class RegionSession:
         notice: Callable[[str], None],
     ) -> None:
         self.folder, self.coordinator, self.watch, self.notice = folder, coordinator, watch, notice
-        self.study, self.families = coordinator.study, coordinator.families
+        self.study, self.families = coordinator.messenger.study, coordinator.messenger.families
         self.store = Store(folder)
         self.known: dict[str, Any] = {}  # hospitals; later columns, task and rows; later what was agreed
 
@@ -77,7 +93,7 @@ class RegionSession:
         self._forget_plan()
         self.coordinator.form(self.run, hospitals)
         self._write()
-        ready = self.drive(self.coordinator.greet())
+        ready: Mapping[str, Ready] = self.drive(self.coordinator.greet())
         while True:
             try:
                 merged = merged_ready(ready, hospitals)
@@ -93,40 +109,41 @@ class RegionSession:
         self._forget_plan()
         plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
 
-        def check(site: str, answer: Message) -> None:
-            check_facts(site, answer.body, plan, columns, self.known["hospitals"])
+        def check(site: str, answer: FactsAnswer) -> None:
+            check_facts(site, answer, plan, columns, self.known["hospitals"])
 
-        request = Message("facts", {"run": self.run, "columns": body["columns"]})
-        merged = self._merged(request, check, merged_facts)
+        request = convert({"run": self.run, "columns": body["columns"]}, AskFacts)
+        merged = self._merged(request, FactsAnswer, check, merged_facts)
         if "sets" in merged:
             self.known |= {"split_sizes": merged["sets"]}
             self._write()
         return merged
 
     def fill_values(self, body: Body) -> dict[str, Any]:
-        plan, request = self.plan, (body["missing"], body["of"], body["layouts"])
+        plan, request = self.plan, convert(body, AskFillValues)
 
-        def check(site: str, answer: Message) -> None:
-            check_fill_values(answer.body["fill_values"], plan, *request, self._train_rows(site))
+        def check(site: str, answer: FillValuesAnswer) -> None:
+            rows = self._train_rows(site)
+            check_fill_values(answer.fill_values, plan, request.missing, request.of, request.layouts, rows)
 
-        return self._merged(Message("fill_values", dict(body)), check, merged_fill_values)
+        return self._merged(request, FillValuesAnswer, check, merged_fill_values)
 
     def moments(self, body: Body) -> dict[str, Any]:
-        plan, request = self.plan, (body["of"], body["layouts"])
+        plan, request = self.plan, convert(body, AskMoments)
 
-        def check(site: str, answer: Message) -> None:
-            check_moments(answer.body["moments"], plan, *request, self._train_rows(site))
+        def check(site: str, answer: MomentsAnswer) -> None:
+            check_moments(answer.moments, plan, request.of, request.layouts, self._train_rows(site))
 
-        return self._merged(Message("moments", dict(body)), check, merged_moments)
+        return self._merged(request, MomentsAnswer, check, merged_moments)
 
     def prepare(self, body: Body) -> dict[str, Any]:
         self.remember(dict(body))
         waves = len(self.plan.waves())
 
-        def check(site: str, answer: Message) -> None:
-            check_waves(answer.body, waves)
+        def check(site: str, answer: Prepared) -> None:
+            check_waves(answer, waves)
 
-        self.coordinator.prepared = set(self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check)))
+        self.drive(self.coordinator.prepare(self.agreed, check))
         return {"waves": waves}
 
     def remember(self, prepare: Body) -> None:
@@ -142,35 +159,35 @@ class RegionSession:
         trials, path = self.trials(wave), self._path(wave)
         state = read_state(path, trials)
         if state.span.get("request") != request:
-            span = {"request": request, "first": first, "figures": {}}
+            span = {"request": request, "first": first, "figures": {}, "rounds": []}
             runs = [replace(run, round=first) for run in state.runs]
-            state = replace(state, round=first, runs=tuple(runs), pending=[], span=span)
+            state = replace(state, round=first, runs=tuple(runs), span=span)
             state = with_models(state, trials, by_trial(tensors))
             write_state(path, state)
         span_length = span_of(self.study.arm(trials[0].arm))
         ends = min(first + span_length, max(trial.training.rounds for trial in trials))
         score = [int(number) for number in body["score"]]
-        self.coordinator.plan = self.plan
-        rounds = self.coordinator.rounds(wave, trials, state, path, ends, score, self.agreed)
+        self.coordinator.plan, self.coordinator.messenger.agreement = self.plan, self.agreed
+        rounds = self.coordinator.rounds(wave, trials, state, path, ends, score)
         return span_answer(trials, self.drive(rounds))
 
     def evaluate(self, body: Body, tensors: Tree) -> dict[str, Any]:
         wave = int(body["wave"])
         trials, models = self.trials(wave), by_trial(tensors)
         state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
-        self.coordinator.title, self.coordinator.plan = "evaluating", self.plan
+        messenger = self.coordinator.messenger
+        messenger.title, messenger.agreement, self.coordinator.plan = "evaluating", self.agreed, self.plan
         score = [int(number) for number in body["score"]]
-        own = own_for_sites(state, trials, models, self.coordinator.members)
-        answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
-        heads = {site: message.log for site, message in answers.items()}
-        self.coordinator.log.add("wave finished", wave=wave, heads=heads)
+        own = own_for_sites(state, trials, models, messenger.members)
+        answers = self.drive(self.coordinator.summaries(wave, trials, state, score, own))
+        log_wave(messenger, wave, answers)
         return {
-            "summaries": {site: message.body["summaries"] for site, message in answers.items()},
-            "figures": merged_figures([message.body for message in answers.values()]),
+            "summaries": {site: answered.body.summaries for site, answered in answers.items()},
+            "figures": merged_figures([answered.body.figures for answered in answers.values()]),
         }
 
     def goodbye(self, body: Body) -> None:
-        self.drive(self.coordinator.say_goodbye(str(body.get("results")), str(body.get("why") or "")))
+        self.drive(self.coordinator.messenger.say_goodbye(str(body.get("results")), str(body.get("why") or "")))
         forget(self.folder)
 
     @cached_property
@@ -178,17 +195,17 @@ class RegionSession:
         """KeyError where too little is known so far."""
         hospitals, known = self.known["hospitals"], self.known
         task = read_request_task(known["task"])
-        plan = coordinator_plan(self.study, self.families, hospitals, task, self.coordinator.members)
+        plan = coordinator_plan(self.study, self.families, hospitals, task, self.coordinator.messenger.members)
         if "prepare" in known and "split_sizes" in known:
-            for kind, agreed in agreed_of(plan, known["prepare"]).items():
+            for kind, agreed in agreed_of(plan, convert(known["prepare"], Agreement)).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
                 split_sizes = {site: sizes[place] for site, sizes in known["split_sizes"].items()}
                 plan.agreed[kind] = replace(agreed, split_sizes=split_sizes)
         return plan
 
     @property
-    def agreed(self) -> Message:
-        return Message("prepare", self.known["prepare"])
+    def agreed(self) -> Prepare:
+        return convert(self.known["prepare"], Prepare)
 
     def trials(self, wave: int) -> list[Trial]:
         waves = self.plan.waves()
@@ -198,7 +215,7 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        return left_payload(self.coordinator.left)
+        return left_payload(self.coordinator.messenger.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
         while True:
@@ -213,18 +230,23 @@ class RegionSession:
         return max(int(sizes["train"]) for sizes in self.known["split_sizes"][site])
 
     def _merged(
-        self, request: Message, check: Check, merge: Callable[[DeployedPlan, Answers], dict[str, Any]]
+        self,
+        request: Request,
+        answer: type[B],
+        check: Check[B],
+        merge: Callable[[DeployedPlan, dict[str, B]], dict[str, Any]],
     ) -> dict[str, Any]:
         """The answers of all sites as one; only who left, where a site did: then all regions begin anew without it."""
-        self.coordinator.title = "agreeing on columns"
+        messenger = self.coordinator.messenger
+        messenger.title = "agreeing on columns"
         try:
-            answers = self.drive(self.coordinator.ask_required(request, check))
+            answers = self.drive(messenger.ask_required(request, answer, check))
         except SiteLeft:
-            return {"gone": list(self.coordinator.left)}
+            return {"gone": list(messenger.left)}
         return merge(self.plan, answers)
 
     def _path(self, wave: int) -> Path:
-        return self.coordinator.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
+        return self.coordinator.messenger.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
 
     def _forget_plan(self) -> None:
         self.__dict__.pop("plan", None)
