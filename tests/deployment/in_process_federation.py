@@ -141,7 +141,8 @@ class Federation:
         """Another process on the same folder; the sites live on."""
         old = self.messenger
         transport = ByHand(self.transport.sites)
-        fresh = flat_coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        ends = old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys
+        fresh = flat_coordinator(Messenger(*ends))
         return Federation(self.folder, transport, fresh, self.open_site)
 
 
@@ -163,7 +164,8 @@ def federation(
     keys = {name: public(name) for name in sources}
     transport = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    coordinator = flat_coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
+    ends = study, families, list(sources), run_folder, transport, key("coordinator"), keys
+    coordinator = flat_coordinator(Messenger(*ends))
     return Federation(run_folder, transport, coordinator, open_site)
 
 

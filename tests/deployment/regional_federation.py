@@ -12,6 +12,7 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
+from wardround.deployment.common.messaging import Messenger
 from wardround.deployment.coordinating.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
@@ -62,16 +63,8 @@ class Hierarchy:
     def open_top(self) -> Coordinator:
         keys = {region: public(region) for region in self.regions}
         names = list(self.regions)
-        return coordinator_of_regions(
-            self.study,
-            self.families,
-            names,
-            self.run_folder,
-            self.transport,
-            key("top"),
-            keys,
-            hospitals=list(self.sources),
-        )
+        ends = self.study, self.families, names, self.run_folder, self.transport, key("top"), keys
+        return coordinator_of_regions(Messenger(*ends), list(self.sources))
 
     def open_region(self, region: str) -> RegionWork:
         """A process of its own: what it knows is what its folder holds."""
@@ -81,7 +74,8 @@ class Hierarchy:
 
         def own(folder: RunFolder) -> RegionalCoordinator:
             ends = self.transports[region], signer, keys
-            return region_coordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            messenger = Messenger(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            return region_coordinator(messenger)
 
         state = self.folder / "regions" / region
         return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))

@@ -12,7 +12,6 @@ from tests.deployment.private_studies import begin, private
 from wardround.core import tree
 from wardround.deployment.common.waves import WaveState
 from wardround.deployment.coordinating.coordinator import Progress, write_progress
-from wardround.deployment.flat.flat_topology import FlatWave
 from wardround.privacy.dp.protection import site_noise
 from wardround.protocol.messages import Sealed
 from wardround.study.schema import SitePrivacy
@@ -33,14 +32,14 @@ def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeyp
     network: Federation = begin(tmp_path, content())
     computed: dict[int, list[torch.Tensor]] = {}
 
-    def dying(path: Path, wave: FlatWave, progress: Progress[WaveState]) -> None:
+    def dying(path: Path, progress: Progress[WaveState]) -> None:
         state = progress.state
         leaves = torch.cat([leaf.flatten() for leaf in tree.flatten(state.runs[0].server).values()])
         known = computed.setdefault(state.round * 2 + progress.done, [])
         known.append(leaves)
         if len(known) == 1:
             raise Died
-        write_progress(path, wave, progress)
+        write_progress(path, progress)
 
     monkeypatch.setattr("wardround.deployment.coordinating.coordinator.write_progress", dying)
     until_finished(network, lambda again: None)

@@ -112,7 +112,7 @@ class Parties:
     def restart_coordinator(self) -> "Parties":
         old, transport = self.messenger, ByHand(self.transport.sites)
         arguments = (old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
-        return Parties(self.folder, transport, coordinator_of_parties(*arguments), self.open_site)
+        return Parties(self.folder, transport, coordinator_of_parties(Messenger(*arguments)), self.open_site)
 
     def site_folder(self, site: str) -> Path:
         (own_folder,) = [path for path in (self.folder.path.parent / "sites" / site).iterdir() if path.is_dir()]
@@ -144,7 +144,8 @@ def federation(
 
     transport = ByHand({name: open_site(name) for name in files})
     run_folder = RunFolder(folder / "run")
-    coordinator = coordinator_of_parties(study, families, list(files), run_folder, transport, key("coordinator"), keys)
+    ends = study, families, list(files), run_folder, transport, key("coordinator"), keys
+    coordinator = coordinator_of_parties(Messenger(*ends))
     return Parties(run_folder, transport, coordinator, open_site)
 
 

@@ -7,7 +7,7 @@ from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.deployment_results import RESULT_FILES
-from wardround.deployment.common.messaging import Step
+from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinating.coordinator import Coordinator
 from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.join import alone
@@ -65,15 +65,15 @@ def coordinate_study(
 
     def run(transport: Transport) -> None:
         key = read_key(kit.signing_key)
-        ends = study, families, sites, folder, transport, key, public, again, kit.revoked_now
+        messenger = Messenger(study, families, sites, folder, transport, key, public, again, kit.revoked_now)
         if is_vertical(study):
-            coordinator = coordinator_of_parties(*ends)
+            coordinator = coordinator_of_parties(messenger)
         elif kit.hospitals:
             regions = regions_of(study, kit.hospitals)
             hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
-            coordinator = coordinator_of_regions(*ends, hospitals=hospitals)
+            coordinator = coordinator_of_regions(messenger, hospitals)
         else:
-            coordinator = flat_coordinator(*ends)
+            coordinator = flat_coordinator(messenger)
         coordinators.append(coordinator)
         with reporting_full_disk(folder.path, "Make room, then start it again: it goes on where it stopped."):
             for step in coordinator.run():

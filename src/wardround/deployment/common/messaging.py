@@ -93,9 +93,9 @@ class Messenger:
     transport: Transport
     signer: Signer
     keys: Mapping[str, Verifier]
-    quorum: int  # sites without which the run does not go on
     again: bool = False
     revoked: Callable[[], Mapping[str, str]] = dict  # sites with a revoked key, at present
+    quorum: int = 0  # sites without which the run does not go on; 0: as the study says
     all_needed: bool = False  # nobody can be left out: with a late site the run stops, and can go on later
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
     known_names: Sequence[str] = ()  # that an answer may name as the reason why a site fails; empty: the sites
@@ -119,6 +119,7 @@ class Messenger:
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
+        self.quorum = self.quorum or self.study.deployment.quorum or len(self.sites)
 
     @property
     def present(self) -> list[str]:

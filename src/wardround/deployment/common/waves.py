@@ -34,38 +34,32 @@ class WaveState:
     counted: Mapping[str, int]  # the last round in which a site's work counted
     span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the request that it is answering
 
+    def kept(self) -> tuple[Tree, dict[str, Any]]:
+        leaves = {
+            f"{number}/{name}": leaf
+            for number, run in enumerate(self.runs)
+            for name, leaf in tree.flatten(run.server).items()
+        }
+        rounds = [run.round for run in self.runs]
+        return leaves, {"round": self.round, "rounds": rounds, "counted": dict(self.counted), "span": dict(self.span)}
+
+    @classmethod
+    def restored(cls, leaves: Tree, place: Mapping[str, Any]) -> "WaveState":
+        servers = by_number(leaves)
+        runs = [Run(done, tree.unflatten(servers.get(number, {})), {}) for number, done in enumerate(place["rounds"])]
+        return cls(place["round"], tuple(runs), place["counted"], place["span"])
+
 
 def first_state(trials: Sequence[Trial]) -> WaveState:
     return WaveState(0, tuple(start_apart(trial) for trial in trials), {})
 
 
-def state_leaves(state: WaveState) -> tuple[Tree, dict[str, Any]]:
-    leaves = {
-        f"{number}/{name}": leaf
-        for number, run in enumerate(state.runs)
-        for name, leaf in tree.flatten(run.server).items()
-    }
-    place = {
-        "round": state.round,
-        "rounds": [run.round for run in state.runs],
-        "counted": dict(state.counted),
-        "span": dict(state.span),
-    }
-    return leaves, place
-
-
-def state_of(leaves: Tree, place: Mapping[str, Any]) -> WaveState:
-    servers = by_number(leaves)
-    runs = [Run(done, tree.unflatten(servers.get(number, {})), {}) for number, done in enumerate(place["rounds"])]
-    return WaveState(place["round"], tuple(runs), place["counted"], place["span"])
-
-
 def write_state(path: Path, state: WaveState) -> None:
-    write_leaves(path, *state_leaves(state))
+    write_leaves(path, *state.kept())
 
 
 def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
-    return state_of(*read_leaves(path)) if path.is_file() else first_state(trials)
+    return WaveState.restored(*read_leaves(path)) if path.is_file() else first_state(trials)
 
 
 def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
@@ -103,7 +97,8 @@ def seal_with_models(
     packed: dict[tuple[Any, ...], Sealed] = {}
     sealed = {}
     for site in requests:
-        request, chosen = requests[site]
+        request = requests[site][0]
+        chosen: Sequence[int] = requests[site][1]
         more = (extra or {}).get(site, {})
         tensors = models_for(trials, state, site, chosen) | more
         message = message_of(messenger.caught_up(request, site), tensors)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from wardround.core.tree import Tree
 from wardround.deployment.common.deployed_plan import DeployedPlan
@@ -24,7 +24,17 @@ from wardround.runs.environment import describe_environment
 from wardround.runs.folder import JsonLines
 from wardround.training.trial import Trial
 
-S = TypeVar("S")
+
+class Kept(Protocol):
+    """The state of a wave, as leaves and plain data, of which it is made again."""
+
+    def kept(self) -> tuple[Tree, dict[str, Any]]: ...
+
+    @classmethod
+    def restored(cls, leaves: Tree, place: Mapping[str, Any]) -> Self: ...
+
+
+S = TypeVar("S", bound=Kept)
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,6 @@ class Wave(Protocol[S]):
     """Trials that travel together, from the start to their last step: a round, the rounds of a region, a block."""
 
     def first(self) -> S: ...
-
-    def restored(self, leaves: Tree, place: Mapping[str, Any]) -> S: ...
-
-    def kept(self, state: S) -> tuple[Tree, dict[str, Any]]:
-        """As leaves and plain data, of which `restored` makes it again."""
 
     def rounds_done(self, state: S) -> int | None:
         """Over all trials; None when all steps are done."""
@@ -124,7 +129,7 @@ def begin_or_resume(messenger: Messenger) -> None:
 def train_wave(messenger: Messenger, number: int, trials: Sequence[Trial], wave: Wave[S]) -> Generator[Step]:
     """Each step is on disk, with its records, before the next one begins."""
     path = wave_path(messenger, number)
-    progress = read_progress(path, wave)
+    progress = read_progress(path, wave.first())
     before = messenger.done
     messenger.title = title_of(trials)
     if not progress.done:
@@ -135,11 +140,11 @@ def train_wave(messenger: Messenger, number: int, trials: Sequence[Trial], wave:
                 for record in closed.ready:
                     records.add(record)
                 progress = Progress(closed.state, closed.pending, records.flush())
-                write_progress(path, wave, progress)
+                write_progress(path, progress)
                 wave.forget(progress.state)
             for record in (yield from wave.finish(progress.state, progress.pending)):
                 records.add(record)
-            write_progress(path, wave, replace(progress, pending=(), records=records.flush(), done=True))
+            write_progress(path, replace(progress, pending=(), records=records.flush(), done=True))
     messenger.done = before + sum(trial.training.rounds for trial in trials)
 
 
@@ -158,15 +163,15 @@ def wave_path(messenger: Messenger, number: int) -> Path:
     return messenger.folder.path / "state" / "waves" / f"{number:05}.safetensors"
 
 
-def write_progress(path: Path, wave: Wave[S], progress: Progress[S]) -> None:
-    leaves, place = wave.kept(progress.state)
+def write_progress(path: Path, progress: Progress[S]) -> None:
+    leaves, place = progress.state.kept()
     whole = {"pending": list(progress.pending), "records": progress.records, "done": progress.done, "place": place}
     write_leaves(path, leaves, whole)
 
 
-def read_progress(path: Path, wave: Wave[S]) -> Progress[S]:
+def read_progress(path: Path, first: S) -> Progress[S]:
+    """As far as the wave has come; its first state where nothing is on disk."""
     if not path.is_file():
-        return Progress(wave.first())
+        return Progress(first)
     leaves, whole = read_leaves(path)
-    state = wave.restored(leaves, whole["place"])
-    return Progress(state, whole["pending"], whole["records"], whole["done"])
+    return Progress(first.restored(leaves, whole["place"]), whole["pending"], whole["records"], whole["done"])

@@ -3,43 +3,22 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_figures, check_ready, check_summaries
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import Participants, write_results
 from wardround.deployment.common.messaging import Messenger, Step
-from wardround.deployment.common.waves import Record, WaveState, first_state, scored_records, state_leaves, state_of
+from wardround.deployment.common.waves import Record, WaveState, first_state, scored_records
 from wardround.deployment.coordinating.agreement import Federation, agree_on
 from wardround.deployment.coordinating.coordinator import Closed, Coordinator
 from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_scores, scored_at_the_end
 from wardround.deployment.coordinating.greeting import Greeting, federate
 from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
-from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import Prepared, Ready, Summary
-from wardround.protocol.messages import Transport
-from wardround.runs.folder import RunFolder
-from wardround.study.parser import Families
-from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
 
-def flat_coordinator(
-    study: Study,
-    families: Families,
-    sites: Sequence[str],
-    folder: RunFolder,
-    transport: Transport,
-    signer: Signer,
-    keys: Mapping[str, Verifier],
-    again: bool = False,
-    revoked: Callable[[], Mapping[str, str]] = dict,
-) -> Coordinator:
-    quorum = study.deployment.quorum or len(sites)
-    messenger = Messenger(
-        study, families, sites, folder, transport, signer, keys, quorum=quorum, again=again, revoked=revoked
-    )
+def flat_coordinator(messenger: Messenger) -> Coordinator:
     return Coordinator(messenger, Flat(messenger))
 
 
@@ -85,12 +64,6 @@ class FlatWave:
 
     def first(self) -> WaveState:
         return first_state(self.rounds.trials)
-
-    def restored(self, leaves: Tree, place: Mapping[str, Any]) -> WaveState:
-        return state_of(leaves, place)
-
-    def kept(self, state: WaveState) -> tuple[Tree, dict[str, Any]]:
-        return state_leaves(state)
 
     def rounds_done(self, state: WaveState) -> int | None:
         return rounds_done(self.rounds.trials, state)

@@ -21,31 +21,16 @@ from wardround.deployment.flat.flat_topology import check_summary
 from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_merging import merged_figures
 from wardround.deployment.regional.region_rounds import region_records
-from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import Prepare, Prepared, Ready, Summary
-from wardround.protocol.messages import Transport
-from wardround.runs.folder import RunFolder
-from wardround.study.parser import Families
-from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
 with needs("deploy", "a study across hospitals"):
     from msgspec import to_builtins
 
 
-def region_coordinator(
-    study: Study,
-    families: Families,
-    sites: Sequence[str],
-    folder: RunFolder,
-    transport: Transport,
-    signer: Signer,
-    keys: Mapping[str, Verifier],
-    revoked: Callable[[], Mapping[str, str]] = dict,
-) -> "RegionalCoordinator":
+def region_coordinator(messenger: Messenger) -> "RegionalCoordinator":
     # where the region is smaller than the study's quorum, all of its sites are needed
-    quorum = min(study.deployment.quorum or len(sites), len(sites))
-    messenger = Messenger(study, families, sites, folder, transport, signer, keys, quorum=quorum, revoked=revoked)
+    messenger.quorum = min(messenger.quorum, len(messenger.sites))
     return RegionalCoordinator(messenger)
 
 

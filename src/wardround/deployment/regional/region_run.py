@@ -16,7 +16,7 @@ from wardround.core.errors import DeployError, WardroundError
 from wardround.core.extras import needs
 from wardround.core.health import Condition
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.messaging import Step
+from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
 from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
@@ -81,7 +81,9 @@ def coordinate_region(
     def run(transport: Transport) -> None:
         def own(folder: RunFolder) -> RegionalCoordinator:
             keys = read_key(kit.signing_key), public
-            return region_coordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            return region_coordinator(
+                Messenger(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            )
 
         key = read_key(region.key)
         work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)

@@ -5,7 +5,7 @@ coordinator and its sites.
 """
 
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,8 +27,6 @@ from wardround.deployment.common.waves import (
     first_state,
     scored_records,
     seal_with_models,
-    state_leaves,
-    state_of,
 )
 from wardround.deployment.coordinating.agreement import Federation
 from wardround.deployment.coordinating.coordinator import Closed, Coordinator
@@ -47,7 +45,6 @@ from wardround.deployment.regional.region_rounds import (
 )
 from wardround.deployment.regional.regions import regions_of, span_of
 from wardround.evaluation.summaries.summary_validation import check_curve
-from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import (
     Answer,
     RegionAnswer,
@@ -61,10 +58,6 @@ from wardround.protocol.catalogue import (
     Request,
     TrainRegion,
 )
-from wardround.protocol.messages import Transport
-from wardround.runs.folder import RunFolder
-from wardround.study.parser import Families
-from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
 with needs("deploy", "a study across hospitals"):
@@ -74,39 +67,16 @@ STAGES = 5  # messages of a round with a secure sum
 PATIENCE = 2  # deadlines: a region waits for its own sites first
 
 
-def coordinator_of_regions(
-    study: Study,
-    families: Families,
-    sites: Sequence[str],
-    folder: RunFolder,
-    transport: Transport,
-    signer: Signer,
-    keys: Mapping[str, Verifier],
-    again: bool = False,
-    revoked: Callable[[], Mapping[str, str]] = dict,
-    *,
-    hospitals: Sequence[str],
-) -> Coordinator:
-    """`sites` are the regions; `hospitals` are all of theirs, in the order that numbers them."""
-    regions = regions_of(study, hospitals)
-    messenger = Messenger(
-        study,
-        families,
-        sites,
-        folder,
-        transport,
-        signer,
-        keys,
-        # where there are fewer regions than the study's quorum, all of them are needed
-        quorum=min(study.deployment.quorum or len(sites), len(sites)),
-        again=again,
-        revoked=revoked,
-        patience=PATIENCE,
-        known_names=[*sites, *hospitals],
-        absences_in=_absences_in,
-        hospitals_of=lambda region: regions.get(region, ()),
-        hospitals=list(hospitals),
-    )
+def coordinator_of_regions(messenger: Messenger, hospitals: Sequence[str]) -> Coordinator:
+    """The messenger's sites are the regions; `hospitals` are all of theirs, in the order that numbers them."""
+    regions = regions_of(messenger.study, hospitals)
+    # where there are fewer regions than the study's quorum, all of them are needed
+    messenger.quorum = min(messenger.quorum, len(messenger.sites))
+    messenger.patience = PATIENCE
+    messenger.known_names = [*messenger.sites, *hospitals]
+    messenger.absences_in = _absences_in
+    messenger.hospitals_of = lambda region: regions.get(region, ())
+    messenger.hospitals = list(hospitals)
     return Coordinator(messenger, InRegions(messenger, regions, list(hospitals)))
 
 
@@ -221,12 +191,6 @@ class RegionalWave:
 
     def first(self) -> WaveState:
         return first_state(self.trials)
-
-    def restored(self, leaves: Tree, place: Mapping[str, Any]) -> WaveState:
-        return state_of(leaves, place)
-
-    def kept(self, state: WaveState) -> tuple[Tree, dict[str, Any]]:
-        return state_leaves(state)
 
     def rounds_done(self, state: WaveState) -> int | None:
         return rounds_done(self.trials, state)
