@@ -14,7 +14,9 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal, Refused, Step
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.governance.gate import Gate
 from wardround.deployment.hospital import Hospital
 from wardround.deployment.site.answering import SiteWork
@@ -124,9 +126,13 @@ class Federation:
         return self.folder
 
     @property
+    def messenger(self) -> Messenger:
+        return self.coordinator.messenger
+
+    @property
     def lines(self) -> list[str]:
         """All that a watcher was told, also what no step has shown yet."""
-        return [step.line for step in self.steps if step.line] + self.coordinator.lines
+        return [step.line for step in self.steps if step.line] + self.messenger.lines
 
     def restart_site(self, name: str) -> None:
         """As if its process had died: what it knows is what its folder holds."""
@@ -134,9 +140,10 @@ class Federation:
 
     def restart_coordinator(self) -> "Federation":
         """Another process on the same folder; the sites live on."""
-        old = self.coordinator
+        old = self.messenger
         transport = ByHand(self.transport.sites)
-        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        ends = old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys
+        fresh = flat_coordinator(Messenger(*ends))
         return Federation(self.folder, transport, fresh, self.open_site)
 
 
@@ -158,7 +165,8 @@ def federation(
     keys = {name: public(name) for name in sources}
     transport = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    coordinator = Coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
+    ends = study, families, list(sources), run_folder, transport, key("coordinator"), keys
+    coordinator = flat_coordinator(Messenger(*ends))
     return Federation(run_folder, transport, coordinator, open_site)
 
 

@@ -12,10 +12,12 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
 from wardround.deployment.regional.region_handler import Region
+from wardround.deployment.regional.regional_topology import coordinator_of_regions
 from wardround.deployment.regional.regions import regions_of
-from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.deployment.site.answering import SiteWork
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
@@ -56,21 +58,13 @@ class Hierarchy:
 
     @property
     def lines(self) -> list[str]:
-        return [step.line for step in self.steps if step.line] + self.top.lines
+        return [step.line for step in self.steps if step.line] + self.top.messenger.lines
 
-    def open_top(self) -> CoordinatorOfAll:
+    def open_top(self) -> Coordinator:
         keys = {region: public(region) for region in self.regions}
         names = list(self.regions)
-        return CoordinatorOfAll(
-            self.study,
-            self.families,
-            names,
-            self.run_folder,
-            self.transport,
-            key("top"),
-            keys,
-            hospitals=list(self.sources),
-        )
+        ends = self.study, self.families, names, self.run_folder, self.transport, key("top"), keys
+        return coordinator_of_regions(Messenger(*ends), list(self.sources))
 
     def open_region(self, region: str) -> SiteWork:
         """A process of its own: what it knows is what its folder holds."""
@@ -80,7 +74,8 @@ class Hierarchy:
 
         def own(folder: RunFolder) -> RegionalCoordinator:
             ends = self.transports[region], signer, keys
-            return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            messenger = Messenger(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            return region_coordinator(messenger)
 
         state = self.folder / "regions" / region
         return SiteWork(region, state, Region(state, self.study, own), key(region), public("top"))

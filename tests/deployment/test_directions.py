@@ -1,10 +1,12 @@
 """A hospital whose label means the opposite is found across hospitals, by columns that everybody has a name for."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.deployment.forging import changed
@@ -14,10 +16,9 @@ from wardround.core.errors import CheckError, DeployError
 from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
 from wardround.data.sources import SOURCES, Source
-from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
+from wardround.deployment.common.schema_agreement import direction_payload
+from wardround.protocol.catalogue import Direction
 from wardround.protocol.messages import Sealed
-from wardround.study.schema import Evaluation, Study
-from wardround.tasks import class_task
 
 HOSPITALS = ("cleveland", "hungarian", "va")
 
@@ -110,9 +111,8 @@ def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("sent", [[0.7, 0.1], [0.1, 0.0], [0.1], [0.1, float("nan")], ["a", 1], [0.1, 0.2, 0.3]])
 def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
-    study = Study("s", "", None, Evaluation(), None, (), (), None, (), {})  # type: ignore[arg-type]
-    with pytest.raises((ValueError, TypeError)):
-        inverted_labels(study, class_task(("no", "yes")), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(json.dumps(sent), type=Direction)
 
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("wardround.deployment.common.messaging.time", Clock)
     network.run()
     assert "closed until the evening" in {step.sites["cedar"] for step in network.steps}
-    assert not network.coordinator.left
+    assert not network.messenger.left
     assert network.folder.complete
 
 

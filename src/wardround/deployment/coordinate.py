@@ -7,13 +7,14 @@ from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.deployment_results import RESULT_FILES
-from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.common.messaging import Messenger, Step
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment.regional.regional_topology import coordinator_of_regions
 from wardround.deployment.regional.regions import regions_of
-from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
-from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
+from wardround.deployment.vertical.vertical_topology import coordinator_of_parties
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
@@ -60,16 +61,19 @@ def coordinate_study(
 
     def notice(line: str) -> None:
         if coordinators:
-            coordinators[0].lines.append(line)
+            coordinators[0].messenger.lines.append(line)
 
     def run(transport: Transport) -> None:
-        kind = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
-        coordinator = kind(
-            study, families, sites, folder, transport, read_key(kit.signing_key), public, again, kit.revoked_now
-        )
-        if isinstance(coordinator, CoordinatorOfAll):
+        key = read_key(kit.signing_key)
+        messenger = Messenger(study, families, sites, folder, transport, key, public, again, kit.revoked_now)
+        if is_vertical(study):
+            coordinator = coordinator_of_parties(messenger)
+        elif kit.hospitals:
             regions = regions_of(study, kit.hospitals)
-            coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
+            hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
+            coordinator = coordinator_of_regions(messenger, hospitals)
+        else:
+            coordinator = flat_coordinator(messenger)
         coordinators.append(coordinator)
         with reporting_full_disk(folder.path, "Make room, then start it again: it goes on where it stopped."):
             for step in coordinator.run():

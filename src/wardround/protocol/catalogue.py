@@ -71,6 +71,12 @@ class Answer(Body, kw_only=True):
     round: Place | None = None
 
 
+class RegionAnswer(Answer, kw_only=True):
+    """Of a region that answers for its hospitals: which of them left, and why."""
+
+    left: Left
+
+
 class Request(Body, kw_only=True):
     """From a coordinator. `answers` says who can be asked, and with what each of them answers."""
 
@@ -422,7 +428,7 @@ class Ready(Answer):
     inputs: Shape | None
 
 
-class RegionReady(Answer):
+class RegionReady(RegionAnswer):
     """Of the hospitals that are there: their columns together."""
 
     kind = "ready"
@@ -432,7 +438,6 @@ class RegionReady(Answer):
     columns: Annotated[list[RegionColumn], Meta(max_length=MOST_COLUMNS)] | None
     inputs: Shape | None
     sites: Sites
-    left: Left
 
 
 class PartyReady(Answer):
@@ -485,12 +490,11 @@ class FactsAnswer(Answer):
     directions: Directions
 
 
-class RegionFacts(Answer):
+class RegionFacts(RegionAnswer):
     """Of training rows together, and the rows of each hospital; only `gone` where a hospital has left meanwhile."""
 
     kind = "facts"
 
-    left: Left
     gone: Sites | None = None
     kinds: Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | None = None  # by kind of arm
     sets: dict[Name, ListOfSizes] | None = None
@@ -519,10 +523,9 @@ class FillValuesAnswer(Answer):
     fill_values: ListOfFillValues
 
 
-class RegionFillValues(Answer):
+class RegionFillValues(RegionAnswer):
     kind = "fill_values"
 
-    left: Left
     gone: Sites | None = None
     fill_values: ListOfFillValues | None = None
 
@@ -546,10 +549,9 @@ class MomentsAnswer(Answer):
     moments: ListOfMoments
 
 
-class RegionMoments(Answer):
+class RegionMoments(RegionAnswer):
     kind = "moments"
 
-    left: Left
     gone: Sites | None = None
     moments: ListOfMoments | None = None
 
@@ -573,11 +575,10 @@ class Prepared(Answer):
     waves: Place
 
 
-class RegionPrepared(Answer):
+class RegionPrepared(RegionAnswer):
     kind = "prepared"
 
     waves: Place
-    left: Left
 
 
 class Prepare(Request):
@@ -678,12 +679,11 @@ class Train(Request):
     prepare: Agreement | None = None
 
 
-class RegionUpdate(Answer):
+class RegionUpdate(RegionAnswer):
     """The region's models, and what each has in weight."""
 
     kind = "update"
 
-    left: Left
     trials: Annotated[dict[Place, RegionTrial], Meta(max_length=MOST_TRIALS)]
     rounds: Annotated[list[RegionRound], Meta(max_length=MOST_TRIALS)]  # of the region by itself
     figures: RegionFigures
@@ -761,12 +761,11 @@ class Summary(Answer):
     figures: Figures
 
 
-class RegionSummary(Answer):
+class RegionSummary(RegionAnswer):
     """Those of each hospital; predictions stay there."""
 
     kind = "summary"
 
-    left: Left
     summaries: Annotated[dict[Name, Summaries], Meta(max_length=MOST_SITES)]
     figures: RegionFigures
 

@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.catalogue import PROTOCOL
+from wardround.protocol.catalogue import PROTOCOL, Body
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import Hex, Name
 
@@ -57,6 +57,10 @@ class Message:
     site: str = ""  # the receiver of a request, the sender of an answer
     log: str = ""  # head of the sender's audit log
     raw: bytes = field(default=b"", repr=False)  # the body as it came
+
+
+def message_of(body: Body, tensors: Tree | None = None) -> Message:
+    return Message(body.kind, body, tensors or {})
 
 
 @dataclass(frozen=True)

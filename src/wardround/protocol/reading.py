@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wardround.core.errors import DeployError, SiteError, StudyError
 from wardround.core.extras import needs
 from wardround.core.notices import Notice
-from wardround.protocol.catalogue import ANSWERED_BY, REFUSALS, Body, End, Request, answers_of
+from wardround.protocol.catalogue import ANSWERED_BY, REFUSALS, Body, Request
 from wardround.protocol.messages import Message, Sealed, read_head
 from wardround.protocol.text import is_plain, plain_text
 from wardround.tasks import Task, read_task
@@ -15,6 +15,7 @@ from wardround.tasks import Task, read_task
 with needs("deploy", "a study across hospitals"):
     import msgspec
 
+Read = TypeVar("Read", bound=Body)
 REMEDY = "Install the same version of wardround everywhere."
 FORMS = (  # msgspec's sentences about fields, as people without its vocabulary read them
     (re.compile(r"^Object contains unknown field (`[^`]*`)( - at `\$`)?"), r"nobody here knows its field \1"),
@@ -34,10 +35,9 @@ def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Reques
     raise DeployError("coordinator", f"asks what cannot be read: {problem}; both need the same version", REMEDY)
 
 
-def read_answer(site: str, message: Message, end: End) -> Body:
+def read_answer(site: str, message: Message, expected: type[Read]) -> Read:
     """SiteError, which names the site and the place, where it is no answer of this kind."""
-    expected = answers_of(end).get(message.kind)
-    if expected is None:
+    if message.kind != expected.kind:
         raise unusable(site, "it is of a kind that nobody asked for")
     try:
         body = msgspec.json.decode(message.raw, type=expected)

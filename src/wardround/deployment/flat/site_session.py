@@ -20,12 +20,14 @@ from wardround.data.agreement import LEAST, compute_fill_values, moments, own_fi
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SPLIT_PARTS, Records, class_hash
-from wardround.data.serialization import read_column, read_layout, write_column
+from wardround.data.serialization import read_layout
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
 from wardround.deployment.common.schema_agreement import (
     agreed_of,
+    column_parts,
     direction_payload,
+    read_columns,
     read_common,
     task_payload,
     write_facts,
@@ -50,6 +52,8 @@ from wardround.protocol.catalogue import (
     AskFacts,
     AskFillValues,
     AskMoments,
+    ColumnFillValues,
+    ColumnMoments,
     Columns,
     FactsAnswer,
     FillValuesAnswer,
@@ -125,10 +129,9 @@ class Session:
         """What other sites need in order to check that all mean the same."""
         records = self.records
         shares_columns = records.is_table and not self.keeps_columns
-        columns = [write_column(column) for column in records.columns] if shares_columns else None
         return Ready(
             **self.kept.hello.place,
-            columns=convert(columns, Columns | None),
+            columns=column_parts(records.columns) if shares_columns else None,
             inputs=None if records.is_table else list(records.features.shape[1:]),
             task=own_task(records, self.run),
             versions=versions(),
@@ -236,7 +239,7 @@ class Session:
     def _use(self, columns: Columns | None) -> None:
         if self.kept.columns == columns:
             return
-        known = [read_column(to_builtins(column)) for column in columns or ()]
+        known = read_columns(columns)
         agreed = in_agreed_columns(self.records, known) if known else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
         self.kept.columns = columns
@@ -244,31 +247,31 @@ class Session:
     def fill_values(self, request: AskFillValues) -> FillValuesAnswer:
         """Only for the requested columns, which some site never recorded."""
         layouts = [read_layout(to_builtins(layout)) for layout in request.layouts]
-        fill_values: list[dict[str, Any]] = []
+        fill_values: list[ColumnFillValues] = []
         for kind, place, missing in zip(self.plan.kinds, request.of, request.missing, strict=True):
             if place is None:
-                fill_values.append({"fill": [], "counts": [], "levels": {}})
+                fill_values.append(ColumnFillValues(fill=[], counts=[], levels={}))
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
             own = compute_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
             fill_values.append(write_fill_values(own, missing.numbers, missing.categories))
-        return convert({**request.place, "fill_values": fill_values}, FillValuesAnswer)
+        return FillValuesAnswer(**request.place, fill_values=fill_values)
 
     def moments(self, request: AskMoments) -> MomentsAnswer:
         """Sums over training rows, for a common scale."""
         layouts = [read_layout(to_builtins(layout)) for layout in request.layouts]
-        summed: list[dict[str, Any] | None] = []
+        summed: list[ColumnMoments | None] = []
         for kind, place, common in zip(self.plan.kinds, request.of, request.commons, strict=True):
             arm = self.study.arm(kind[0])
-            if arm.preparation.scale != "federated" or place is None:
+            if arm.preparation.scale != "federated" or place is None or common is None:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
             own = compute_fill_values(table, train, layouts[place], arm.preparation)
-            lent = own_fill(own, read_common(to_builtins(common)))
+            lent = own_fill(own, read_common(common))
             summed.append(write_moments(moments(table, train, layouts[place], lent)))
-        return convert({**request.place, "moments": summed}, MomentsAnswer)
+        return MomentsAnswer(**request.place, moments=summed)
 
     def prepare(self, request: Prepare) -> Prepared:
         self.catch_up(agreement_of(request))
@@ -283,7 +286,7 @@ class Session:
         before = structs.replace(self.kept), self.plan, self.plan.agreed, self.waves
         try:
             self._use(agreement.columns)
-            self.plan.agreed = agreed_of(self.plan, to_builtins(agreement))
+            self.plan.agreed = agreed_of(self.plan, agreement)
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
             self.kept.prepare = agreement

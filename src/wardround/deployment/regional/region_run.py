@@ -16,12 +16,12 @@ from wardround.core.errors import DeployError, WardroundError
 from wardround.core.extras import needs
 from wardround.core.health import Condition
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.messaging import Step
+from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
 from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
 from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
 from wardround.deployment.regional.region_handler import Region
 from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.site.answering import SiteWork
@@ -82,7 +82,9 @@ def coordinate_region(
     def run(transport: Transport) -> None:
         def own(folder: RunFolder) -> RegionalCoordinator:
             keys = read_key(kit.signing_key), public
-            return RegionalCoordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            return region_coordinator(
+                Messenger(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            )
 
         key = read_key(region.key)
         topology = Region(region.state, study, own, notice, watch)

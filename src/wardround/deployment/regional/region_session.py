@@ -4,7 +4,7 @@ All that the coordinator of all sent is kept as a file, and so is every round of
 in the middle of a request that it was answering.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +14,16 @@ from typing import Any, TypeVar
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.core.tree import Tree, leaves_hash
-from wardround.data.serialization import read_column
-from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
+from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
-from wardround.deployment.common.schema_agreement import Disagreement, agreed_of
+from wardround.deployment.common.messaging import B, Check, SiteLeft, Step, left_payload
+from wardround.deployment.common.schema_agreement import Disagreement, agreed_of, read_columns
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.waves import WaveState, read_state, write_state
+from wardround.deployment.coordinating.final_scores import log_wave
 from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_merging import (
-    Answers,
     lacking_columns,
     merged_facts,
     merged_figures,
@@ -43,9 +42,14 @@ from wardround.protocol.catalogue import (
     AskFillValues,
     AskMoments,
     Evaluate,
+    FactsAnswer,
+    FillValuesAnswer,
     Goodbye,
     Hello,
+    MomentsAnswer,
     Prepare,
+    Prepared,
+    Ready,
     RegionFacts,
     RegionFillValues,
     RegionMoments,
@@ -56,7 +60,6 @@ from wardround.protocol.catalogue import (
     Request,
     TrainRegion,
 )
-from wardround.protocol.messages import Message
 from wardround.protocol.reading import read_request_task
 from wardround.runs.environment import versions
 from wardround.training.trial import Trial
@@ -79,7 +82,7 @@ class RegionSession:
         notice: Callable[[str], None],
     ) -> None:
         self.folder, self.coordinator, self.watch, self.notice = folder, coordinator, watch, notice
-        self.study, self.families = coordinator.study, coordinator.families
+        self.study, self.families = coordinator.messenger.study, coordinator.messenger.families
         self.run, self.hospitals = hello.run, hello.sites
         self.store = Store(folder)
         self.kept = RegionRun(hello=hello)
@@ -91,7 +94,7 @@ class RegionSession:
             self.kept = kept
 
     def ready(self) -> RegionReady:
-        ready = self.drive(self.coordinator.greet())
+        ready: Mapping[str, Ready] = self.drive(self.coordinator.greet())
         while True:
             try:
                 merged = merged_ready(ready, self.hospitals)
@@ -108,42 +111,44 @@ class RegionSession:
             raise DeployError("coordinator", "does not tell the region what is predicted", AGAIN)
         self.kept.task, self.kept.columns = read_request_task(request.task).to_json(), request.columns
         self._forget_plan()
-        plan, columns = self.plan, [read_column(to_builtins(column)) for column in request.columns or ()]
+        plan, columns = self.plan, read_columns(request.columns)
 
-        def check(site: str, answer: Message) -> None:
-            check_facts(site, answer.body, plan, columns, self.hospitals)
+        def check(site: str, answer: FactsAnswer) -> None:
+            check_facts(site, answer, plan, columns, self.hospitals)
 
         asked = AskFacts(run=self.run, columns=request.columns)
-        answer = self._answer(RegionFacts, request, self._merged(asked, check, merged_facts))
+        answer = self._answer(RegionFacts, request, self._merged(asked, FactsAnswer, check, merged_facts))
         if answer.sets is not None:
             self.kept.split_sizes = answer.sets
             write_session(self)
         return answer
 
     def fill_values(self, request: AskFillValues) -> RegionFillValues:
-        plan, agreed = self.plan, (to_builtins(request.missing), request.of, to_builtins(request.layouts))
+        plan = self.plan
 
-        def check(site: str, answer: Message) -> None:
-            check_fill_values(answer.body["fill_values"], plan, *agreed, self._train_rows(site))
+        def check(site: str, answer: FillValuesAnswer) -> None:
+            rows = self._train_rows(site)
+            check_fill_values(answer.fill_values, plan, request.missing, request.of, request.layouts, rows)
 
-        return self._answer(RegionFillValues, request, self._merged(request, check, merged_fill_values))
+        merged = self._merged(request, FillValuesAnswer, check, merged_fill_values)
+        return self._answer(RegionFillValues, request, merged)
 
     def moments(self, request: AskMoments) -> RegionMoments:
-        plan, agreed = self.plan, (request.of, to_builtins(request.layouts))
+        plan = self.plan
 
-        def check(site: str, answer: Message) -> None:
-            check_moments(answer.body["moments"], plan, *agreed, self._train_rows(site))
+        def check(site: str, answer: MomentsAnswer) -> None:
+            check_moments(answer.moments, plan, request.of, request.layouts, self._train_rows(site))
 
-        return self._answer(RegionMoments, request, self._merged(request, check, merged_moments))
+        return self._answer(RegionMoments, request, self._merged(request, MomentsAnswer, check, merged_moments))
 
     def prepare(self, request: Prepare) -> RegionPrepared:
         self.catch_up(agreement_of(request))
         waves = len(self.plan.waves())
 
-        def check(site: str, answer: Message) -> None:
-            check_waves(answer.body, waves)
+        def check(site: str, answer: Prepared) -> None:
+            check_waves(answer, waves)
 
-        self.coordinator.prepared = set(self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check)))
+        self.drive(self.coordinator.prepare(self.agreed, check))
         return self._answer(RegionPrepared, request, {"waves": waves})
 
     def catch_up(self, agreement: Agreement) -> None:
@@ -159,15 +164,15 @@ class RegionSession:
         trials, path, asked = self.trials(wave), self._path(wave), request_hash(request, leaves_hash(tensors))
         state = read_state(path, trials)
         if state.span.get("request") != asked:
-            span = {"request": asked, "first": first, "figures": {}}
+            span = {"request": asked, "first": first, "figures": {}, "rounds": []}
             runs = [replace(run, round=first) for run in state.runs]
-            state = replace(state, round=first, runs=tuple(runs), pending=[], span=span)
+            state = replace(state, round=first, runs=tuple(runs), span=span)
             state = with_models(state, trials, by_trial(tensors))
             write_state(path, state)
         span_length = span_of(self.study.arm(trials[0].arm))
         ends = min(first + span_length, max(trial.training.rounds for trial in trials))
-        self.coordinator.plan = self.plan
-        rounds = self.coordinator.rounds(wave, trials, state, path, ends, request.score, self.agreed)
+        self.coordinator.plan, self.coordinator.messenger.agreement = self.plan, self.agreed
+        rounds = self.coordinator.rounds(wave, trials, state, path, ends, request.score)
         content, models = span_answer(trials, self.drive(rounds))
         line = f"wave {wave + 1}, rounds from {first + 1} on: answered"
         return Reply(self._answer(RegionUpdate, request, content), models, (line,))
@@ -176,19 +181,19 @@ class RegionSession:
         wave = request.wave
         trials, models = self.trials(wave), by_trial(tensors)
         state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
-        self.coordinator.title, self.coordinator.plan = "evaluating", self.plan
-        own = own_for_sites(state, trials, models, self.coordinator.members)
-        answers = self.drive(self.coordinator.summaries(wave, trials, state, request.score, self.agreed, own))
-        heads = {site: message.log for site, message in answers.items()}
-        self.coordinator.log.add("wave finished", wave=wave, heads=heads)
+        messenger = self.coordinator.messenger
+        messenger.title, messenger.agreement, self.coordinator.plan = "evaluating", self.agreed, self.plan
+        own = own_for_sites(state, trials, models, messenger.members)
+        answers = self.drive(self.coordinator.summaries(wave, trials, state, request.score, own))
+        log_wave(messenger, wave, answers)
         content = {
-            "summaries": {site: message.body["summaries"] for site, message in answers.items()},
-            "figures": merged_figures([message.body for message in answers.values()]),
+            "summaries": {site: answered.body.summaries for site, answered in answers.items()},
+            "figures": merged_figures([answered.body.figures for answered in answers.values()]),
         }
         return Reply(self._answer(RegionSummary, request, content))
 
     def goodbye(self, request: Goodbye) -> None:
-        self.drive(self.coordinator.say_goodbye(request.results, request.why or ""))
+        self.drive(self.coordinator.messenger.say_goodbye(request.results, request.why or ""))
 
     @cached_property
     def plan(self) -> DeployedPlan:
@@ -196,19 +201,19 @@ class RegionSession:
         if kept.task is None:
             raise DeployError("coordinator", "goes on before it has said what is predicted", AGAIN)
         task = read_request_task(kept.task)
-        plan = coordinator_plan(self.study, self.families, self.hospitals, task, self.coordinator.members)
+        plan = coordinator_plan(self.study, self.families, self.hospitals, task, self.coordinator.messenger.members)
         if kept.prepare is not None and kept.split_sizes is not None:
-            for kind, agreed in agreed_of(plan, to_builtins(kept.prepare)).items():
+            for kind, agreed in agreed_of(plan, kept.prepare).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
                 split_sizes = {site: to_builtins(sizes[place]) for site, sizes in kept.split_sizes.items()}
                 plan.agreed[kind] = replace(agreed, split_sizes=split_sizes)
         return plan
 
     @property
-    def agreed(self) -> Message:
+    def agreed(self) -> Prepare:
         if self.kept.prepare is None:
             raise DeployError("coordinator", "goes on before all have agreed", AGAIN)
-        return Message("prepare", self.kept.prepare)
+        return convert(self.kept.prepare, Prepare, from_attributes=True)
 
     def trials(self, wave: int) -> list[Trial]:
         waves = self.plan.waves()
@@ -218,7 +223,7 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        return left_payload(self.coordinator.left)
+        return left_payload(self.coordinator.messenger.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
         while True:
@@ -238,18 +243,23 @@ class RegionSession:
         return convert({**request.place, **content, "left": self.left}, answer, str_keys=True)
 
     def _merged(
-        self, request: Request, check: Check, merge: Callable[[DeployedPlan, Answers], dict[str, Any]]
+        self,
+        request: Request,
+        answer: type[B],
+        check: Check[B],
+        merge: Callable[[DeployedPlan, dict[str, B]], dict[str, Any]],
     ) -> dict[str, Any]:
         """The answers of all sites as one; only who left, where a site did: then all regions begin anew without it."""
-        self.coordinator.title = "agreeing on columns"
+        messenger = self.coordinator.messenger
+        messenger.title = "agreeing on columns"
         try:
-            answers = self.drive(self.coordinator.ask_required(Message(request.kind, request), check))
+            answers = self.drive(messenger.ask_required(request, answer, check))
         except SiteLeft:
-            return {"gone": list(self.coordinator.left)}
+            return {"gone": list(messenger.left)}
         return merge(self.plan, answers)
 
     def _path(self, wave: int) -> Path:
-        return self.coordinator.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
+        return self.coordinator.messenger.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
 
     def _forget_plan(self) -> None:
         self.__dict__.pop("plan", None)
