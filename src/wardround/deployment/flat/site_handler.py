@@ -229,7 +229,8 @@ class SiteWork:
 
     def _as_party(self, message: Message, tensors: bytes, head: str) -> Sealed:
         """As in `_train`, a repeated request is answered with the same bytes."""
-        body, run = message.body, check_run_name(message.body["run"])
+        body = message.body
+        run = check_run_name(body["run"])
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
             session = PartySession.restore(self.site, self.state / run, self.gate, self.families, self.rows, *keys)
