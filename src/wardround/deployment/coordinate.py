@@ -6,9 +6,8 @@ from pathlib import Path
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Messenger, Step
-from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.coordinating.coordinator import Coordinator, log_results
 from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.kit import CoordinatorKit
@@ -18,7 +17,7 @@ from wardround.deployment.vertical.vertical_topology import coordinator_of_parti
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
-from wardround.runs.audit import FINISHED, AuditLog, file_hash
+from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
 from wardround.study.schema import Study
@@ -55,8 +54,8 @@ def coordinate_study(
         need_extras(arm.name, arm.privacy)
     from wardround.deployment.flower.superlink import SuperLink
 
-    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
-
+    # of revoked sites too: what they sent before may be part of a sum that a restarted coordinator goes on with
+    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in kit.sites}
     coordinators: list[Coordinator] = []
 
     def notice(line: str) -> None:
@@ -80,13 +79,12 @@ def coordinate_study(
                 watch(step)
 
     with alone(kit.path / "link", "another process coordinates with this kit"):
-        SuperLink(kit, listen, public, notice).carry(run)
+        SuperLink(kit, listen, {site: public[site] for site in sites}, notice).carry(run)
     return folder
 
 
 def finish_up(study: Study, folder: RunFolder) -> None:
     """Complete a run that died between writing its results and logging its end."""
     if (folder.path / "state").is_dir():
-        hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
-        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=hashes)
+        log_results(study, folder, AuditLog(folder.path / "audit.jsonl"))
         folder.remove_state()

@@ -8,6 +8,7 @@ and what an answer says of others is given by the topology.
 import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -239,7 +240,7 @@ class Messenger:
                     break
                 if closing and self._may_close(requests, waiting, began):
                     for site in waiting:
-                        self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
+                        self.lines.append(self._late_line(site))
                         self.activity[site] = "late"
                     return
                 asking.update(self._due(waiting, not_before))  # a closed site may be open again
@@ -260,11 +261,12 @@ class Messenger:
 
     def _is_taken_again(self, site: str, sealed: Sealed, answer: type[B], take: Take[B], request: Sealed) -> bool:
         """False where what is stored cannot be used, which is no fault of the site: it is asked anew."""
-        try:
-            return self._judged(site, sealed, answer, take, request) is None
-        except (SiteError, DeployError, SecureSumError, Impossible):
-            self.lines.append(f"{site}: its answer as it is stored here cannot be used; asking again")
-            return False
+        with suppress(SiteError, DeployError, SecureSumError, Impossible):
+            if self._judged(site, sealed, answer, take, request) is None:
+                return True
+        self.mismatches.pop(site, None)
+        self.lines.append(f"{site}: its answer as it is stored here cannot be used; asking again")
+        return False
 
     def _answered(self, site: str, sealed: Sealed, answer: type[B], take: Take[B], request: Sealed) -> float | None:
         """None, or the time at which to ask the site again."""
@@ -373,8 +375,11 @@ class Messenger:
             raise DeployError("coordinator", problem, "Start it again when they are there: it goes on from here.")
         return over and len(answered) >= self.quorum
 
-    def _place(self, site: str) -> str:
-        return "connected" if self.transport.connected().get(site) else "not connected"
+    def _late_line(self, site: str) -> str:
+        place = "connected" if self.transport.connected().get(site) else "not connected"
+        theirs = ", ".join(name for name in self.hospitals if name in self.hospitals_of(site) and name != site)
+        it = f"it and its hospitals {theirs}" if theirs else "it"
+        return f"{site}: did not answer in time ({place}); going on without {it}"
 
     def step(self) -> Step:
         there = self.transport.connected()

@@ -18,10 +18,11 @@ from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Messenger, Step, revoked_key
 from wardround.deployment.common.waves import Record
 from wardround.deployment.flat.run_secret import RunSecret
-from wardround.runs.audit import BEGUN, FINISHED, RESUMED, file_hash
+from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import describe_environment
-from wardround.runs.folder import JsonLines
+from wardround.runs.folder import JsonLines, RunFolder
+from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
 
@@ -102,7 +103,7 @@ class Coordinator:
             yield messenger.step()
             RunSecret(messenger.folder.path / "state").destroy()
             self.topology.write_results(len(waves))
-            hashes = finish(messenger)
+            hashes = log_results(messenger.study, messenger.folder, messenger.log)
             yield from messenger.say_goodbye(hashes["results.json"])
             messenger.folder.remove_state()
 
@@ -148,10 +149,10 @@ def train_wave(messenger: Messenger, number: int, trials: Sequence[Trial], wave:
     messenger.done = before + sum(trial.training.rounds for trial in trials)
 
 
-def finish(messenger: Messenger) -> dict[str, str]:
-    """Once the results are written: their hashes, which the log keeps."""
-    hashes = {name: file_hash(messenger.folder.path / name) for name in RESULT_FILES}
-    messenger.log.add(FINISHED, study=messenger.study.hash, files=hashes)
+def log_results(study: Study, folder: RunFolder, log: AuditLog) -> dict[str, str]:
+    """The hashes of the results, once they are written."""
+    hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
+    log.add(FINISHED, study=study.hash, files=hashes)
     return hashes
 
 

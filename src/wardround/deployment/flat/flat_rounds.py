@@ -3,7 +3,7 @@ models go out, updates come in, in the clear or under masks, and the round is cl
 """
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -69,13 +69,16 @@ def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Se
     return tasks_by_site
 
 
+Sums = Mapping[int, tuple[np.ndarray, float]]  # by trial, as `sums_of` has them
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """The answers of a round, and in a secure wave the sums of the updates, or why there are none."""
 
     entries: Mapping[str, Entry[Update]]
     missing: Sequence[str] = ()  # sites that were asked
-    sums: Mapping[int, tuple[np.ndarray, float]] | None = None  # by trial, as `sums_of` has them
+    sums: Sums | None = None
     failed: str = ""
 
 
@@ -112,31 +115,44 @@ class FlatRounds:
         return ClosedRound(after, records, arrivals)
 
     def _gather(self, state: WaveState, site_tasks: dict[str, Task]) -> Generator[Step, None, Arrivals]:
-        messenger, spool = self.messenger, self.spool(state.round)
-        sums, sum_of, failed = None, None, ""
-        if is_secure(self.trials) and any(task.work for task in site_tasks.values()):
-            models = model_hashes(self.trials, state)
-            sums = begin_sum(messenger, self.number, state.round, dict(enumerate(self.trials)), models, spool.folder)
-            # a site that has spent its epsilon adds zeros: the others' masks need it
-            site_tasks |= {s: Task() for s in expected_sites(sums.trials, state.round) if s not in site_tasks}
+        spool = self.spool(state.round)
+        if not is_secure(self.trials) or not any(task.work for task in site_tasks.values()):
+            yield from self._train(state, spool, site_tasks, None)
+            return self._arrivals(spool, site_tasks, ())
+        models, sum_of, failed = model_hashes(self.trials, state), None, ""
+        by_number = dict(enumerate(self.trials))
+        sums = begin_sum(self.messenger, self.number, state.round, by_number, models, spool.folder)
+        # a site that has spent its epsilon adds zeros: the others' masks need it
+        site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
         try:
-            if sums is not None:
-                yield from share_keys(messenger, sums)
-                messenger.prepared |= set(sums.sharers)
-            yield from self._train(state, spool, site_tasks, sums)
-            if sums is not None:
-                yield from unmask(messenger, sums, spool.entries(messenger.members, Update))
-                if sums.total is not None:
-                    sum_of = sums_of(sums.trials, state.round, sums.total)
-                    refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+            sum_of = yield from self._summed(state, spool, site_tasks, sums)
         except SecureSumError as error:
-            sum_of, failed = None, f"{error.where}: {error.problem}"
-            messenger.lines.append(f"round {state.round + 1} of {messenger.title} came to nothing: {failed}")
-        settled = () if sums is None or sums.survivors is None else sums.survivors
-        # a vector that is part of a sum counts even if its site has left since
+            failed = f"{error.where}: {error.problem}"
+            line = f"round {state.round + 1} of {self.messenger.title} came to nothing: {failed}"
+            self.messenger.lines.append(line)
+        return replace(self._arrivals(spool, site_tasks, sums.survivors or ()), sums=sum_of, failed=failed)
+
+    def _arrivals(self, spool: Spool, site_tasks: Mapping[str, Task], settled: Collection[str]) -> Arrivals:
+        """A vector that is part of a sum counts even if its site has left since."""
+        messenger = self.messenger
         counted = [s for s in messenger.members if s in site_tasks and (s in messenger.present or s in settled)]
         entries = spool.entries(counted, Update)
-        return Arrivals(entries, [site for site in site_tasks if site not in entries], sum_of, failed)
+        return Arrivals(entries, [site for site in site_tasks if site not in entries])
+
+    def _summed(
+        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum
+    ) -> Generator[Step, None, Sums | None]:
+        """SecureSumError where the sum comes to nothing."""
+        messenger = self.messenger
+        yield from share_keys(messenger, sums)
+        messenger.prepared |= set(sums.sharers)
+        yield from self._train(state, spool, site_tasks, sums)
+        yield from unmask(messenger, sums, spool.entries(messenger.members, Update))
+        if sums.total is None:
+            return None
+        sum_of = sums_of(sums.trials, state.round, sums.total)
+        refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+        return sum_of
 
     def _train(
         self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None
