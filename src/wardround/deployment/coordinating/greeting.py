@@ -70,15 +70,12 @@ def _agree(messenger: Messenger, greeting: Greeting[G], ready: dict[str, G]) -> 
         try:
             return (yield from greeting.negotiate(ready))
         except SiteLeft:
+            spoken_for = {hospital for site in messenger.present for hospital in messenger.hospitals_of(site)}
+            messenger.hospitals = [hospital for hospital in messenger.hospitals if hospital in spoken_for]
             restrict_to(messenger, messenger.present)
-            messenger.hospitals = [hospital for hospital in messenger.hospitals if _is_spoken_for(messenger, hospital)]
             ready = yield from greet(messenger, greeting.ready, greeting.check)
         except Disagreement as error:
             ready = without(messenger, error, ready)
-
-
-def _is_spoken_for(messenger: Messenger, hospital: str) -> bool:
-    return any(hospital in messenger.hospitals_of(site) for site in messenger.members)
 
 
 def restrict_to(messenger: Messenger, sites: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from wardround.core.extras import needs
@@ -90,7 +91,7 @@ class BlockWave:
     number: int
     trials: Sequence[Trial]
 
-    @property
+    @cached_property
     def steps(self) -> list[tuple[int, int]]:
         """Of each trial: blocks in a round, and in all rounds."""
         return [self.plan.steps_of(trial) for trial in self.trials]
