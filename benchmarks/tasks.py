@@ -71,7 +71,7 @@ def seconds_of_a_round(task: Task, rounds: int) -> float:
     }
     with tempfile.TemporaryDirectory() as out:
         run = wardround.run_study(study, out, engine="stacked", workers=1, sources={"made": source_of(task)})
-        records = pd.read_json(run.folder / "records.jsonl", lines=True)
+        records = run.records()
     per_round = records.groupby("round")["seconds"].sum()
     return float(median(per_round.iloc[1:-1]))
 

@@ -16,8 +16,9 @@ from wardround.models import Model, Shape
 from wardround.models.logistic import logistic
 from wardround.study.schema import Training
 from wardround.tasks import class_task
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.trial import Run, Trial
 
 RAGGED = (5, 23, 8, 14, 11, 19)  # rows per site: no two alike, and no batch size divides them all
 NOWHERE = np.array([], dtype=np.int64)
@@ -104,6 +105,7 @@ def parts_of(run: Run) -> dict[str, Tree]:
     for owner, memory in run.memories.items():
         named |= {f"{owner}: memory: {part}": leaves for part, leaves in memory.algorithm.items()}
         named |= {f"{owner}: private": memory.private, f"{owner}: buffers": memory.buffers}
+        named |= {f"{owner}: residual": memory.residual}
     return named
 
 

@@ -280,7 +280,7 @@ def test_rounds_are_closed_and_recorded_in_one_place() -> None:
     assert imported == {"deployment/coordinating/closing.py"}
     callers = {path.split("/")[1] for path, tree in deployment().items() if called(tree)["close_round"]}
     assert callers == set(TOPOLOGIES)
-    written = [path for path, tree in deployment().items() if called(tree)["JsonLines"]]
+    written = [path for path, tree in deployment().items() if called(tree)["append_records"]]
     assert written == ["deployment/coordinating/coordinator.py"]
     of_regions = {name for tree in deployment().values() for name in imports(tree) if "algorithms.hierarchical" in name}
     constants = {"algorithms.hierarchical.WEIGHT", "algorithms.hierarchical.part_of"}

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from wardround.runs.execute import run_study as run_study
     from wardround.runs.plan import check_study as check_study
     from wardround.runs.plan import load_plan as load_plan
+    from wardround.runs.records import RecordFollower as RecordFollower
+    from wardround.runs.records import read_records as read_records
+    from wardround.training.round_record import RoundRecord as RoundRecord
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
@@ -52,9 +55,13 @@ _HOMES = {
     "wardround.runs.catalog": ("load_study",),
     "wardround.runs.execute": ("StudyRun", "resume_study", "run_study"),
     "wardround.runs.plan": ("check_study", "load_plan"),
+    "wardround.runs.records": ("RecordFollower", "read_records"),
+    "wardround.training.round_record": ("RoundRecord",),
 }
 __all__ = [
     "PredictOptions",
+    "RecordFollower",
+    "RoundRecord",
     "StudyRun",
     "adapt",
     "build_report",
@@ -70,6 +77,7 @@ __all__ = [
     "predict_file",
     "predict_images",
     "predict_table",
+    "read_records",
     "resume_study",
     "run_study",
 ]

@@ -193,7 +193,7 @@ def test_folders_without_rows_models_or_end_are_refused(run: Path, tmp_path: Pat
 
 
 def test_charges_of_rounds_are_added_up_by_kind() -> None:
-    rounds = [{"a": (0.1, 2.0, 3), "b": None}, {"a": (0.1, 2.0, 3), "b": (0.2, 1.0, 5)}, {"a": (0.1, 1.0, 1)}]
+    rounds = [{"a": (0.1, 2.0, 3)}, {}, {"a": (0.1, 2.0, 3), "b": (0.2, 1.0, 5)}, {"a": (0.1, 1.0, 1)}]
     assert total_charges(rounds) == {
         "a": [Charge(0.1, 2.0, 6), Charge(0.1, 1.0, 1)],
         "b": [Charge(0.2, 1.0, 5)],

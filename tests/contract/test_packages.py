@@ -1,6 +1,5 @@
 """Members that do not ship with wardround: an algorithm of an installed package, a partition of a Python caller."""
 
-import json
 import subprocess
 import sys
 from importlib import import_module
@@ -81,17 +80,13 @@ def test_an_installed_algorithm_gives_the_same_on_both_engines(tmp_path: Path) -
         folder = RunFolder(run.folder)
         tables.append(folder.predictions())
         weights.append(folder.load_model("feddyn[alpha=0.5]", run.results["seeds"][0]))
-        assert {record["engine"] for record in _records(run.folder)} == {engine}
+        assert {record.engine for record in wardround.read_records(run.folder)} == {engine}
     assert set(tables[0]["arm"]) == {"feddyn[alpha=0.05]", "feddyn[alpha=0.5]", "fedavg"}
     pd.testing.assert_frame_equal(tables[0], tables[1], rtol=0, atol=1e-10)
     assert weights[0].keys() == weights[1].keys()
     assert any(name.startswith("server/h/") for name in weights[0])
     for name, leaf in weights[0].items():
         torch.testing.assert_close(leaf, weights[1][name], rtol=0, atol=1e-10)
-
-
-def _records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.slow

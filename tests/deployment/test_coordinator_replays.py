@@ -156,7 +156,10 @@ def another_version(answer: Sealed, site: str) -> Sealed:
     ("change", "sentence"),
     [
         (one_field_too_many, "nobody here knows its field `extra`"),
-        (another_version, f"speaks version {PROTOCOL + 1} of the protocol and this machine {PROTOCOL}; install the same"),
+        (
+            another_version,
+            f"speaks version {PROTOCOL + 1} of the protocol and this machine {PROTOCOL}; install the same",
+        ),
     ],
 )
 def test_an_answer_of_another_kind_of_program_is_named(

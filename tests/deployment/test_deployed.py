@@ -135,7 +135,8 @@ def rows_stayed_where_they_are(here: Hospitals) -> None:
         assert list((state / "predictions").glob("*.parquet"))
         assert not list(state.glob("wave-*")), "what was only needed while training"
     coordinators = [path for folder in (run, here.kit) for path in folder.rglob("*") if path.is_file()]
-    assert not [path for path in coordinators if path.suffix == ".parquet" or "prediction" in path.name]
+    assert [path.name for path in coordinators if path.suffix == ".parquet"] == ["records.parquet"]  # of rounds
+    assert not [path for path in coordinators if "prediction" in path.name]
 
 
 def logs_are_in_order(here: Hospitals, rounds: int) -> None:

@@ -23,7 +23,7 @@ def tensors(value: float) -> Tree:
 
 
 def arrived(value: float = 0.0) -> Answered[Update]:
-    work = TrialWork(epochs=1, loss=value, length=None, moved=False, finite=True)
+    work = TrialWork(epochs=1, loss=value, length=None, compression_error=None, moved=False, finite=True)
     return answered(Update(run="r", trials={0: work}, figures={}), tensors(value))
 
 

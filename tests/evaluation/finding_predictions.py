@@ -8,8 +8,10 @@ import pandas as pd
 from scipy.special import expit
 
 import wardround
+from wardround.runs.record_form import frame_of, table_of
 from wardround.study.schema import Study
 from wardround.tasks.class_metrics import METRICS
+from wardround.training.round_record import RoundRecord
 
 NAMES = ("mass", "fluid", "air")
 SITES = ("north", "south")
@@ -55,10 +57,17 @@ def a_study(arms: Sequence[str] = ("fedavg", "local"), seeds: int = 1, **evaluat
 
 
 def records_of(table: pd.DataFrame) -> pd.DataFrame:
-    """One round of each arm and seed, as records.jsonl has it."""
-    pairs = table[["arm", "seed"]].drop_duplicates()
-    numbers = {"change": 0.1, "divergence": 0.1, "update_norm": 0.1, "bytes_up": 8.0, "bytes_down": 8.0, "seconds": 0.1}
-    return pairs.assign(round=1, loss=0.5, **numbers).reset_index(drop=True)
+    """One round of each arm and seed."""
+    trials = table[["arm", "seed"]].drop_duplicates()
+    return frame_of(
+        table_of(record(str(arm), int(seed)) for arm, seed in zip(trials["arm"], trials["seed"], strict=True))
+    )
+
+
+def record(arm: str, seed: int) -> RoundRecord:
+    return RoundRecord(
+        arm, seed, 1, 0.5, update_norm=0.1, divergence=0.1, change=0.1, bytes_up=8, bytes_down=8, seconds=0.1
+    )
 
 
 def ratio(part: float, whole: float) -> float:

@@ -1,6 +1,5 @@
 """Whole rounds with privacy: every algorithm, what is charged, told and remembered, secure sums, stops and resumes."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,8 +30,9 @@ from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import AdaptiveClip, Augmentation, ExamplePrivacy, Privacy, SecureSum, Stragglers
 from wardround.tasks import class_task
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.trial import Run, Trial
 
 DELTA = 1e-5
 EXAMPLE = ExamplePrivacy(4.0, DELTA, 0.5)
@@ -336,11 +336,10 @@ STUDY: dict[str, Any] = {
 }
 
 
-def records_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    by_arm: dict[str, list[dict[str, Any]]] = {}
-    for line in (folder / "records.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        by_arm.setdefault(record["arm"], []).append(record)
+def records_of(folder: Path) -> dict[str, list[RoundRecord]]:
+    by_arm: dict[str, list[RoundRecord]] = {}
+    for record in wardround.read_records(folder):
+        by_arm.setdefault(record.arm, []).append(record)
     return by_arm
 
 
@@ -353,14 +352,14 @@ def test_fedprox_with_privacy_and_secure_sums_in_one_study_and_each_switched_off
     records = records_of(whole)
     for arm, private in {"both": True, "open-sum": True, "sum-only": False, "neither": False, "adaptive": True}.items():
         assert len(records[arm]) == 3
-        assert [bool(record["charges"]) for record in records[arm]] == [private] * 3, arm
-        assert [record["loss"] is None for record in records[arm]] == [arm != "neither"] * 3, arm
-        assert not any(record.get("failed") for record in records[arm])
+        assert [bool(record.charges) for record in records[arm]] == [private] * 3, arm
+        assert [record.loss is None for record in records[arm]] == [arm != "neither"] * 3, arm
+        assert not any(record.failed for record in records[arm])
     for both, alone in zip(records["both"], records["open-sum"], strict=True):
-        assert both["charges"] == alone["charges"]
-        assert both["change"] == pytest.approx(alone["change"], rel=1e-4)
+        assert both.charges == alone.charges
+        assert both.change == pytest.approx(alone.change, rel=1e-4)
     for summed, alone in zip(records["sum-only"], records["neither"], strict=True):
-        assert summed["change"] == pytest.approx(alone["change"], rel=1e-4)
+        assert summed.change == pytest.approx(alone.change, rel=1e-4)
 
 
 @pytest.mark.parametrize("rounds_before", [2, pytest.param(14, marks=pytest.mark.slow)])

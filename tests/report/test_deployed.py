@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import wardround
@@ -16,6 +18,7 @@ from wardround.core.errors import RunError
 from wardround.report import build
 from wardround.runs.audit import BEGUN, FINISHED, AuditLog, file_hash
 from wardround.runs.folder import RunFolder
+from wardround.runs.record_form import table_of
 
 ACROSS: dict[str, Any] = {
     **{key: value for key, value in HEART.items() if key != "arms"},
@@ -90,7 +93,7 @@ def test_the_design_names_quorum_deadline_and_who_was_missing(folder: RunFolder)
 
 
 def test_no_small_count_is_in_the_folder(folder: RunFolder) -> None:
-    assert not list(folder.path.glob("*.parquet"))
+    assert [path.name for path in folder.path.glob("*.parquet")] == ["records.parquet"]
     switzerland = folder.read_json("results.json")["sites"][0]["sites"]["switzerland"]
     assert switzerland["classes"] == {"no disease": 8, "disease": 115}
     for line in folder.summaries():
@@ -145,8 +148,8 @@ def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None
     """The least that a coordinator may know: no round was evaluated, and every class is too small to tell of."""
     study = small("least", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}, deployment={"smallest_cell": 60})
     run = wardround.run_study(study, tmp_path / "runs")
-    records = RunFolder(run.folder).records().drop(columns=["test_accuracy", "test_loss"])
-    (run.folder / "records.jsonl").write_text(records.to_json(orient="records", lines=True))
+    without_figures = [replace(record, figures={}) for record in wardround.read_records(run.folder)]
+    pq.write_table(table_of(without_figures), run.folder / "records.parquet")
     deployed_folder = as_deployed(run, study, tmp_path / "least")
     wardround.build_report(deployed_folder.path)
     page = page_of(deployed_folder.path)

@@ -137,12 +137,12 @@ def test_the_command_finds_changed_lines_and_changed_files(tmp_path: Path) -> No
     assert head in fine.stdout
     results = run.folder / "results.json"
     results.write_text(results.read_text().replace("0.8", "0.9"))
-    (run.folder / "records.jsonl").unlink()
+    (run.folder / "records.parquet").unlink()
     changed = command("log", "verify", log, "--json")
     assert changed.returncode == 6
     assert json.loads(changed.stdout)["changed_files"] == [
         "results.json is not the file that the run made",
-        "records.jsonl is missing",
+        "records.parquet is missing",
     ]
     log.write_text(log.read_text().replace('"engine":"auto"', '"engine":"best"'))
     broken = command("log", "verify", log, "--head", head)

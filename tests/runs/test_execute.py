@@ -43,7 +43,14 @@ def test_the_folder_is_named_by_the_study_and_its_hash_and_holds_everything(run:
     study, _ = wardround.load_study(STUDY)
     assert run.folder.name == f"small-{study.hash[:8]}"
     names = {path.name for path in run.folder.iterdir()}
-    assert names >= {"study.toml", "environment.json", "records.jsonl", "predictions.parquet", "results.json", "models"}
+    assert names >= {
+        "study.toml",
+        "environment.json",
+        "records.parquet",
+        "predictions.parquet",
+        "results.json",
+        "models",
+    }
     assert not [path for path in run.folder.rglob("*") if path.name.endswith(".partial")]
     again, _ = wardround.load_study(run.folder / "study.toml")
     assert again.hash == study.hash
@@ -147,8 +154,8 @@ def test_all_arms_are_tested_on_the_same_rows(run: StudyRun) -> None:
         pd.testing.assert_series_equal(rows["fedavg"], other)
 
 
-def test_records_have_one_line_per_arm_seed_and_round(run: StudyRun) -> None:
-    records = pd.read_json(run.folder / "records.jsonl", lines=True)
+def test_records_have_one_row_per_arm_seed_and_round(run: StudyRun) -> None:
+    records = run.records()
     assert len(records) == 5 * 2 * 3
     assert records.groupby(["arm", "seed"])["round"].apply(list).map(lambda r: r == [1, 2, 3]).all()
     assert {"loss", "update_norm", "divergence", "change", "test_accuracy", "validation_loss"} <= set(records.columns)

@@ -24,7 +24,9 @@ from wardround.report.sections.topology import (
 )
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
+from wardround.runs.record_form import frame_of, table_of
 from wardround.tasks.class_metrics import METRICS
+from wardround.training.round_record import RoundRecord
 
 REGIONS = {"europe": ["hungarian", "switz*"], "america": ["cleveland", "va"]}
 HEART: dict[str, Any] = {
@@ -127,9 +129,9 @@ def test_the_cost_of_each_kind_of_link(run: StudyRun) -> None:
     assert flat["bytes_down"] == topology["cost"]["flat"]["bytes_down"]
 
 
-def test_records_of_an_older_version_have_no_cost_between_regions() -> None:
-    old = pd.DataFrame({"seed": [1], "sites": [["a"]], "dropped": [["b"]], "bytes_down": [8], "bytes_up": [4]})
-    costs = cost_of_links(old)
+def test_records_without_regions_have_no_cost_between_them() -> None:
+    record = RoundRecord("fedavg", 1, 1, sites=("a",), dropped=("b",), bytes_down=8, bytes_up=4)
+    costs = cost_of_links(frame_of(table_of([record])))
     assert costs["region_global"] == dict.fromkeys(("messages_down", "messages_up", "bytes_down", "bytes_up"), 0.0)
     assert costs["site_region"] == {"messages_down": 2, "messages_up": 1, "bytes_down": 8, "bytes_up": 4}
 

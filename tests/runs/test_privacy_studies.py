@@ -108,9 +108,9 @@ def test_pooling_is_charged_to_the_patients_of_every_site(run: wardround.StudyRu
 
 
 def test_no_loss_of_a_private_arm_is_written_down(run: wardround.StudyRun) -> None:
-    records = [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
-    assert all(record["loss"] is None for record in records if record["arm"] != "open")
-    assert all(record["loss"] is not None for record in records if record["arm"] == "open")
+    records = list(wardround.read_records(run.folder))
+    assert all(record.loss is None for record in records if record.arm != "open")
+    assert all(record.loss is not None for record in records if record.arm == "open")
 
 
 def test_lengths_of_gradients_are_counted_before_clipping(run: wardround.StudyRun) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def numbers(folder: Path) -> dict[str, Any]:
     results = json.loads((folder / "results.json").read_text())
     for arm in results["arms"].values():
         del arm["cost"]["seconds"], arm["cost"]["seed_seconds"]
-    records = pd.read_json(folder / "records.jsonl", lines=True).drop(columns="seconds")
+    records = [replace(record, seconds=0.0) for record in wardround.read_records(folder)]
     weights = {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted((folder / "models").rglob("*.safetensors"))
     }
     predictions = pd.read_parquet(folder / "predictions.parquet")
-    return {"results": results, "records": records.to_json(), "weights": weights, "predictions": predictions.to_json()}
+    return {"results": results, "records": records, "weights": weights, "predictions": predictions.to_json()}
 
 
 @pytest.fixture(scope="module", params=represented(["stacked", "serial"], by=["stacked"]))
@@ -74,7 +75,7 @@ def test_stopping_after_any_rounds_and_going_on_gives_the_same_bits(
         steps.close()
         plan = wardround.load_plan(*wardround.load_study(STUDY))
     assert not folder.complete
-    with max((folder.path / "state" / "records").iterdir()).open("a") as file:
+    with (folder.path / "records.jsonl").open("a") as file:
         file.write('{"arm": "scaffold", "half a li')  # what a dying process may leave
     resumed = wardround.resume_study(folder.path)
     assert resumed.fresh
@@ -103,16 +104,18 @@ wardround.run_study(json.load(open({str(path)!r})), {str(tmp_path)!r}, engine="s
         process.send_signal(signal.SIGKILL)
         died += process.wait() == -signal.SIGKILL
         process.stdout.close()
+        for study in tmp_path.glob("*/study.toml"):
+            list(wardround.read_records(study.parent))  # whatever a killed process leaves can be read
     assert not list(tmp_path.glob("*/results.json"))
     run = wardround.run_study(STUDY, tmp_path, engine="stacked")
     assert run.fresh
     return run.folder, died
 
 
-def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> dict[str, Any]:
+def killed_and_resumed(tmp_path: Path, seed: int, kills: int, workers: int = 1) -> dict[str, Any]:
     folder = tmp_path / f"killed-{seed}"
     folder.mkdir()
-    finished, died = kill_at_random(folder, seed, kills)
+    finished, died = kill_at_random(folder, seed, kills, workers)
     assert died == kills
     return numbers(finished)
 
@@ -121,6 +124,13 @@ def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> dict[str, Any]:
 def test_killed_processes_leave_nothing_that_hurts(tmp_path: Path) -> None:
     expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", engine="stacked").folder)
     assert killed_and_resumed(tmp_path, seed=0, kills=2) == expected
+
+
+@pytest.mark.slow
+def test_units_that_are_killed_side_by_side_lose_no_record_and_repeat_none(tmp_path: Path) -> None:
+    expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", engine="stacked").folder)
+    for seed in range(40, 44):
+        assert killed_and_resumed(tmp_path, seed, kills=3, workers=2) == expected
 
 
 @pytest.mark.slow

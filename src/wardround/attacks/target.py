@@ -1,10 +1,10 @@
 """The run that is attacked: its study, rows, saved models and privacy charges."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.registry import Members
@@ -39,8 +39,7 @@ class Target:
         """By site, the charges of the rounds that took place."""
         records = self.folder.records()
         chosen = records[(records["arm"] == arm) & (records["seed"] == self.seed)]
-        rounds = chosen["charges"].tolist() if "charges" in chosen else []
-        return total_charges([charge for charge in rounds if charge])
+        return total_charges(chosen["charges"])
 
     @property
     def pictures_allowed(self) -> bool:
@@ -66,13 +65,12 @@ def open_target(
     return Target(folder, plan, chosen, study.evaluation.seeds.first)
 
 
-def total_charges(rounds: Sequence[Any]) -> dict[str, list[Charge]]:
+def total_charges(rounds: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[Charge]]:
     """From (rate, noise, steps) by site of each round; rounds with equal rate and noise are one charge."""
     counted: Counter[tuple[str, float, float]] = Counter()
     for of_round in rounds:
-        for site, charge in dict(of_round).items():
-            if charge is not None:
-                counted[str(site), float(charge[0]), float(charge[1])] += int(charge[2])
+        for site, (rate, noise, steps) in of_round.items():
+            counted[site, float(rate), float(noise)] += int(steps)
     charges: dict[str, list[Charge]] = {}
     for (site, rate, noise), steps in counted.items():
         charges.setdefault(site, []).append(Charge(rate, noise, steps))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from wardround.core.tree import Tree
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial
 
 EngineState = TypeVar("EngineState")
 

@@ -50,14 +50,13 @@ def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
     """An arm's parties and what they exchanged, for one seed on average."""
     seeds, topology = records["seed"].nunique(), arm.topology
     labels = topology.labels or next(iter(topology.parties))
-    exchanges = records["exchanges"] if "exchanges" in records else pd.Series([0])
     return {
         "kind": "vertical",
         "labels": labels,
         "block": topology.block,
         "parties": {name: {"columns": list(columns)} for name, columns in topology.parties.items()},
         "cost": {
-            "exchanges": float(exchanges.sum()) / seeds,
+            "exchanges": float(records["exchanges"].sum()) / seeds,
             "bytes_up": float(records["bytes_up"].sum()) / seeds,  # embeddings, to the party with the labels
             "bytes_down": float(records["bytes_down"].sum()) / seeds,  # their gradients
         },

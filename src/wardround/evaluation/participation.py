@@ -37,8 +37,6 @@ def was_there(entry: Mapping[str, Any]) -> bool:
 
 def not_finite(records: pd.DataFrame) -> list[Notice]:
     """One for each hospital and arm with updates that were not finite, and counted for nothing."""
-    if "not_finite" not in records:
-        return []
     refused = records[["arm", "not_finite"]].explode("not_finite").dropna()
     return [
         Notice("update-not-finite", "warning", site, counts={"rounds": int(rounds)}, arm=arm)
@@ -47,6 +45,4 @@ def not_finite(records: pd.DataFrame) -> list[Notice]:
 
 
 def _often(records: pd.DataFrame, name: str) -> dict[str, int]:
-    if name not in records:
-        return {}
     return {str(site): int(rounds) for site, rounds in records[name].explode().dropna().value_counts().items()}

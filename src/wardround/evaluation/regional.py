@@ -88,8 +88,6 @@ def cost_of_links(records: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 def _pairs(records: pd.DataFrame, name: str) -> np.ndarray:
     """The sums over rounds of what went down and of what came up."""
-    if name not in records:
-        return np.zeros(2)
     return np.asarray(np.sum([np.asarray(pair, dtype=float) for pair in records[name]], axis=0))
 
 

@@ -331,6 +331,7 @@ class TrialWork(Part):
     epochs: Epochs
     loss: float | None
     length: Positive | None  # how far the model moved; none where it is protected
+    compression_error: Positive | None  # how much of the update was lost; none without compression
     moved: bool  # whether the update is how far the model moved
     finite: bool  # whether all numbers of the update are finite
 
@@ -356,6 +357,7 @@ class RegionRound(Part):
     round: Place
     loss: float | None
     update_norm: Positive | None  # mean length of the updates
+    compression_error: Positive | None  # mean over the updates; none without compression
     sites: Sites
     dropped: Sites  # hospitals whose work was due and did not count
     bytes_down: Bytes  # sent to the hospitals
@@ -650,8 +652,9 @@ class Update(Answer):
 
     kind = "update"
     leaves = (
-        "For each arm and seed: **the update, as large as the shared model**, the mean training loss, how far the"
-        " model moved, epochs done. An update with numbers that are not finite is not sent: only that it was so. "
+        "For each arm and seed: **the update, as large as the shared model** (smaller with "
+        "[`[compression]`](../explanation/compression.md), with how much of it was lost), the mean training loss, how "
+        "far the model moved, epochs done. An update with numbers that are not finite is not sent: only that it was so. "
         "With differential privacy the update has noise and no loss goes with it; in a secure sum it is under "
         "masks, twice as large, and neither loss nor length goes with it. For the curves: number of test and "
         "validation rows, loss and accuracy (of a number: mean absolute error) of the last model on them, unless "

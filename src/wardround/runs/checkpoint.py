@@ -1,7 +1,7 @@
 """Checkpoints of units, replaced atomically so that a crash leaves the old one or the new one.
 
 `state/units/N.safetensors` holds a running unit's tensors and, as metadata, how many of its rounds are done and how
-long its records were then; that of a finished unit has no tensors.
+many records it had then; that of a finished unit has no tensors.
 """
 
 import json
@@ -26,7 +26,7 @@ SHORTEST_PAUSE = 2.0  # seconds
 @dataclass(frozen=True)
 class Checkpoint:
     round: int = 0
-    records: int = 0  # bytes of its records that are valid
+    records: int = 0  # that it had written
     leaves: Tree = field(default_factory=dict)
     done: bool = False
 

@@ -1,6 +1,6 @@
 """The run folder: where each file is, and how it is written so that a half-written file never counts.
 
-study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
+study.toml  environment.json  records.parquet  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 models/ARM/seed-N.json  what the weights mean and whose rows they were trained on, for a study that starts from them
 selection.parquet   predictions by which a value was selected, where the study selects
 validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
@@ -10,6 +10,7 @@ uncertainty.parquet the uncertainty of validation and test rows, where the study
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
 samples.npz         some images of each site, where the study lets a report show them
+records.jsonl       while the run goes on: what will be records.parquet
 results.json        a folder that has it is complete
 audit.jsonl         what was done here and when; hash-chained, and not cleared when a run is repeated
 report.html  figures/  tables/   computed from the rest, and rebuilt by `wardround report`
@@ -19,13 +20,13 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from shutil import copyfileobj, rmtree
-from typing import Any, Literal, Self, TypeVar, get_args
+from shutil import rmtree
+from typing import Any, Literal, TypeVar, get_args
 from zipfile import BadZipFile
 
 import numpy as np
@@ -35,7 +36,6 @@ import pyarrow.parquet as pq
 import tomli_w
 import torch
 from pyarrow import ArrowException
-from pyarrow.json import read_json
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -44,12 +44,16 @@ from wardround.core.atomic_files import write_atomically as write_atomically
 from wardround.core.errors import RunError
 from wardround.core.toml_files import read_toml
 from wardround.core.tree import Tree
+from wardround.runs.record_form import frame_of
+from wardround.runs.records import COMPACT, RUNNING, Key, RecordWriter, compact_records, cut_records, read_table
 from wardround.study.schema import Study
+from wardround.training.trial import Trial
 
 Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty"]
 CLEARED = (  # when a run starts again
     "results.json",
-    "records.jsonl",
+    RUNNING,
+    COMPACT,
     *(f"{kind}.parquet" for kind in get_args(Predictions)),
     "forgetting.parquet",
     "samples.npz",
@@ -60,6 +64,7 @@ CLEARED = (  # when a run starts again
     "report.html",
 )
 # what reading changed files may raise
+READABLE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 MISFITS = (
     LookupError,
     TypeError,
@@ -100,8 +105,7 @@ class RunFolder:
         self.write_json("environment.json", environment)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
-        write_atomically(self.path / name, text.encode())
+        write_atomically(self.path / name, orjson.dumps(without_nan(content), option=READABLE))
 
     def read_json(self, name: str) -> Any:
         try:
@@ -156,25 +160,24 @@ class RunFolder:
         parts = sorted((self.path / "state" / "lengths").glob("*.json"))
         return {part.name.removesuffix(".json"): json.loads(part.read_bytes()) for part in parts}
 
-    def unit_records(self, unit: int) -> Path:
-        """Where a unit's rounds are written until all units are finished."""
-        folder = self.path / "state" / "records"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{unit:05}.jsonl"
+    def append_records(self, trials: Iterable[Trial], written: int) -> RecordWriter:
+        """To go on with the records of trials, of which the first `written` count."""
+        path = self.path / RUNNING
+        cut_records(path, [([(trial.arm, trial.seed) for trial in trials], written)])
+        return RecordWriter(path, written)
 
-    def join_records(self, units: int) -> None:
-        with replacing(self.path / "records.jsonl") as whole:
-            for unit in range(units):
-                with self.unit_records(unit).open("rb") as part:
-                    copyfileobj(part, whole)
+    def compact_records(self, units: Sequence[Iterable[Key]] = ()) -> None:
+        """Once all units are finished. `records.jsonl` stays as long as the run may have to be resumed."""
+        compact_records(self.path, units)
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
+        (self.path / RUNNING).unlink(missing_ok=True)
         rmtree(self.path / "state", ignore_errors=True)
 
     def records(self) -> pd.DataFrame:
-        table: pd.DataFrame = self._read("records.jsonl", lambda path: read_json(path).to_pandas())
-        return table
+        """One row for each round of each arm and seed, as far as the run has come."""
+        return frame_of(read_table(self.path))
 
     def predictions(self) -> pd.DataFrame:
         return self._read("predictions.parquet", pd.read_parquet)
@@ -257,33 +260,6 @@ class RunFolder:
                 remedy = "Wait until it ends, or give another --out."
                 raise RunError(str(self.path), "another process is running this study here", remedy) from None
             yield
-
-
-class JsonLines:
-    """One line of JSON per round. What follows `length`, after the last checkpoint, is cut off."""
-
-    def __init__(self, path: Path, length: int = 0) -> None:
-        self.path, self.length = path, length
-
-    def __enter__(self) -> Self:
-        self.file = open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b")
-        if self.file.seek(0, os.SEEK_END) < self.length:
-            self.file.close()
-            raise RunError(str(self.path), "is shorter than it was when the run stopped", "Start anew with --again.")
-        self.file.truncate(self.length)
-        self.file.seek(self.length)
-        return self
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        self.file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))  # a NaN becomes null
-
-    def flush(self) -> int:
-        """Hand everything to the operating system; the length of the file."""
-        self.file.flush()
-        return self.file.tell()
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
 
 
 def without_nan(value: Any) -> Any:

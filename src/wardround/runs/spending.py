@@ -252,20 +252,20 @@ def check_ledger(folder: RunFolder) -> None:
 
 
 def entries_of(study: Study, records: pd.DataFrame, run: str, patients: str, guarantee: bool) -> list[Entry]:
-    if "charges" not in records:
+    arms = {arm.name: arm for arm in study.trained_arms if arm.privacy.site or arm.privacy.example}
+    if not arms:
         return []
     entries = []
-    arms = {arm.name: arm for arm in study.trained_arms}
-    for record in records.to_dict("records"):
+    paid = records.loc[records["arm"].isin(list(arms)), ["arm", "seed", "round", "charges", "site_charge"]]
+    for record in paid.to_dict("records"):
         privacy = arms[record["arm"]].privacy
         place = {"run": run, "study": study.hash, "study_name": study.name, "arm": record["arm"]}
         place |= {"seed": int(record["seed"]), "round": int(record["round"])}
-        if privacy.site is not None and _is_list(record.get("site_charge")):
+        if privacy.site is not None and record["site_charge"] is not None:
             entries.append(_entry(place, EACH_SITE, record["site_charge"], privacy.site.delta, patients, guarantee))
-        if privacy.example is not None and isinstance(record["charges"], Mapping):
-            charged = {site: charge for site, charge in record["charges"].items() if _is_list(charge)}
-            delta = privacy.example.delta
-            entries += [_entry(place, site, charge, delta, patients, guarantee) for site, charge in charged.items()]
+        if privacy.example is not None:
+            delta, charges = privacy.example.delta, record["charges"].items()
+            entries += [_entry(place, site, charge, delta, patients, guarantee) for site, charge in charges]
     return entries
 
 
@@ -394,12 +394,5 @@ def _failed(records: pd.DataFrame, arm: str) -> list[dict[str, Any]]:
 
 def _rounds_of(records: pd.DataFrame, arm: str, column: str) -> list[dict[str, Any]]:
     """The arm's rounds with a list or text in this column that is not empty."""
-    if column not in records:
-        return []
-    rounds: list[Any] = records[records["arm"] == arm].to_dict("records")
-    return [r for r in rounds if (_is_list(r[column]) or isinstance(r[column], str)) and len(r[column])]
-
-
-def _is_list(value: Any) -> bool:
-    """Tables read from JSON lines have lists or arrays."""
-    return isinstance(value, list | tuple | np.ndarray)
+    rounds: list[Any] = records.loc[records["arm"] == arm, ["seed", "round", column]].to_dict("records")
+    return [record for record in rounds if len(record[column])]

@@ -11,9 +11,11 @@ from wardround.core import seeds, tree
 from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
+from wardround.training.compression import first_residual
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
-from wardround.training.trial import Assignment, RoundRecord, Run, Trial, assign
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Assignment, Run, Trial, assign
 
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 
@@ -56,7 +58,7 @@ def _memory(trial: Trial, site: Site, shared: Tree, private: Tree, buffers: Tree
     protection: Tree = {}
     if example is not None and example.adaptive is not None:  # only a clip that moves is remembered
         protection = {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
-    return Memory(trial.algorithm.init_memory(shared), private, buffers, protection)
+    return Memory(trial.algorithm.init_memory(shared), private, buffers, protection, first_residual(trial, shared))
 
 
 def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:

@@ -1,4 +1,4 @@
-"""A trial, its state between rounds, which sites work in a round, and the record of a round."""
+"""A trial, its state between rounds, and which sites work in a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Privacy, Topology, Training
+from wardround.study.schema import Compression, Privacy, Topology, Training
 from wardround.training.local import Memory
 
 
@@ -34,6 +34,7 @@ class Trial:
     batch_seed: int
     init_seed: int
     privacy: Privacy = field(default_factory=Privacy)
+    compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
@@ -111,30 +112,6 @@ class Assignment:
     number: int
     epochs: int
     counts: bool  # False: a straggler whose work is dropped
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """A round as seen from outside. It holds no value of a patient."""
-
-    round: int
-    loss: float | None  # mean over the counted sites' batches
-    update_norm: float | None  # mean length of the sites' local changes
-    divergence: float | None  # root mean square distance of the sites' models from their mean
-    change: float | None  # length of the shared model's change; None where sites have models of their own
-    sites: tuple[str, ...]  # whose work counted
-    dropped: tuple[str, ...]
-    bytes_down: int
-    bytes_up: int
-    settings: Mapping[str, float]  # hyper-parameters that the coordinator holds, such as mu
-    charges: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)  # by site: rate, noise, steps
-    site_charge: tuple[float, float, int] | None = None  # the same for each site as a whole
-    stopped: tuple[str, ...] = ()  # sites that would have exceeded their epsilon
-    failed: str = ""  # why the round, or a region's, came to nothing
-    # between regions and the coordinator of all, down and up; `bytes_down` and `bytes_up` are the sites'
-    region_messages: tuple[int, int] = (0, 0)
-    region_bytes: tuple[int, int] = (0, 0)
-    exchanges: int = 0  # of embeddings for gradients, between parties with different features
 
 
 @dataclass(frozen=True)

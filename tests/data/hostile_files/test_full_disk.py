@@ -171,7 +171,7 @@ def test_a_run_folder_is_for_its_owner_alone_whatever_the_umask(mask: int, tmp_p
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     rows = [*folder.glob("*.parquet"), *folder.glob("*.jsonl"), *folder.rglob("*.safetensors"), folder / "results.json"]
     open_to_others = [path.name for path in rows if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    assert {"predictions.parquet", "groups.parquet", "records.jsonl"} <= {path.name for path in rows}
+    assert {"predictions.parquet", "groups.parquet", "records.parquet"} <= {path.name for path in rows}
     assert set(open_to_others) <= {"audit.jsonl"}  # which holds no value of a patient
 
 
@@ -193,8 +193,8 @@ def test_a_folder_that_was_open_to_others_is_closed_when_a_run_is_repeated(tmp_p
 
 
 def test_records_that_were_cut_off_are_not_filled_with_zeros(tmp_path: Path) -> None:
-    from wardround.runs.folder import JsonLines
+    from wardround.runs.records import cut_records
 
-    (tmp_path / "a.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(RunError, match="is shorter than it was"), JsonLines(tmp_path / "a.jsonl", 10):
-        pass
+    (tmp_path / "a.jsonl").write_bytes(b'{"arm":"fedavg","seed":1,"round":1}\n')
+    with pytest.raises(RunError, match="is shorter than it was"):
+        cut_records(tmp_path / "a.jsonl", [([("fedavg", 1)], 2)])

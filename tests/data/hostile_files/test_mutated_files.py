@@ -459,7 +459,7 @@ def log_anew(folder: Path) -> None:
     """As somebody writes the log who wants the changed files to look like those of the run."""
     path = folder / "audit.jsonl"
     path.unlink()
-    names = ("results.json", "predictions.parquet", "records.jsonl")
+    names = ("results.json", "predictions.parquet", "records.parquet")
     AuditLog(path).add("run finished", files={n: file_hash(folder / n) for n in names if (folder / n).is_file()})
 
 

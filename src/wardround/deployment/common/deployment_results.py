@@ -18,6 +18,7 @@ from wardround.protocol.catalogue import Described, Summaries
 from wardround.runs.continual.outcome import describe_deployed_start
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.folder import RunFolder, write_atomically
+from wardround.runs.records import COMPACT
 from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
 from wardround.training.trial import Trial
@@ -26,7 +27,7 @@ with needs("deploy", "a study across hospitals"):
     from msgspec import to_builtins
 
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
-RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
+RESULT_FILES = ("results.json", "summaries.jsonl", COMPACT)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def write_results(
         lines = [line for line in lines if line["site"] not in missed]
         notices = [*notices, *missed.values()]
     folder.write_summaries(lines)
-    folder.join_records(waves)
+    folder.compact_records()
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, to_builtins(dict(described)), None if layout is None else list(layout.names))
     records = folder.records()

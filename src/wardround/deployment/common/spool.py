@@ -1,11 +1,12 @@
 """Answers of a round as files, as they arrive: none is lost when the coordinator dies, and none waits in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Generic
+from typing import Generic
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from wardround.runs.folder import write_atomically
 with needs("deploy", "a study across hospitals"):
     from msgspec import MsgspecError, Struct, json, msgpack
 
+NOT_FINITE = "an update with numbers that are not finite, or too large to be added up"
 MASKED = "masked"  # the only tensor that leaves a site in a secure sum
 Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
@@ -74,7 +76,10 @@ def all_finite(path: Path) -> bool:
 
 
 def is_finite(leaf: Tensor) -> bool:
-    """Including its squared length, which overflows for numbers that are too large to be added up."""
+    """Including its squared length, which overflows for numbers that are too large to be added up. Those of 16 bits are
+    never added up as they are: they get their exponents first."""
+    if leaf.dtype == torch.float16:
+        return bool(leaf.isfinite().all())
     return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
 
 
@@ -92,8 +97,14 @@ class Spool:
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
-    def add(self, site: str, answered: Answered[Any], expected: Mapping[str, Shape] | None = None) -> None:
-        """DeployError if the tensors are not as expected."""
+    def add(
+        self,
+        site: str,
+        answered: Answered[B],
+        expected: Mapping[str, Shape] | None = None,
+        problem_in: Callable[[Entry[B]], str] = lambda entry: "",
+    ) -> None:
+        """DeployError if the tensors are not as expected, or if `problem_in` finds what is wrong with their numbers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path, sealed = self._tensors(site), answered.sealed
         write_atomically(path, sealed.tensors)
@@ -101,10 +112,10 @@ class Spool:
         if shapes is None or set(shapes) != set(answered.names) or (expected is not None and shapes != dict(expected)):
             self.remove(site)
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
-        if not all_finite(path):
+        entry = Entry(answered.body, answered.names, answered.log, sealed.hash, sealed.size, path)
+        if problem := NOT_FINITE if not all_finite(path) else problem_in(entry):
             self.remove(site)
-            problem = "sent an update with numbers that are not finite, or too large to be added up"
-            raise DeployError(site, problem, "Find out what happened there before it takes part again.")
+            raise DeployError(site, f"sent {problem}", "Find out what happened there before it takes part again.")
         signed = Signed(sealed.head, sealed.signature, sealed.hash)
         write_atomically(self._signed(site), msgpack.encode(signed))  # last: it makes the entry count
 

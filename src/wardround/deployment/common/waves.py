@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +15,8 @@ from wardround.deployment.common.update_checks import by_number, leaves_hash
 from wardround.protocol.catalogue import Curve, RegionCurve, Subset
 from wardround.protocol.messages import Sealed, message_of, tensor_bytes
 from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.runs.record_form import from_fields
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import start_apart
 from wardround.training.trial import Run, Trial
 
@@ -22,7 +24,21 @@ SUBSETS: tuple[Subset, ...] = get_args(Subset)
 REGION_MODEL = (
     "own"  # in a message with final models: the part of a trial that is its region's own, before the last average
 )
-Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """The record of a round, and the number of its trial in the wave."""
+
+    trial: int
+    record: RoundRecord
+
+    def to_json(self) -> dict[str, Any]:
+        return {"trial": self.trial, **vars(self.record)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "TrialRecord":
+        return cls(content["trial"], from_fields(content))
 
 
 @dataclass(frozen=True)
@@ -116,19 +132,19 @@ Figured = Mapping[int, Mapping[Subset, Curve]]  # figures by the number of the t
 
 
 def scored_records(
-    pending: Sequence[Record], trials: Sequence[Trial], scored: int, figures: Sequence[Figured], final: bool
-) -> tuple[list[Record], list[Record]]:
+    pending: Sequence[TrialRecord], trials: Sequence[Trial], scored: int, figures: Sequence[Figured], final: bool
+) -> tuple[list[RoundRecord], list[TrialRecord]]:
     """Complete records with the sites' figures, and those that still wait for figures. `scored` is the round whose
     models have been scored."""
     ready, waiting = [], []
-    for record in pending:
-        number = record["trial"]
-        ended = record["round"] == trials[number].training.rounds
+    for waits in pending:
+        number, record = waits.trial, waits.record
+        ended = record.round == trials[number].training.rounds
         if ended and not final:
-            waiting.append(record)  # its last model is scored when the wave ends
+            waiting.append(waits)  # its last model is scored when the wave ends
             continue
-        shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(curve(number, figures) if ended or record["round"] == scored else {})})
+        due = ended or record.round == scored
+        ready.append(replace(record, figures=curve(number, figures) if due else {}))
     return ready, waiting
 
 

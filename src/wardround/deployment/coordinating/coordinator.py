@@ -16,13 +16,14 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Messenger, Step, revoked_key
-from wardround.deployment.common.waves import Record
+from wardround.deployment.common.waves import TrialRecord
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import describe_environment
-from wardround.runs.folder import JsonLines, RunFolder
+from wardround.runs.folder import RunFolder
 from wardround.study.schema import Study
+from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
 
 
@@ -44,8 +45,8 @@ class Closed(Generic[S]):
     scored."""
 
     state: S
-    ready: Sequence[Record]
-    pending: Sequence[Record]
+    ready: Sequence[RoundRecord]
+    pending: Sequence[TrialRecord]
 
 
 class Wave(Protocol[S]):
@@ -56,12 +57,12 @@ class Wave(Protocol[S]):
     def rounds_done(self, state: S) -> int | None:
         """Over all trials; None when all steps are done."""
 
-    def step(self, state: S, pending: Sequence[Record]) -> Generator[Step, None, Closed[S]]: ...
+    def step(self, state: S, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[S]]: ...
 
     def forget(self, state: S) -> None:
         """Answers that are no longer needed, now that this state is on disk."""
 
-    def finish(self, state: S, pending: Sequence[Record]) -> Generator[Step, None, Sequence[Record]]:
+    def finish(self, state: S, pending: Sequence[TrialRecord]) -> Generator[Step, None, Sequence[RoundRecord]]:
         """Have the final models scored; the last records."""
 
 
@@ -80,8 +81,8 @@ class Progress(Generic[S]):
     """How far a wave has come, as it is on disk."""
 
     state: S
-    pending: Sequence[Record] = ()
-    records: int = 0  # bytes of the records that are valid
+    pending: Sequence[TrialRecord] = ()
+    records: int = 0  # of the wave that are in the run's file
     done: bool = False
 
 
@@ -134,7 +135,7 @@ def train_wave(messenger: Messenger, number: int, trials: Sequence[Trial], wave:
     before = messenger.done
     messenger.title = title_of(trials)
     if not progress.done:
-        with JsonLines(messenger.folder.unit_records(number), progress.records) as records:
+        with messenger.folder.append_records(trials, progress.records) as records:
             while (done := wave.rounds_done(progress.state)) is not None:
                 messenger.done = before + done
                 closed = yield from wave.step(progress.state, progress.pending)
@@ -166,7 +167,12 @@ def wave_path(messenger: Messenger, number: int) -> Path:
 
 def write_progress(path: Path, progress: Progress[S]) -> None:
     leaves, place = progress.state.kept()
-    whole = {"pending": list(progress.pending), "records": progress.records, "done": progress.done, "place": place}
+    whole = {
+        "pending": [waits.to_json() for waits in progress.pending],
+        "records": progress.records,
+        "done": progress.done,
+        "place": place,
+    }
     write_leaves(path, leaves, whole)
 
 
@@ -175,4 +181,9 @@ def read_progress(path: Path, first: S) -> Progress[S]:
     if not path.is_file():
         return Progress(first)
     leaves, whole = read_leaves(path)
-    return Progress(first.restored(leaves, whole["place"]), whole["pending"], whole["records"], whole["done"])
+    return Progress(
+        first.restored(leaves, whole["place"]),
+        [TrialRecord.from_json(waits) for waits in whole["pending"]],
+        whole["records"],
+        whole["done"],
+    )

@@ -7,9 +7,10 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.deployment_results import save_summaries
 from wardround.deployment.common.messaging import Answered, Check, Messenger, Step
 from wardround.deployment.common.site_store import NONE_YET
-from wardround.deployment.common.waves import Record, WaveState, scored_records, seal_with_models
+from wardround.deployment.common.waves import TrialRecord, WaveState, scored_records, seal_with_models
 from wardround.protocol.catalogue import Evaluate, RegionSummary, Summaries, Summary
 from wardround.runs.prediction_tables import saved_leaves
+from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
 
 E = TypeVar("E", Summary, RegionSummary)
@@ -48,10 +49,10 @@ def keep_scores(
     number: int,
     trials: Sequence[Trial],
     state: WaveState,
-    pending: Sequence[Record],
+    pending: Sequence[TrialRecord],
     answers: Mapping[str, Answered[E]],
     summaries: Mapping[str, Summaries],
-) -> list[Record]:
+) -> list[RoundRecord]:
     """The last records. `summaries` are those of each hospital."""
     figures = [answered.body.figures for answered in answers.values()]
     ready, _ = scored_records(pending, trials, state.round, figures, final=True)

@@ -27,8 +27,8 @@ from wardround.deployment.common.secure_wave import (
 )
 from wardround.deployment.common.site_store import NONE_YET
 from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
-from wardround.deployment.common.update_checks import shapes_of
-from wardround.deployment.common.waves import Record, WaveState, model_hashes, seal_with_models
+from wardround.deployment.common.update_checks import arrived_update, problem_in_sent, shapes_of
+from wardround.deployment.common.waves import TrialRecord, WaveState, model_hashes, seal_with_models
 from wardround.deployment.coordinating.closing import close_round
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.noise import SecretStream, Stream, site_key
@@ -85,7 +85,7 @@ class Arrivals:
 @dataclass(frozen=True)
 class ClosedRound:
     state: WaveState
-    records: list[Record]
+    records: list[TrialRecord]
     arrivals: Arrivals
 
 
@@ -183,20 +183,25 @@ class FlatRounds:
             body, task = answered.body, site_tasks[site]
             check_update(body, task.work, self.trials)
             check_figures(site, body.figures, task.score, self.trials, self.plan)
-            expected: dict[str, Shape]
-            if sums is not None and site in sums.sharers:
+            masked = sums is not None and site in sums.sharers
+            finite = [n for n in task.work if body.trials[n].finite]
+            expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
+            if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
-            else:
-                finite = [n for n in task.work if body.trials[n].finite]
-                expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
-            spool.add(site, answered, expected)
+
+            def problem_in(entry: Entry[Update]) -> str:
+                servers = ((n, state.runs[n].server) for n in finite)
+                problems = (problem_in_sent(self.trials[n], server, entry.update(n)) for n, server in servers)
+                return "" if masked else next(filter(None, problems), "")
+
+            spool.add(site, answered, expected, problem_in)
             messenger.prepared.add(site)
 
         messages = seal_with_models(messenger, self.trials, state, requests)
         stage = f"round {state.round + 1}"
         yield from messenger.collect(messages, Update, take, stage, closing=True, stored=spool.sealed)
 
-    def _close(self, state: WaveState, arrivals: Arrivals, seconds: float) -> tuple[WaveState, list[Record]]:
+    def _close(self, state: WaveState, arrivals: Arrivals, seconds: float) -> tuple[WaveState, list[TrialRecord]]:
         """Close the round of every trial by the same rules as in a simulation."""
         runs, records, entries = list(state.runs), [], arrivals.entries
         active = [number for number, trial in enumerate(self.trials) if trial.training.rounds > state.round]
@@ -266,22 +271,23 @@ def _intake(
         if assignment.site.name in reports and reports[assignment.site.name].finite
     ]
     if trial.privacy.secure_sum is None:
-        intake.take(_arrived(number, work, arrivals.entries))
+        intake.take(_arrived(trial, run, number, work, arrivals.entries))
     else:
         _take_sum(intake, number, work, arrivals)
     return intake
 
 
 def _arrived(
-    number: int, work: Sequence[Assignment], entries: Mapping[str, Entry[Update]]
+    trial: Trial, run: Run, number: int, work: Sequence[Assignment], entries: Mapping[str, Entry[Update]]
 ) -> Iterator[tuple[Assignment, Outcome]]:
     """Reads one update at a time."""
     for assignment in work:
         entry = entries[assignment.site.name]
-        report, update = entry.body.trials[number], entry.update(number)
+        report, sent = entry.body.trials[number], entry.update(number)
+        update = arrived_update(trial, run.server, sent)
         moved = update["params"] if report.moved else None
         loss = torch.tensor(float("nan") if report.loss is None else report.loss)
-        yield assignment, Outcome(update, Memory(), moved, loss, report.length)
+        yield assignment, Outcome(update, Memory(), moved, loss, report.length, sent, report.compression_error)
 
 
 def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:

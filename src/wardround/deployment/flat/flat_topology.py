@@ -8,13 +8,14 @@ from wardround.deployment.common.answer_checks import check_figures, check_ready
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import Participants, write_results
 from wardround.deployment.common.messaging import Messenger, Step
-from wardround.deployment.common.waves import Record, WaveState, first_state, scored_records
+from wardround.deployment.common.waves import TrialRecord, WaveState, first_state, scored_records
 from wardround.deployment.coordinating.agreement import Federation, agree_on
 from wardround.deployment.coordinating.coordinator import Closed, Coordinator
 from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_scores, scored_at_the_end
 from wardround.deployment.coordinating.greeting import Greeting, federate
 from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
 from wardround.protocol.catalogue import Prepared, Ready, Summary
+from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
 
 
@@ -68,7 +69,7 @@ class FlatWave:
     def rounds_done(self, state: WaveState) -> int | None:
         return rounds_done(self.rounds.trials, state)
 
-    def step(self, state: WaveState, pending: Sequence[Record]) -> Generator[Step, None, Closed[WaveState]]:
+    def step(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[WaveState]]:
         study, trials = self.rounds.messenger.study, self.rounds.trials
         unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
         closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
@@ -79,7 +80,7 @@ class FlatWave:
     def forget(self, state: WaveState) -> None:
         self.rounds.spool(state.round - 1).clear()
 
-    def finish(self, state: WaveState, pending: Sequence[Record]) -> Generator[Step, None, list[Record]]:
+    def finish(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, list[RoundRecord]]:
         messenger, plan = self.rounds.messenger, self.rounds.plan
         number, trials = self.rounds.number, self.rounds.trials
         score = scored_at_the_end(messenger, trials)

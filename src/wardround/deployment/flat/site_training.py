@@ -93,7 +93,7 @@ def train(session: Session, request: Train, tensors: Tree) -> tuple[Update, dict
             costs.append(charged.cost(order.epochs))
         reports[n] = update_report(trial, outcome, order.epochs)
         if _is_finite(outcome.update, reports[n]):
-            memories_after[n], updates[n] = outcome.memory.settled(), outcome.update
+            memories_after[n], updates[n] = outcome.memory.settled(), outcome.leaving
         else:
             reports[n] = _not_finite(session, trial, order.epochs)
     if costs:
@@ -125,13 +125,14 @@ def update_report(trial: Trial, outcome: Outcome, epochs: int) -> TrialWork:
         loss=None if hidden or privacy.example is not None else float(outcome.loss),
         length=None if hidden else outcome.length,
         moved=not hidden and _is_update(outcome),
+        compression_error=None if hidden else outcome.error,
         epochs=epochs,
         finite=True,
     )
 
 
 def _is_finite(update: State, report: TrialWork) -> bool:
-    figures = [figure for figure in (report.loss, report.length) if figure is not None]
+    figures = [figure for figure in (report.loss, report.length, report.compression_error) if figure is not None]
     return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
 
 
@@ -141,7 +142,7 @@ def _not_finite(session: Session, trial: Trial, epochs: int) -> TrialWork:
     if trial.privacy.secure_sum is not None:
         problem = f"its update of {trial.arm} has numbers that are not finite"
         raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
-    return TrialWork(loss=None, length=None, moved=False, epochs=epochs, finite=False)
+    return TrialWork(loss=None, length=None, compression_error=None, moved=False, epochs=epochs, finite=False)
 
 
 def flat(updates: Mapping[int, State]) -> Tree:

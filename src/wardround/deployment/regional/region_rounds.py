@@ -15,7 +15,7 @@ from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES
-from wardround.deployment.common.waves import REGION_MODEL, Record, WaveState
+from wardround.deployment.common.waves import REGION_MODEL, TrialRecord, WaveState
 from wardround.deployment.coordinating.closing import close_round
 from wardround.deployment.flat.flat_rounds import ClosedRound
 from wardround.privacy.dp.noise import Stream
@@ -23,13 +23,15 @@ from wardround.protocol.catalogue import RegionRound, RegionUpdate
 from wardround.protocol.reading import REMEDY
 from wardround.training.intake import weight_of
 from wardround.training.local import Memory
-from wardround.training.trial import RoundRecord, Run, Trial, assign
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Run, Trial, assign
 
 REPORTED = (
     "trial",
     "round",
     "loss",
     "update_norm",
+    "compression_error",
     "sites",
     "dropped",
     "bytes_down",
@@ -84,16 +86,17 @@ def _as_known(params: Tree, known: Tree) -> Tree:
     return {name: params[name] for name in known}
 
 
-def region_records(trials: Sequence[Trial], closed: ClosedRound) -> list[Record]:
+def region_records(trials: Sequence[Trial], closed: ClosedRound) -> list[dict[str, Any]]:
     """Records of a region's round for the coordinator of all, each with the weight of its updates."""
     records = []
     for record in closed.records:
-        trial = trials[record["trial"]]
-        came = [site for site in trial.sites if site.name in record["sites"]]
+        trial = trials[record.trial]
+        came = [site for site in trial.sites if site.name in record.record.sites]
         weight = sum(weight_of(trial, site) for site in came)
         if trial.privacy.secure_sum is not None and came:
-            weight = (closed.arrivals.sums or {})[record["trial"]][1]  # as the sum itself says
-        records.append({**{name: record[name] for name in REPORTED}, "weight": float(weight)})
+            weight = (closed.arrivals.sums or {})[record.trial][1]  # as the sum itself says
+        told = record.to_json()
+        records.append({**{name: told[name] for name in REPORTED}, "weight": float(weight)})
     return records
 
 
@@ -172,10 +175,11 @@ def close_span(
     recipients: Collection[str],
     last: int,
     seconds: float,
-) -> tuple[WaveState, list[Record]]:
+) -> tuple[WaveState, list[TrialRecord]]:
     """Every trial's rounds until `last`, from what regions say of them, the last with the average of their models.
     `recipients` are the regions that received models."""
-    runs, records = list(state.runs), []
+    runs = list(state.runs)
+    records: list[TrialRecord] = []
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
         trial, until = trials[number], min(last, trials[number].training.rounds)
@@ -244,12 +248,16 @@ class RegionsTaken:
     def record(self, server: State, down: int) -> RoundRecord:
         reports, trial, secure = self.reports, self.trial, self.trial.privacy.secure_sum is not None
         return RoundRecord(
+            arm=trial.arm,
+            seed=trial.seed,
             round=self.run.round + 1,
             loss=_mean(
                 {r: (n.weight, n.loss) for r, n in reports.items()}, secure or trial.privacy.example is not None
             ),
             update_norm=_mean({r: (n.weight, n.update_norm) for r, n in reports.items()}, secure),
-            divergence=None,
+            compression_error=_mean(
+                {r: (n.weight, n.compression_error) for r, n in reports.items()}, trial.compression.kind == "none"
+            ),
             bytes_down=sum(report.bytes_down for report in reports.values()),
             bytes_up=sum(report.bytes_up for report in reports.values()),
             settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},

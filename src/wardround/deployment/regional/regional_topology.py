@@ -21,7 +21,7 @@ from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Spool
 from wardround.deployment.common.waves import (
     Figured,
-    Record,
+    TrialRecord,
     WaveState,
     auc_rows,
     first_state,
@@ -58,6 +58,7 @@ from wardround.protocol.catalogue import (
     Request,
     TrainRegion,
 )
+from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
 
 with needs("deploy", "a study across hospitals"):
@@ -195,7 +196,7 @@ class RegionalWave:
     def rounds_done(self, state: WaveState) -> int | None:
         return rounds_done(self.trials, state)
 
-    def step(self, state: WaveState, pending: Sequence[Record]) -> Generator[Step, None, Closed[WaveState]]:
+    def step(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[WaveState]]:
         began, first, messenger = time.monotonic(), state.round, self.messenger
         last = min(first + self._span, max(trial.training.rounds for trial in self.trials))
         recipients, spool = list(messenger.present), self._spool(last)
@@ -213,7 +214,7 @@ class RegionalWave:
     def forget(self, state: WaveState) -> None:
         self._spool(state.round).clear()
 
-    def finish(self, state: WaveState, pending: Sequence[Record]) -> Generator[Step, None, list[Record]]:
+    def finish(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, list[RoundRecord]]:
         messenger, number, trials = self.messenger, self.number, self.trials
         score = scored_at_the_end(messenger, trials)
         own = {region: own_of_region(trials, state, region, score) for region in messenger.present}

@@ -12,7 +12,7 @@ from wardround.deployment.common.answer_checks import check_figures, check_summa
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import save_summaries
 from wardround.deployment.common.messaging import Messenger, Step
-from wardround.deployment.common.waves import Record
+from wardround.deployment.common.waves import TrialRecord
 from wardround.deployment.coordinating.closing import close_round
 from wardround.deployment.coordinating.coordinator import Closed
 from wardround.deployment.vertical.party_exchange import Opened, PartyCheck, exchange
@@ -31,6 +31,7 @@ from wardround.protocol.catalogue import (
     Learned,
     Request,
 )
+from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Run, Trial
 
 with needs("deploy", "a study across hospitals"):
@@ -104,7 +105,9 @@ class BlockWave:
         done = sum(min(state.step, total) // each for each, total in steps)
         return done if state.step < max(total for _, total in steps) else None
 
-    def step(self, state: ExchangeState, pending: Sequence[Record]) -> Generator[Step, None, Closed[ExchangeState]]:
+    def step(
+        self, state: ExchangeState, pending: Sequence[TrialRecord]
+    ) -> Generator[Step, None, Closed[ExchangeState]]:
         """A message to every party without labels, then one to the holder."""
         began, step, steps = time.monotonic(), state.step, self.steps
         active = [place for place, (_, total) in enumerate(steps) if step < total]
@@ -122,24 +125,26 @@ class BlockWave:
         request = {self.holder: (Learn(**self._place(step)), embeddings)}
         learned = (yield from exchange(self.messenger, request, Learned, what, check))[self.holder]
         after = state.next(active, embeddings, learned.tensors, time.monotonic() - began)
-        ready: list[Record] = []
+        ready: list[RoundRecord] = []
         waiting = list(pending)
         for place in ending:
             record = self._close(after, place, (step + 1) // steps[place][0], learned.body.losses[place])
             after = after.without_counts(str(place))
             # a trial's last record waits until its model is scored
-            last = record["round"] == self.trials[place].training.rounds
-            (waiting if last else ready).append(record)
+            if record.record.round == self.trials[place].training.rounds:
+                waiting.append(record)
+            else:
+                ready.append(record.record)
         if ending:
             self.messenger.log.add("round closed", wave=self.number, round=step, heads=self._heads(embedded, learned))
-        return Closed(after, [_shown(record) for record in ready], waiting)
+        return Closed(after, ready, waiting)
 
-    def _close(self, state: ExchangeState, place: int, round_number: int, loss: float) -> Record:
+    def _close(self, state: ExchangeState, place: int, round_number: int, loss: float) -> TrialRecord:
         trial, own = self.trials[place], str(place)
         parties = tuple(trial.topology.parties)
         exchanges = self.steps[place][0]
         up, down = state.up.get(own, 0), state.down.get(own, 0)
-        taken = Exchanged(round_number, loss, parties, down, up, exchanges)
+        taken = Exchanged(trial, round_number, loss, parties, down, up, exchanges)
         epochs = dict.fromkeys(parties, trial.training.local_epochs)
         # models stay with the parties, so that there is no state of the coordinator's own
         run = Run(round_number - 1, {}, {})
@@ -148,7 +153,7 @@ class BlockWave:
     def forget(self, state: ExchangeState) -> None:
         """Parties stand by their answers, so that none is kept here."""
 
-    def finish(self, state: ExchangeState, pending: Sequence[Record]) -> Generator[Step, None, list[Record]]:
+    def finish(self, state: ExchangeState, pending: Sequence[TrialRecord]) -> Generator[Step, None, list[RoundRecord]]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
         messenger, trials, places = self.messenger, self.trials, range(len(self.trials))
         requests = self._to_others(EmbedLast(**self._place(state.step)), state)
@@ -163,13 +168,14 @@ class BlockWave:
         request = {self.holder: (Assess(**self._place(state.step)), embeddings)}
         assessed = (yield from exchange(messenger, request, Assessed, "predictions", check))[self.holder]
         records = []
-        for record in pending:
+        for waits in pending:
             curve = {
                 f"{subset}_{name}": value
-                for subset, own in assessed.body.figures.get(record["trial"], {}).items()
+                for subset, own in assessed.body.figures.get(waits.trial, {}).items()
                 for name, value in own.figures.items()
             }
-            records.append({**_shown(record), **{name: value for name, value in curve.items() if value is not None}})
+            known = {name: value for name, value in curve.items() if value is not None}
+            records.append(replace(waits.record, figures=known))
         save_summaries(messenger.folder, self.number, trials, {self.holder: assessed.body.summaries})
         keep_without(messenger.folder, self.number, trials, assessed.body.without)
         messenger.log.add("wave finished", wave=self.number, heads=self._heads(embedded, assessed))
@@ -188,10 +194,6 @@ class BlockWave:
 
     def _place(self, step: int) -> dict[str, Any]:
         return {"run": self.messenger.run_name, "wave": self.number, "round": step}
-
-
-def _shown(record: Record) -> Record:
-    return {name: value for name, value in record.items() if name != "trial"}
 
 
 def _sends(names: Iterable[str]) -> PartyCheck[Any]:

@@ -30,8 +30,9 @@ from wardround.privacy.dp.noise import Stream
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.training.local import Memory
 from wardround.training.optimisers import optimiser_for
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import close
-from wardround.training.trial import RoundRecord, Run, Trial
+from wardround.training.trial import Run, Trial
 
 
 def split_rounds(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
@@ -80,13 +81,15 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
     buffers = whole_of({name: party.buffers for name, party in parties.items()}, holder.buffers)
     memories = {site.name: replace(run.memories[site.name], buffers=buffers)}
     loss = holder.loss / holder.steps
-    return close(run, trial, (), Exchanged(run.round + 1, loss, (site.name,), down, up, exchanges, params, memories))
+    taken = Exchanged(trial, run.round + 1, loss, (site.name,), down, up, exchanges, params, memories)
+    return close(run, trial, (), taken)
 
 
 @dataclass(frozen=True)
 class Exchanged:
     """A round of parties, as the round function takes it in. `params` are none where they stay with the parties."""
 
+    trial: Trial
     round: int
     loss: float
     sites: tuple[str, ...]
@@ -101,16 +104,13 @@ class Exchanged:
 
     def record(self, server: State, down: int) -> RoundRecord:
         return RoundRecord(
+            arm=self.trial.arm,
+            seed=self.trial.seed,
             round=self.round,
             loss=self.loss,
-            update_norm=None,
-            divergence=None,
-            change=None,
             sites=self.sites,
-            dropped=(),
             bytes_down=self.bytes_down,
             bytes_up=self.bytes_up,
-            settings={},
             exchanges=self.exchanges,
         )
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +24,9 @@ from wardround.models.model import Gradient
 from wardround.training.intake import with_traffic
 from wardround.training.local import Memory, Point, descend
 from wardround.training.optimisers import optimiser_for
+from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import first_weights, start
-from wardround.training.trial import Roster, RoundRecord, Run, Trial, roster
+from wardround.training.trial import Roster, Run, Trial, roster
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _local_work(
         )
     points = [point, *reversed(done)]
     step_counts = torch.from_numpy(lanes.steps).to(trial.dtype)
-    weight = {number: optimiser.gradient_weight(number) for number in np.unique(lanes.steps).tolist()}
+    weight = {number: optimiser.gradient_weight(number) for number in set(lanes.steps.tolist())}
     work = Work(
         steps=step_counts,
         lr_sum=lr * step_counts,
@@ -268,6 +268,8 @@ def _records(
     down, up = (0, 0) if algorithm.pools else sizes  # pooled: the rows were brought together instead
     return [
         RoundRecord(
+            arm=trials[t].arm,
+            seed=trials[t].seed,
             round=new.round,
             loss=loss[t],
             update_norm=norms[t],
@@ -289,7 +291,15 @@ def _empty_record(t: int, trial: Trial, state: StackState, crew: Crew) -> RoundR
     down = tree.count_bytes(trial.algorithm.broadcast(server, 0)) * len(dropped)
     settings = {name: float(leaf) for name, leaf in server.get("settings", {}).items()}
     change = None if trial.algorithm.personal else 0.0
-    return RoundRecord(state.round + 1, None, None, None, change, (), dropped, down, 0, settings)
+    return RoundRecord(
+        arm=trial.arm,
+        seed=trial.seed,
+        round=state.round + 1,
+        change=change,
+        dropped=dropped,
+        bytes_down=down,
+        settings=settings,
+    )
 
 
 def runs_of_stack(trials: Sequence[Trial], state: StackState) -> list[Run]:

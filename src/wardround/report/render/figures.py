@@ -3,14 +3,13 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
-from warnings import catch_warnings, simplefilter
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from wardround.core.processes import mapped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
@@ -71,22 +70,11 @@ def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, w
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
-    shares = [dict(list(figures.items())[number::workers]) for number in range(workers)]
-    # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
-    helpers = [get_context("fork").Process(target=_draw, args=(share, evidence, folder)) for share in shares[1:]]
-    with catch_warnings():
-        simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
-        for helper in helpers:
-            helper.start()
-    _draw(shares[0], evidence, folder)
-    for helper, share in zip(helpers, shares[1:], strict=True):
-        helper.join()
-        if helper.exitcode != 0:
-            _draw(share, evidence, folder)  # whatever went wrong there is said here
+    drawn = mapped(lambda name: _draw(name, figures[name], evidence, folder), list(figures), workers)
     return {
-        name: _for_page(path.read_text(encoding="utf-8"), name, drawing.title_for(evidence))
-        for name, drawing in figures.items()
-        if (path := folder / f"{name}.svg").is_file()
+        name: _for_page(svg, name, figures[name].title_for(evidence))
+        for name, svg in zip(figures, drawn, strict=True)
+        if svg is not None
     }
 
 
@@ -100,13 +88,19 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _draw(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path) -> None:
-    for name, drawing in figures.items():
-        with mpl.rc_context(STYLE):
-            figure = drawing.draw(evidence) if drawing.draw else None
-            if figure is not None:
-                (folder / f"{name}.svg").write_text(as_svg(figure, name), encoding="utf-8")
-                save_png(figure, folder / f"{name}.png")
+def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str | None:
+    """The figure as SVG, here or where another command has left it; none where there is nothing to draw."""
+    path = folder / f"{name}.svg"
+    if drawing.draw is None:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    with mpl.rc_context(STYLE):
+        figure = drawing.draw(evidence)
+        if figure is None:
+            return None
+        svg = as_svg(figure, name)
+        path.write_text(svg, encoding="utf-8")
+        save_png(figure, folder / f"{name}.png")
+    return svg
 
 
 def _for_page(svg: str, name: str, title: str) -> str:
