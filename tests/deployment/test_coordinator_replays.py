@@ -158,7 +158,7 @@ def another_version(answer: Sealed, site: str) -> Sealed:
         (one_field_too_many, "nobody here knows its field `extra`"),
         (
             another_version,
-            f"speaks version {PROTOCOL + 1} of the protocol and this machine {PROTOCOL}; install the same",
+            f"speaks version {PROTOCOL + 1} of the protocol and this machine {PROTOCOL}; install",
         ),
     ],
 )

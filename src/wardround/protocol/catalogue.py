@@ -654,8 +654,8 @@ class Update(Answer):
     leaves = (
         "For each arm and seed: **the update, as large as the shared model** (smaller with "
         "[`[compression]`](../explanation/compression.md), with how much of it was lost), the mean training loss, how "
-        "far the model moved, epochs done. An update with numbers that are not finite is not sent: only that it was so. "
-        "With differential privacy the update has noise and no loss goes with it; in a secure sum it is under "
+        "far the model moved, epochs done. An update with numbers that are not finite is not sent: only that it was "
+        "so. With differential privacy the update has noise and no loss goes with it; in a secure sum it is under "
         "masks, twice as large, and neither loss nor length goes with it. For the curves: number of test and "
         "validation rows, loss and accuracy (of a number: mean absolute error) of the last model on them, unless "
         "there are fewer rows than `smallest_cell`."
