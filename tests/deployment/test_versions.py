@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.deployment.federation_processes import HEART, heart_study, hospitals
 from tests.deployment.forging import changed
 from tests.deployment.in_process_federation import body_of, kind_of, reason_in
 from tests.deployment.private_studies import begin
@@ -85,6 +86,25 @@ def test_a_field_too_many_in_an_answer_is_named_by_the_coordinator(tmp_path: Pat
     with pytest.raises(DeployError, match="nobody here knows its field `colour`"):
         network.run()
     assert "blue" not in "".join(network.lines)
+
+
+LATER = "from wardround.protocol import messages; messages.PROTOCOL += 1; from wardround.cli.main import main; main()"
+
+
+@pytest.mark.slow
+def test_both_terminals_say_it(tmp_path: Path) -> None:
+    same = "install the same version of wardround at both"
+    with hospitals(heart_study(["fedavg"]), tmp_path) as here:
+        site_file = here.folder / "sites" / "va" / "site.toml"
+        later = here.start("join va", "join", site_file, program=("-c", LATER))
+        for site in HEART[:-1]:
+            here.join(site)
+        coordinator = here.coordinate()
+        coordinator.wait_for(f"va speaks version {PROTOCOL + 1} of the protocol and this machine {PROTOCOL}; {same}")
+        later.wait_for(
+            f"the coordinator speaks version {PROTOCOL} of the protocol and this machine {PROTOCOL + 1}; {same}"
+        )
+        assert coordinator.ended() != 0
 
 
 def in_version(
