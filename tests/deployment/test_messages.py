@@ -172,7 +172,7 @@ def test_signed_garbage_is_an_error_that_a_user_can_read(head: bytes, tensors: b
 def test_another_protocol_names_both() -> None:
     head = orjson.dumps({"protocol": PROTOCOL + 1, "kind": "hello", "something": "new"})
     sealed = Sealed(head, b"", key("coordinator").sign(Sealed(head, b"", b"").digest))
-    with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* version {PROTOCOL}"):
+    with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* {PROTOCOL}; install the same"):
         open_sealed(sealed, public("coordinator"), "coordinator")
 
 
