@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.runs.catalog import load_study as load_study
+    from wardround.runs.drafting.draft import init_study as init_study
     from wardround.runs.execute import StudyRun as StudyRun
     from wardround.runs.execute import resume_study as resume_study
     from wardround.runs.execute import run_study as run_study
@@ -53,6 +54,7 @@ _HOMES = {
     "wardround.report.build": ("build_report",),
     "wardround.report.compare": ("compare_runs",),
     "wardround.runs.catalog": ("load_study",),
+    "wardround.runs.drafting.draft": ("init_study",),
     "wardround.runs.execute": ("StudyRun", "resume_study", "run_study"),
     "wardround.runs.plan": ("check_study", "load_plan"),
     "wardround.runs.records": ("RecordFollower", "read_records"),
@@ -67,6 +69,7 @@ __all__ = [
     "build_report",
     "check_study",
     "compare_runs",
+    "init_study",
     "load_bundle",
     "load_plan",
     "load_shared",

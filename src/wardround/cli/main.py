@@ -11,7 +11,7 @@ from wardround.cli.bundles import adapt, bundle, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import check, data, report, run, studies
+from wardround.cli.studies import check, data, init, report, run, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 SIMULATE = "The same as `run`: every arm of a study with every seed, on this machine."
 VERBS: dict[str, Callable[..., None]] = {
+    "init": init.init,
     "run": run.run,
     "simulate": run.run,
     "resume": run.resume,
