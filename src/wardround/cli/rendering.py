@@ -97,6 +97,14 @@ def stopped(folder: Path) -> Exception:
     return Exit(INTERRUPTED)
 
 
+def unreported(folder: Path) -> Exception:
+    """After Ctrl-C while the report was made."""
+    from typer import Exit
+
+    warn(f"Stopped while the report was made. The run is complete. Make its report with:\n  wardround report {folder}")
+    return Exit(INTERRUPTED)
+
+
 def show_error(error: WardroundError, as_json: bool) -> None:
     if as_json:
         content = {"where": error.where, "problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code}
@@ -108,6 +116,18 @@ def show_error(error: WardroundError, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
+    with _bar(shown, "rounds") as update:
+        yield None if update is None else lambda progress: update(progress.title, progress.done, progress.total)
+
+
+@contextmanager
+def report_bar(shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    with _bar(shown, "figures") as update:
+        yield None if update is None else lambda done, total: update("report", done, total)
+
+
+@contextmanager
+def _bar(shown: bool, unit: str) -> Iterator[Callable[[str, int, int], None] | None]:
     if not shown:
         yield None
         return
@@ -118,7 +138,7 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
         TextColumn("{task.description:<34.34}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds"),
+        TextColumn(unit),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -126,9 +146,9 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     bar = Bar(*columns, console=Console(stderr=True))
     task = bar.add_task("", total=None)
 
-    def show(progress: "Progress") -> None:
+    def show(title: str, done: int, total: int) -> None:
         bar.start()  # only now, so that a study that is refused shows its error and nothing else
-        bar.update(task, description=progress.title, completed=progress.done, total=progress.total)
+        bar.update(task, description=title, completed=done, total=total)
 
     try:
         yield show

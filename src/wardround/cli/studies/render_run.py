@@ -1,6 +1,7 @@
 """A finished run in the terminal: headline, verdicts, and where the report is."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wardround.cli.rendering import MOST_SITES, console, show_either, show_lines, table_of
+from wardround.cli.rendering import (
+    MOST_SITES,
+    console,
+    report_bar,
+    show_either,
+    show_lines,
+    table_of,
+    unreported,
+    warn,
+)
 
 if TYPE_CHECKING:
     from wardround.report import Evidence
@@ -22,16 +32,36 @@ MOST_NOTICES = 6
 MOST_ARMS = 40
 
 
-def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
-    """Make the report, unless it is there already or not wanted, and show the run."""
-    from wardround.report import build_report
-
+def show_finished(run: "StudyRun", as_json: bool, with_report: bool, opened: bool = False) -> None:
+    """Make the report, unless it is there already or not wanted, and show the run; `opened`: in a browser too."""
     report = run.folder / "report.html"
     if with_report and (run.fresh or not report.is_file()):
-        build_report(run.folder, drawing_workers())
+        make_report(run.folder, not as_json)
     path = str(report) if report.is_file() else None
     content = {"folder": run.folder, "fresh": run.fresh, "report": path, "results": run.results}
     show_either(as_json, content, show_run, run, path)
+    if opened and path is not None:
+        open_page(report)
+
+
+def make_report(folder: Path, shown: bool) -> Path:
+    """With a bar that moves as figures are drawn."""
+    from wardround.report import build_report
+
+    with report_bar(shown) as show:
+        try:
+            return build_report(folder, drawing_workers(), show)
+        except KeyboardInterrupt:
+            raise unreported(folder) from None
+
+
+def open_page(path: Path) -> None:
+    """In the browser of this desktop. Browsers of the terminal are left out: they would not show the figures."""
+    import webbrowser
+
+    desktop = sys.platform != "linux" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if not desktop or not webbrowser.open(path.absolute().as_uri()):
+        warn(f"No browser was found here. Open this file in one:\n  {path.absolute()}")
 
 
 def with_report_in_mind(show: Callable[["Progress"], None] | None) -> Callable[["Progress"], None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
+from signal import SIG_IGN, SIGINT, signal
 from warnings import catch_warnings, simplefilter
 
 import matplotlib as mpl
@@ -16,7 +17,9 @@ from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
+PARTIAL, PAUSE = ".partial", 0.2  # seconds between two looks at what others have drawn
 ATTACK = "attack_"  # how figures of `wardround attack` are called
+Counted = Callable[[int, int], None]  # called with how many are done, and of how many
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
 
@@ -66,23 +69,49 @@ def _single(evidence: Evidence) -> Headline:
     return evidence.headline if entry is None else evidence.headline_for(entry["metric"])
 
 
-def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:
-    """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
+def draw_all(
+    figures: Mapping[str, Drawing],
+    evidence: Evidence,
+    folder: Path,
+    workers: int = 1,
+    progress: Counted | None = None,
+) -> dict[str, str]:
+    """Write every figure that there is something to draw for; the SVGs as elements of a page, by name.
+
+    Whoever interrupts this finds whole figures only.
+    """
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
     shares = [dict(list(figures.items())[number::workers]) for number in range(workers)]
     # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
-    helpers = [get_context("fork").Process(target=_draw, args=(share, evidence, folder)) for share in shares[1:]]
+    helpers = [get_context("fork").Process(target=_help, args=(share, evidence, folder)) for share in shares[1:]]
+
+    def count() -> None:
+        if progress is not None:  # some of them have nothing to show, and are known to at the end only
+            progress(len(list(folder.glob("*.svg"))), len(figures))
+
     with catch_warnings():
         simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
         for helper in helpers:
             helper.start()
-    _draw(shares[0], evidence, folder)
-    for helper, share in zip(helpers, shares[1:], strict=True):
-        helper.join()
-        if helper.exitcode != 0:
-            _draw(share, evidence, folder)  # whatever went wrong there is said here
+    try:
+        _draw(shares[0], evidence, folder, count)
+        for helper, share in zip(helpers, shares[1:], strict=True):
+            while helper.is_alive():
+                helper.join(PAUSE)
+                count()
+            if helper.exitcode != 0:
+                _draw(share, evidence, folder, count)  # whatever went wrong there is said here
+    except BaseException:
+        for helper in helpers:
+            helper.kill()
+            helper.join()
+        for partial in folder.glob(f".*{PARTIAL}"):
+            partial.unlink()
+        raise
+    if progress is not None:
+        progress(len(figures), len(figures))
     return {
         name: _for_page(path.read_text(encoding="utf-8"), name, drawing.title_for(evidence))
         for name, drawing in figures.items()
@@ -100,13 +129,23 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _draw(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path) -> None:
+def _help(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path) -> None:
+    """In a process of its own, which Ctrl-C reaches too: the one that waits for it decides."""
+    signal(SIGINT, SIG_IGN)
+    _draw(figures, evidence, folder, lambda: None)
+
+
+def _draw(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, count: Callable[[], None]) -> None:
     for name, drawing in figures.items():
         with mpl.rc_context(STYLE):
             figure = drawing.draw(evidence) if drawing.draw else None
             if figure is not None:
-                (folder / f"{name}.svg").write_text(as_svg(figure, name), encoding="utf-8")
-                save_png(figure, folder / f"{name}.png")
+                partial = folder / f".{name}{PARTIAL}"
+                partial.write_text(as_svg(figure, name), encoding="utf-8")
+                partial.replace(folder / f"{name}.svg")
+                save_png(figure, partial)
+                partial.replace(folder / f"{name}.png")
+        count()
 
 
 def _for_page(svg: str, name: str, title: str) -> str:
