@@ -76,7 +76,12 @@ def test_ages_and_sizes_are_in_words() -> None:
 
 def test_the_report_is_opened_or_its_path_is_said(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+
+    def open_address(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", open_address)
     monkeypatch.setenv("BROWSER", "some")
     done = wardround("report", copy, "--open")
     assert opened == [(copy / "report.html").absolute().as_uri()]

@@ -158,7 +158,7 @@ def _bar(shown: bool, unit: str) -> Iterator[Callable[[str, int, int], None] | N
 
 
 def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
-    """What sites have in common is said once."""
+    """What sites, arms or columns have in common is said once."""
     from wardround.core.notices import grouped, remedy_of
 
     for members, line in grouped(notices):
@@ -177,7 +177,7 @@ def show_check(
     kinds: Sequence["Kind"],
     started: Mapping[str, Any],
 ) -> None:
-    from wardround.core.notices import line_of
+    from wardround.core.notices import lines_of
 
     out = console()
     seeds = study.evaluation.seeds
@@ -191,7 +191,7 @@ def show_check(
         words = [f"{label} {known[key]:.3f}" for key, label in HETEROGENEITY.items() if key in known]
         out.print("Between sites, on average: " + ", ".join(words))
     _show_start(started)
-    show_lines(f"note     {line_of(notice)}" for notice in of_source)
+    show_lines(f"note     {line}" for line in lines_of(of_source))
     show_notices(out, notices)
     show_lines([f"looked   {LOOKED_FOR}"])
     refused = sum(notice.severity == "error" for notice in notices)

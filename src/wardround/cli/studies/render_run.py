@@ -81,6 +81,7 @@ def drawing_workers() -> int:
 
 
 def show_run(run: "StudyRun", report: str | None) -> None:
+    from wardround.core.notices import lines_of_json
     from wardround.report import read_evidence
     from wardround.report.phrases import SYNTHETIC, ranking_sentence
     from wardround.report.sections.answer import answer, participation_sentence
@@ -113,7 +114,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     synthetic = [SYNTHETIC] if evidence.synthetic else []
     # warnings first: what was changed while reading mostly needs no attention
     notices = sorted(results["notices"], key=lambda notice: notice["severity"] == "info")
-    _show_notices(out, [*synthetic, *(notice["text"] for notice in notices)])
+    _show_notices(out, [*synthetic, *lines_of_json(notices)])
     out.print(Text("\nAnswer", style="bold"))
     show_lines([f"  {sentence}" for sentence in answer(evidence)])
     _show_other_outcomes(out, evidence, run.folder, report is not None)
