@@ -24,6 +24,7 @@ from wardround.runs.plan import Plan, load_plan
 from wardround.runs.units import Unit, cut
 from wardround.study.facts import SourceFacts, declares
 from wardround.tasks import Count, Regression, Task, class_task, findings_task, outcomes_of
+from wardround.training.compression import KINDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "support.md"
 
@@ -114,6 +115,9 @@ TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split
 range unless the row says otherwise. Other algorithms train a task as they train classes:
 `tests/contract/test_tasks.py` has each of them with each task in both engines."""
 
+COMPRESSION_TEXT = """`[compression]` of updates, with `fedavg`; `vertical` with `split`. See [Compression of
+updates](../explanation/compression.md)."""
+
 HEAD = """# What is supported
 
 Which algorithms and models work with which engine, protection and topology, in a simulation and in a deployment. This
@@ -141,6 +145,7 @@ class Cell:
     model: str = ""  # a key of MODELS; empty: a model that suits the topology
     norm: str = ""  # normalisation layers of the model; empty: its default
     task: str = ""  # a key of EXAMPLES; empty: two classes
+    compression: str = "none"  # a kind of [compression]
 
     @property
     def study(self) -> dict[str, Any]:
@@ -157,6 +162,7 @@ class Cell:
             "training": {"rounds": 1 if kind in LARGE_MODELS else 2, "lr": 0.05, "batch_size": 16},
             "topology": TOPOLOGIES[self.topology],
             "privacy": {} if self.privacy == "none" else {self.privacy: PRIVACY[self.privacy]},
+            **({} if self.compression == "none" else {"compression": {"kind": self.compression}}),
             "evaluation": {"seeds": {"count": 1}},
             "arms": [{"algorithm": self.algorithm}],
         }
@@ -179,6 +185,7 @@ def answer(cell: Cell) -> str:
         return general_reason(cell, error)
     [trial] = units[0].trials(plan)
     protected = cell.privacy == "none" or getattr(trial.privacy, cell.privacy) is not None
+    protected = protected and trial.compression.kind == cell.compression
     return YES if protected and (cell.topology != "regional" or trial.algorithm.regions is not None) else NO_EFFECT
 
 
@@ -195,6 +202,35 @@ def algorithm_rows(privacy: str) -> dict[str, dict[str, Cell]]:
     return {
         name: {f"{topology}: {place}": Cell(name, privacy, topology, place) for topology, place in COLUMNS}
         for name in ALGORITHMS
+    }
+
+
+COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
+    "serial": {},
+    "stacked": {"place": "stacked"},
+    "deployed": {"place": "deployed"},
+    "regional": {"topology": "regional"},
+    "regional, deployed": {"topology": "regional", "place": "deployed"},
+    "vertical": {"algorithm": "split", "topology": "vertical", "place": "split"},
+    "patient-level DP": {"privacy": "example"},
+    "site-level DP": {"privacy": "site"},
+    "secure sum": {"privacy": "secure_sum"},
+}
+
+
+def compression_rows() -> dict[str, dict[str, Cell]]:
+    """By kind, then by title of the column."""
+    plain = {kind: Cell("fedavg", "none", "flat", "serial", compression=kind) for kind in KINDS}
+    return {
+        kind: {title: replace(cell, **changes) for title, changes in COMPRESSION_COLUMNS.items()}
+        for kind, cell in plain.items()
+    }
+
+
+def compressing_rows() -> dict[str, dict[str, Cell]]:
+    """By algorithm, then by kind."""
+    return {
+        name: {kind: Cell(name, "none", "flat", "serial", compression=kind) for kind in KINDS} for name in ALGORITHMS
     }
 
 
@@ -248,6 +284,8 @@ def page() -> str:
     parts = [HEAD]
     for privacy, title in PRIVACY_TITLES.items():
         parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
+    parts.append(f"## Compression\n\n{COMPRESSION_TEXT}\n\n{table('kind', compression_rows(), reasons)}")
+    parts.append(f"## Compression by algorithm\n\n{table('algorithm', compressing_rows(), reasons)}")
     parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
     parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]

@@ -105,6 +105,7 @@ def parts_of(run: Run) -> dict[str, Tree]:
     for owner, memory in run.memories.items():
         named |= {f"{owner}: memory: {part}": leaves for part, leaves in memory.algorithm.items()}
         named |= {f"{owner}: private": memory.private, f"{owner}: buffers": memory.buffers}
+        named |= {f"{owner}: residual": memory.residual}
     return named
 
 

@@ -108,6 +108,17 @@ assert not heavy, heavy
         assert verb in done.stdout
 
 
+def test_a_run_trains_before_it_imports_statistics_and_figures() -> None:
+    """They take a second, which a study that is refused need not wait for, and which passes while others train."""
+    code = """
+import sys
+import wardround.runs.execute
+late = {"scipy.stats", "statsmodels", "matplotlib", "sklearn", "monai", "opacus", "jinja2"} & set(sys.modules)
+assert not late, late
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_studies_and_data_list_what_there_is() -> None:
     assert "heart-fedprox" in {study["name"] for study in as_json("studies")["studies"]}
     listed = as_json("data", "list")

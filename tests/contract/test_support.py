@@ -15,6 +15,8 @@ from scripts.write_support_page import (
     YES,
     Cell,
     algorithm_rows,
+    compressing_rows,
+    compression_rows,
     general_reason,
     model_rows,
     page,
@@ -98,6 +100,18 @@ def test_each_combination_of_a_model_trains_or_is_refused_as_the_page_says(row: 
         expect(cell, mark)
 
 
+@pytest.mark.parametrize("kind", represented(compression_rows(), by=["top-k"]))
+def test_each_kind_of_compression_trains_or_is_refused_as_the_page_says(kind: str) -> None:
+    for cell, mark in cells_of("Compression", kind, compression_rows()[kind]):
+        expect(cell, mark)
+
+
+@pytest.mark.parametrize("algorithm", represented(compressing_rows(), by=["scaffold", "clustered"]))
+def test_each_algorithm_with_compression_trains_or_is_refused_as_the_page_says(algorithm: str) -> None:
+    for cell, mark in cells_of("Compression by algorithm", algorithm, compressing_rows()[algorithm]):
+        expect(cell, mark)
+
+
 @pytest.mark.parametrize(
     "row", represented(task_rows(), by=["multiclass", "regression", 'count, dispersion = "fitted"'])
 )
@@ -112,6 +126,8 @@ def test_the_page_has_all_algorithms_and_models_and_no_others() -> None:
     assert rows == {(title, name) for title in PRIVACY_TITLES.values() for name in ALGORITHMS} | {
         *(("Models", row) for row in model_rows()),
         *(("Tasks", row) for row in task_rows()),
+        *(("Compression", kind) for kind in compression_rows()),
+        *(("Compression by algorithm", name) for name in compressing_rows()),
     }
     assert {row.split(",")[0] for row in task_rows()} == {*TASKS, "several outcomes"}
     assert {row.split(",")[0] for row in model_rows()} == set(MODELS)

@@ -15,7 +15,7 @@ import wardround
 from tests.representatives import represented
 from tests.runs.test_resume import STUDY, kill_at_random, numbers
 from wardround.core.errors import RunError
-from wardround.core.processes import can_fork, in_parallel
+from wardround.core.processes import beside, can_fork, in_parallel, mapped
 from wardround.runs.execute import Progress
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, on Linux only")
@@ -120,4 +120,41 @@ def test_stopping_early_ends_the_workers() -> None:
     steps = in_parallel(range(4), count_to_three, 2)
     next(steps)
     steps.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", represented([1, 2, 3, 9], by=[2]))
+def test_results_of_several_processes_come_in_the_order_of_the_items(workers: int) -> None:
+    found = mapped(lambda item: (item, os.getpid()), range(7), workers)
+    assert [item for item, _ in found] == list(range(7))
+    assert len({process for _, process in found}) == min(workers, 7)
+    assert mapped(str, [], workers) == []
+    assert not multiprocessing.active_children()
+
+
+def test_what_another_process_could_not_finish_is_done_here() -> None:
+    parent = os.getpid()
+
+    def dies_elsewhere(item: int) -> int:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    def fails(item: int) -> int:
+        raise RunError(f"item {item}", "went wrong", "Mend it.") if item == 1 else ValueError
+
+    assert mapped(dies_elsewhere, range(4), 2) == [0, 1, 2, 3]
+    with pytest.raises(RunError, match="item 1"):
+        mapped(lambda item: fails(item) if item else 0, range(2), 2)
+    assert not multiprocessing.active_children()
+
+
+def test_work_beside_is_done_elsewhere_and_ends_with_an_error_of_the_body(tmp_path: Path) -> None:
+    with beside(lambda: (tmp_path / "written").write_text(str(os.getpid()))) as result:
+        assert result() > 0
+    assert int((tmp_path / "written").read_text()) != os.getpid()
+    with beside(os.getpid, forked=False) as result:
+        assert result() == os.getpid()
+    with pytest.raises(ValueError, match="body"), beside(lambda: time.sleep(60)):
+        raise ValueError("body")
     assert not multiprocessing.active_children()

@@ -9,7 +9,9 @@ import torch
 from tests.representatives import represented
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
+from wardround.data.site import Rows
 from wardround.engines.serial import SERIAL
+from wardround.engines.stacked.lanes import Lane, LaneOrder
 from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.runs.plan import Plan
@@ -207,3 +209,14 @@ def test_batch_norm_runs_on_the_reference_engine_and_refuses_a_batch_of_one() ->
     raw["training"]["batch_size"] = max(sizes) - 1
     with pytest.raises(RunError, match="leave one row for the last batch"):
         cut(load_plan(*load_study(raw, models={"normed": normed})), "auto")
+
+
+def test_shares_of_a_batch_sum_to_one_and_rows_that_fill_up_have_none() -> None:
+    """Sites of 5 and 3 rows in batches of 2, for two epochs: 6 and 4 steps."""
+    rows = [Rows(torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64)) for size in (3, 5)]
+    order = LaneOrder([Lane(0, f"site {len(part)}", part, len(part), 2) for part in rows], 2)
+    both = order.shares(0, 4, 2, torch.float64)
+    assert both[:, 0].tolist() == [[0.5, 0.5], [0.5, 0.5], [1, 0], [0.5, 0.5]]  # 5 rows, the longest first
+    assert both[:, 1].tolist() == [[0.5, 0.5], [1, 0], [0.5, 0.5], [1, 0]]
+    assert order.shares(4, 6, 1, torch.float64).tolist() == [[[0.5, 0.5]], [[1, 0]]]
+    assert order.shares(0, 4, 2, torch.float64) is both  # known for all rounds

@@ -1,5 +1,6 @@
 """Intervals of one seed: patients drawn again, a patient's rows together, the same draws for every arm."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from wardround.evaluation.comparisons.patients import METHOD, Resamples
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import Study
+from wardround.tasks import class_task
 from wardround.tasks.class_metrics import METRICS, finding_metrics
 
 CHECKED = 40  # resamples that are repeated row by row
@@ -311,3 +313,21 @@ def test_the_interval_of_an_auc_covers_the_truth_about_as_often_as_it_says(monke
             narrower.append(Resamples(Scores.of(table)).of("a")[:, auc].std() / line.std())
     assert 0.90 <= covered / worlds <= 0.98
     assert np.mean(narrower) == pytest.approx(1 / np.sqrt(1.7), abs=0.05)
+
+
+def test_any_number_of_processes_gives_the_same_intervals() -> None:
+    table = by_skill({"fedavg": 1.0, "local": 0.5, "pooled": 0.0}, seeds=(1,), patients=40, tested=40)
+    study = a_study(["fedavg", "local", "pooled"])
+    study = replace(study, evaluation=replace(study.evaluation, metric="accuracy"))
+    alone, together = (
+        results(study, table, pd.DataFrame(), records_of(table), task=class_task(2), workers=workers)
+        for workers in (1, 2)
+    )
+    assert alone["arms"]["pooled"]["metrics"]["auc"]["interval"] is not None
+    assert together == alone
+
+
+def test_figures_do_not_depend_on_how_many_resamples_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Resamples(scores_of("two classes")).of("a")
+    monkeypatch.setattr(patients, "CACHED", 7 * 60)
+    assert np.array_equal(Resamples(scores_of("two classes")).of("a"), whole, equal_nan=True)

@@ -3,6 +3,7 @@
 ROOMS = (
     "algorithms",
     "training",
+    "compression",
     "privacy",
     "secure_sums",
     "matching",

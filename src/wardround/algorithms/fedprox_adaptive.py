@@ -50,6 +50,7 @@ def fedprox_adaptive(
         finish=finish,
         aggregate=aggregate,
         needs_start_loss=True,
+        exact=frozenset({"loss"}),
         not_regional="moves one mu by the loss of all sites, and regions have losses of their own",
         citation=CITATION,
     )

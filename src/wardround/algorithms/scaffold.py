@@ -49,5 +49,6 @@ def scaffold(server_lr: Positive = 1.0) -> Algorithm:
     return Algorithm(
         init, init_memory, broadcast, begin, correct, finish, aggregate,
         weighting="uniform", sound_with=frozenset({"sgd", "weight-decay"}),
+        exact=frozenset({"control"}),  # or the coordinator's control would no longer be the mean of the sites'
         not_regional=NOT_REGIONAL, citation=CITATION,
     )  # fmt: skip

@@ -7,7 +7,9 @@ __all__ = ["run_study"]
 __getattr__ = lazy(__name__, {"wardround.runs.execute": ("run_study",)})
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -22,3 +24,17 @@ def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], An
         return getattr(import_module(home_of[name]), name)
 
     return __getattr__
+
+
+@contextmanager
+def imports_of_a_run() -> Iterator[None]:
+    """Around the imports of torch and its like. Hardly any of their objects is ever garbage: the collector does not
+    look through them while they are made, nor ever after."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if was_on:
+            gc.enable()

@@ -9,15 +9,19 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from warnings import catch_warnings, simplefilter
 
 from wardround.core.errors import RunError
 
 RunUnit = Callable[[int], Iterable[int]]  # a unit's number to the rounds it has done, after each
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 PR_SET_PDEATHSIG = 1
 
 
@@ -71,6 +75,65 @@ def in_parallel(
             if helper.is_alive():
                 helper.terminate()
             helper.join()
+
+
+def mapped(function: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """`function` of each item, in the order of items; this process is one of the workers. Results come back through
+    pipes. What another process could not finish is computed here, so that its error is raised here."""
+    workers = max(1, min(workers, len(items))) if can_fork() else 1
+    shares = [items[number::workers] for number in range(workers)]
+    with ExitStack() as helpers:
+        others = [helpers.enter_context(beside(partial(_each, function, share))) for share in shares[1:]]
+        results = [_each(function, shares[0]), *(result() for result in others)]
+    return [results[place % workers][place // workers] for place in range(len(items))]
+
+
+def _each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
+
+
+@contextmanager
+def beside(work: Callable[[], Result], forked: bool = True) -> Iterator[Callable[[], Result]]:
+    """`work` in a forked process while the body runs; the value waits for its result. Where that process fails, or
+    cannot be had, the work is done here. It may use one thread and must leave nothing but its result and files."""
+    if not (forked and can_fork()):
+        yield work
+        return
+    context = get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    helper = context.Process(target=_work, args=(work, send, os.getpid()))
+    with catch_warnings():
+        simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
+        helper.start()
+    send.close()  # so that the worker's end is the end of the pipe
+
+    def result() -> Result:
+        try:
+            return cast(Result, receive.recv())
+        except EOFError:
+            return work()
+
+    try:
+        yield result
+    finally:
+        receive.close()
+        if helper.is_alive():
+            helper.terminate()
+        helper.join()
+
+
+def _work(work: Callable[[], Any], send: Connection, parent: int) -> None:
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # the threads of the process that was forked are not here
+    try:
+        send.send(work())
+    except Exception:
+        pass
+    finally:
+        send.close()
 
 
 def _received(listening: list[Connection], timeout: float | None) -> Generator[tuple[int, int]]:

@@ -20,11 +20,11 @@ def apply(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
 
 
 def add(a: Tree, b: Tree) -> Tree:
-    return apply(torch.add, a, b)
+    return {name: leaf + b[name] for name, leaf in a.items()}
 
 
 def sub(a: Tree, b: Tree) -> Tree:
-    return apply(torch.sub, a, b)
+    return {name: leaf - b[name] for name, leaf in a.items()}  # once a step: each microsecond counts
 
 
 def scale(a: Tree, factor: float | Tensor) -> Tree:
@@ -41,7 +41,7 @@ def add_scaled(a: Tree, b: Tree, factor: Tensor) -> Tree:
 
 def align(factor: Tensor, leaf: Tensor) -> Tensor:
     """`factor` with axes of length 1 added behind, until it has as many as `leaf`."""
-    return factor.reshape(factor.shape + (1,) * (leaf.dim() - factor.dim()))
+    return factor.view(*factor.shape, *(1,) * (leaf.dim() - factor.dim()))
 
 
 def zeros_like(a: Tree) -> Tree:

@@ -19,6 +19,7 @@ from wardround.engines.engine import Engine
 from wardround.privacy.dp.example_dp import PrivateGradient
 from wardround.privacy.dp.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
 from wardround.tasks import row_odds
+from wardround.training.compression import compress_outcome
 from wardround.training.local import Memory, Order, Outcome, batches, local_train
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
@@ -115,6 +116,8 @@ def work(
         augmenter(trial.training.augment, draws("augment")),
         private,
     )
+    if trial.compression.kind != "none":
+        return compress_outcome(trial, outcome, memory.residual, round_number, site.name)
     if trial.privacy.site is None:
         return outcome
     return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))

@@ -27,15 +27,16 @@ def study_results(
     sites: Sequence[Mapping[str, Any]],
     task: Task,
     others: Mapping[str, pd.DataFrame | None],
+    workers: int = 1,
 ) -> dict[str, Any]:
     """As `results`, of one outcome or of several. `others` are its other tables, by name."""
     if not isinstance(task, Outcomes):
-        return results(study, predictions, groups, records, sites, task, None, **others)
+        return results(study, predictions, groups, records, sites, task, None, workers=workers, **others)
     first, *_ = task.names
     selection = others.get("selection")
     choices = [] if selection is None else choose(study, own_columns(selection, task, first), task.outcomes[first])
     by_outcome = {
-        name: _of_outcome(study, task, name, predictions, groups, records, sites, choices, others)
+        name: _of_outcome(study, task, name, predictions, groups, records, sites, choices, others, workers)
         for name in task.names
     }
     return {**by_outcome[first], "task": task.to_json(), "outcome": first, "outcomes": by_outcome}
@@ -79,6 +80,7 @@ def _of_outcome(
     sites: Sequence[Mapping[str, Any]],
     choices: list[dict[str, Any]],
     others: Mapping[str, pd.DataFrame | None],
+    workers: int,
 ) -> dict[str, Any]:
     is_first, own = name == task.names[0], task.outcomes[name]
     metric = study.evaluation.metric if is_first else own.primary
@@ -96,7 +98,7 @@ def _of_outcome(
         if table is not None and kind != "selection"
     }
     part = own_columns(predictions, task, name)
-    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices, **tables)
+    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices, workers=workers, **tables)
     return content | {"study": {"name": study.name, "question": study.question, "hash": study.hash}}
 
 

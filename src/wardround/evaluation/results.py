@@ -37,7 +37,7 @@ from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
-from wardround.study.schema import Arm, Study, anonymous
+from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
@@ -60,10 +60,12 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
+    `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task)]
@@ -82,7 +84,7 @@ def results(
         for name, arm in origins(study, choices).items()
         if name in content["arms"] and is_over_patients(study.evaluation_of(arm), scores.seeds)
     }
-    content = by_patients(content, scores, over_patients)
+    content = by_patients(content, scores, over_patients, workers)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds, task)
     if missing_party is not None:
@@ -205,6 +207,7 @@ def _arm(
         "convergence": _convergence(scores.task, records),
         "final": _final(scores.task, records),
         "cost": _cost(records),
+        "compression": _compression(arm, records),
     }
 
 
@@ -408,6 +411,16 @@ def _curves(
         lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
         curves[arm] = {"round": means.index.tolist(), **lines}
     return curves
+
+
+def _compression(arm: Arm, records: pd.DataFrame) -> dict[str, Any] | None:
+    """The kind with its own settings, and what it lost: the mean over rounds and seeds, where that may be told."""
+    kind = arm.compression.kind
+    if kind == "none" or not arm.algorithm.facts.federated:
+        return None
+    settings = {name: getattr(arm.compression, name) for name, has in KIND_OF_SETTING.items() if has == kind}
+    error = mean_or_none(records["compression_error"]) if "compression_error" in records else None
+    return {"kind": kind, **settings, "error": error}
 
 
 def _cost(records: pd.DataFrame) -> dict[str, Any]:

@@ -15,7 +15,7 @@ The last two need 5 rounds, and a loss that begins at 0, which that of counts do
 diverged are left to `diverged`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -39,11 +39,9 @@ def training_notices(
     """One for each arm and rule. Across hospitals there are no predictions: only rules about losses apply. Without a
     `task` the columns of predictions tell which classes or findings there are."""
     task = task_of(predictions) if task is None and predictions is not None else task
-    tested = {} if predictions is None else dict(iter(predictions.groupby(["arm", "seed"], sort=False)))
-    first_rules = (
-        (str(rounds["arm"].iloc[0]), next(_rules(rounds.sort_values("round"), tested.get(key), task), None))
-        for key, rounds in records.groupby(["arm", "seed"], sort=False)
-    )
+    trials = list(records[["arm", "seed"]].drop_duplicates().itertuples(index=False, name=None))
+    rounds_of, tested = _losses_by_round(records), _tested_rows(predictions)
+    first_rules = ((str(key[0]), next(_rules(*rounds_of[key], tested.get(key), task), None)) for key in trials)
     shares = grouped(((arm, rule[0]), rule[1]) for arm, rule in first_rules if rule is not None)
     return [
         Notice(
@@ -67,15 +65,34 @@ def diverged(predictions: pd.DataFrame) -> list[Notice]:
     ]
 
 
-def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None, task: Task | None) -> Iterator[tuple[str, float]]:
+def _losses_by_round(records: pd.DataFrame) -> dict[Hashable, tuple[np.ndarray, float]]:
+    """By arm and seed: the training loss of each round, and the test loss after the last. Taken from whole columns:
+    a table for each of thousands of trials takes a hundred times as long."""
+    in_order = records.sort_values("round", kind="stable")
+    loss = in_order["loss"].to_numpy(dtype=float)
+    test_loss = in_order["test_loss"].to_numpy(dtype=float) if "test_loss" in records else np.full(len(loss), np.nan)
+    places = in_order.groupby(["arm", "seed"], sort=False).indices
+    return {key: (loss[of_trial], float(test_loss[of_trial[-1]])) for key, of_trial in places.items()}
+
+
+def _tested_rows(predictions: pd.DataFrame | None) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+    """By arm and seed: labels and scores of the test rows."""
+    if predictions is None:
+        return {}
+    label, score = labels_and_scores(predictions)
+    places = predictions.groupby(["arm", "seed"], sort=False).indices
+    return {key: (label[of_trial], score[of_trial]) for key, of_trial in places.items()}
+
+
+def _rules(
+    losses: np.ndarray, test_loss: float, tested: tuple[np.ndarray, np.ndarray] | None, task: Task | None
+) -> Iterator[tuple[str, float]]:
     """Rules that apply to one arm with one seed, and the share of scores at their ends."""
-    if tested is not None and task is not None and len(tested) > 1:
-        label, score = labels_and_scores(tested)
+    if tested is not None and task is not None and len(tested[0]) > 1:
+        label, score = tested
         if np.isnan(score).any():
             return
-        last = rounds["test_loss"].iloc[-1] if "test_loss" in rounds else np.nan
-        yield from _rules_of_scores(task, label, score, float(last))
-    losses = rounds["loss"].to_numpy(dtype=float)
+        yield from _rules_of_scores(task, label, score, test_loss)
     if task is not None and not task.loss_from_zero:
         return
     if len(losses) < FEWEST_ROUNDS or np.isnan(losses).any() or not losses[0] > 0:

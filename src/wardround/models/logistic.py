@@ -54,7 +54,8 @@ def linear(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "sha
             return l2 / 2 * params[weight].square().sum((-2, -1))
 
         def closed_gradient(params: Tree, x: Tensor, y: Tensor, share: Tensor, copies: int = 1) -> tuple[Tree, Tensor]:
-            x = x.flatten(start_dim=x.dim() - len(shape.inputs))
+            if len(shape.inputs) > 1:
+                x = x.flatten(start_dim=x.dim() - len(shape.inputs))
             columns, intercepts = params[weight], params[bias]
             if copies > 1:  # models that share a batch are so many more outputs of one model
                 columns = columns.reshape(len(x), copies * shape.outputs, features)
@@ -63,10 +64,9 @@ def linear(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "sha
             losses, error = shape.task.losses_and_errors(scores, y)
             error = error * share.unsqueeze(-1)
             loss = (share.unsqueeze(-2) @ losses).reshape(params[bias].shape[:-1])
-            grad = {
-                weight: (error.mT @ x).reshape(params[weight].shape),
-                bias: error.sum(-2).reshape(params[bias].shape),
-            }
+            grad = {weight: error.mT @ x, bias: error.sum(-2)}
+            if copies > 1:
+                grad = {name: leaf.reshape(params[name].shape) for name, leaf in grad.items()}
             if l2:
                 grad[weight] = grad[weight] + l2 * params[weight]
                 loss = loss + penalty(params)

@@ -317,6 +317,7 @@ class TrialWork(Part):
     epochs: Epochs
     loss: float | None
     length: Positive | None
+    compression_error: Positive | None  # None without compression
     moved: bool
     finite: bool
 
@@ -342,6 +343,7 @@ class RegionRound(Part):
     round: Place
     loss: float | None
     update_norm: Positive | None
+    compression_error: Positive | None
     sites: Sites
     dropped: Sites
     bytes_down: Bytes

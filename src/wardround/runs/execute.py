@@ -15,13 +15,11 @@ import torch
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.notices import with_texts
-from wardround.core.processes import can_fork, in_parallel
+from wardround.core.processes import beside, can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.evaluation.curves import Curves
-from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import SitePrediction, Subset, predict
-from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
@@ -34,7 +32,7 @@ from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
 from wardround.runs.records import COMPACT, RUNNING, RecordWriter, cut_records
 from wardround.runs.spending import LEDGER, counted_exposure, describe_spending, gradient_lengths, write_ledger
-from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_for
+from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.schema import Study
 from wardround.training.trial import Run, Trial
 
@@ -160,7 +158,7 @@ def execute(
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
         yield from train_units(plan, units, folder, workers)
-        finish(plan, folder, units)
+        finish(plan, folder, units, workers)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
@@ -231,8 +229,7 @@ def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     _save(plan, folder, number, "selection", _predicted(_selected_by_validation(study, pairs), "validation"))
     if plan.chooses_thresholds and any(len(site.validation) for site in trials[0].scored):
         _save(plan, folder, number, "validation", _predicted(pairs, "validation"))
-    regional = [(trial, predict_regional(trial, run)) for trial, run in pairs if trial.algorithm.regions is not None]
-    _save(plan, folder, number, "regional", regional)
+    _save(plan, folder, number, "regional", _regional(pairs))
     tables: dict[Predictions, list[pd.DataFrame]] = {
         "missing_party": list(_missing_party_tables(plan, pairs)),
         "uncertainty": list(_uncertainty_tables(plan, pairs)),
@@ -256,6 +253,16 @@ def _predicted(pairs: Pairs, subset: Subset = "test") -> Predicted:
     return [(trial, predict(trial, run, subset)) for trial, run in pairs]
 
 
+def _regional(pairs: Pairs) -> Predicted:
+    """Predictions of regions' own models. SciPy comes with them, which other studies need only at their end."""
+    regional = [(trial, run) for trial, run in pairs if trial.algorithm.regions is not None]
+    if not regional:
+        return []
+    from wardround.evaluation.regional import predict_regional
+
+    return [(trial, predict_regional(trial, run)) for trial, run in regional]
+
+
 def _selected_by_validation(study: Study, pairs: Pairs) -> Pairs:
     if study.selection is None or study.selection.on != "validation":
         return []
@@ -266,6 +273,8 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
     """Predictions while each party in turn is missing."""
     for trial, run in pairs:
         if trial.topology.kind == "vertical":
+            from wardround.evaluation.missing_party import predict_missing_party  # SciPy, as above
+
             for party, predicted in predict_missing_party(trial, run).items():
                 yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(party=party)
 
@@ -283,7 +292,7 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
             yield uncertainty_table(trial.arm, trial.seed, parts, plan.classes)
 
 
-def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit]) -> None:
+def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -303,7 +312,12 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit]) -> None:
         folder.join_predictions(kind)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
-    content = study_results(plan.study, predictions, groups, records, sites, plan.task, others)
+    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
+    spent = [] if ledger is None else ledger.entries()
+    workers = workers_at_the_end(units) if workers is None else workers
+    with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
+        content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers)
+        described_models()
     with_models(content["arms"], plan)
     for of_outcome in content.get("outcomes", {}).values():
         with_models(of_outcome["arms"], plan)
@@ -315,9 +329,6 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit]) -> None:
         "leakage": leakage(plan),
         "synthetic": plan.synthetic,
     }
-    ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
-    spent = [] if ledger is None else ledger.entries()
-    describe_models(plan, folder, spent, plan.rows_fingerprint)
     started = describe_start(plan, folder, spent)
     content["start_from"] = next(iter(started.values()))
     for name, of_outcome in content.get("outcomes", {}).items():

@@ -64,6 +64,7 @@ CLEARED = (  # when a run starts again
     "report.html",
 )
 # what reading changed files may raise
+READABLE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 MISFITS = (
     LookupError,
     TypeError,
@@ -104,8 +105,7 @@ class RunFolder:
         self.write_json("environment.json", environment)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
-        write_atomically(self.path / name, text.encode())
+        write_atomically(self.path / name, orjson.dumps(without_nan(content), option=READABLE))
 
     def read_json(self, name: str) -> Any:
         try:

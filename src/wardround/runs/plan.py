@@ -28,7 +28,7 @@ from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
-from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, StartFrom, Study, Topology
+from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -251,6 +251,7 @@ class Plan:
             init_seed=evaluation.seed_for("init", seed),
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
+            compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
             starting=self.starting(arm, seed, model, prepared),
         )

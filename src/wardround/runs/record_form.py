@@ -37,6 +37,7 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
     "failed": pa.string(),
     "region_messages": NUMBERS,
     "region_bytes": NUMBERS,
+    "compression_error": pa.float64(),
     "exchanges": pa.int64(),
     "epochs": pa.map_(pa.string(), pa.int64()),
     "not_finite": NAMES,
@@ -44,10 +45,17 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
     "seconds": pa.float64(),
 }  # figures come last
 DERIVED = ("variant",)  # a column for whoever reads the table; it follows from `arm`
-MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "site_charge", "engine"}
+MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "compression_error", "site_charge", "engine"}
 DEFAULTS = vars(RoundRecord("", 0, 0))
 REQUIRED = ("arm", "seed", "round")
-MAY_BE_ZERO = {*REQUIRED, "loss", "update_norm", "divergence", "change"}  # which is not the same as not there
+MAY_BE_ZERO = {
+    *REQUIRED,
+    "loss",
+    "update_norm",
+    "divergence",
+    "change",
+    "compression_error",
+}  # which is not the same as not there
 PAIRS = ("region_messages", "region_bytes")
 ROWS = 4096  # that are Python objects at a time
 

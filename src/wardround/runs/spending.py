@@ -252,10 +252,10 @@ def check_ledger(folder: RunFolder) -> None:
 
 
 def entries_of(study: Study, records: pd.DataFrame, run: str, patients: str, guarantee: bool) -> list[Entry]:
+    arms = {arm.name: arm for arm in study.trained_arms if arm.privacy.site or arm.privacy.example}
+    if not arms:
+        return []
     entries = []
-    arms = {
-        arm.name: arm for arm in study.trained_arms if arm.privacy.site is not None or arm.privacy.example is not None
-    }
     paid = records.loc[records["arm"].isin(list(arms)), ["arm", "seed", "round", "charges", "site_charge"]]
     for record in paid.to_dict("records"):
         privacy = arms[record["arm"]].privacy

@@ -4,8 +4,9 @@ The cut depends on the study alone, never on the machine or the time, so that a 
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
 shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
-trained with augmentation, class weights, oversampling, any protection of [privacy], or at sites with columns of their
-own, runs on the reference engine.
+trained with augmentation, class weights, oversampling, any protection of [privacy], compressed updates, or at sites
+with columns of their own, runs on the reference engine. Compression rounds and selects: a last bit in which the two
+engines differ may decide between two values of a number.
 """
 
 import math
@@ -24,6 +25,7 @@ from wardround.training.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
+WORTH_MODELS = 200
 SLOWER = 20  # times, a round of a small model one site at a time, at least
 MOST_WORKERS = 8
 ENOUGH_ROUNDS = 4
@@ -110,6 +112,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
     }
@@ -169,6 +172,12 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
     if rounds < worth or not all(unit.small for unit in units):
         return 1
     return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
+def workers_at_the_end(units: Sequence[Unit]) -> int:
+    """How many processes compute what follows training: statistics over that many models are worth several."""
+    many = sum(len(unit.members) for unit in units) >= WORTH_MODELS and all(unit.small for unit in units)
+    return min(os.cpu_count() or 1, MOST_WORKERS) if many else 1
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:

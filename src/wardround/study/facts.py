@@ -24,6 +24,7 @@ class AlgorithmFacts:
     weighting: Literal["samples", "uniform"] = "samples"
     sound_with: frozenset[Optimiser] = ANY_OPTIMISER
     data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
+    exact: frozenset[str] = frozenset()  # parts of the update that must arrive as they are: they are never compressed
     needs_start_loss: bool = False
     personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
     federated: bool = True  # False: a baseline without coordinator, to which share and stragglers do not apply

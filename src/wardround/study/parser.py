@@ -6,7 +6,7 @@ block is a new field there, and needs nothing here unless a default depends on o
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -364,6 +364,8 @@ def _fits(kind: Any, value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """Only what TOML and JSON can hold. None is left out, because TOML has no null."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

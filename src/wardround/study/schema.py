@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [topology] [uncertainty] [evaluation] [deployment]
+    [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
     [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
@@ -38,6 +38,7 @@ CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
+KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -234,6 +235,15 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class Compression:
+    """How updates become smaller before they leave their site (`training.compression`)."""
+
+    kind: Literal["none", "float16", "top-k", "quantised"] = "none"
+    share: Share = 0.01  # top-k: of the numbers of an update that are sent
+    bits: Literal[2, 4, 8, 16] = 8  # quantised: of each number
+
+
+@dataclass(frozen=True)
 class EmbeddingNoise:
     """Protection of the embeddings that a party sends: their length is clipped, then they get noise."""
 
@@ -331,6 +341,7 @@ class Arm:
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
+    compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
     uncertainty: Uncertainty | None = None  # None: nothing beside scores
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train

@@ -6,7 +6,7 @@ loads the study fills in its digest, the resolved study has it, and a hospital i
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from wardround.core.errors import StudyError
@@ -37,7 +37,7 @@ def with_digests(study: Study, digest: Digest) -> Study:
     resolved = deepcopy(dict(study.resolved))
     if KEY in resolved.get("model", {}):
         own: StartFrom = parse(StartFrom, resolved["model"][KEY], PATH)
-        resolved["model"][KEY] = plain(asdict(filled(own) or own))
+        resolved["model"][KEY] = plain(filled(own) or own)
     by_name = {arm.name: arm.start.start_from for arm in arms}
     for kind, entry, name in _entries(resolved):
         if not _overrides(entry):
@@ -92,4 +92,4 @@ def _write(entry: dict[str, Any], source: StartFrom | None) -> None:
         entry["model"].pop(KEY, None)
         if not entry["model"]:
             del entry["model"]
-    entry[PATH] = "off" if source is None else plain(asdict(source))
+    entry[PATH] = "off" if source is None else plain(source)

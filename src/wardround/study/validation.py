@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
-from wardround.study.schema import SELECTED, Arm, Study, in_variant
+from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
 from wardround.study.sweeps import NAME
 
 SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
@@ -88,6 +88,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
     _check_outcome(study, where, task)
     _check_regions(study, where)
+    _check_compression(study, where)
     check_uncertainty(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
@@ -161,6 +162,31 @@ def _check_arm_in_regions(arm: Arm, where: str) -> None:
         problem = f"{rounds} rounds are no multiple of {each}, so that the last would never be averaged over regions"
         near = f"{rounds - rounds % each} or {rounds - rounds % each + each}" if rounds > each else f"{each}"
         raise StudyError(f"{where}: topology: regional_rounds", problem, f"Write training.rounds = {near}.")
+
+
+def _check_compression(study: Study, where: str) -> None:
+    for arm in study.arms:
+        here, kind = f"{where}: arms: {arm.name}: compression", arm.compression.kind
+        _refuse_unused(study, arm, here)
+        if kind == "none" or not arm.algorithm.facts.federated:  # without a coordinator there are no updates
+            continue
+        off = 'Write `"compression.kind" = "none"` in this arm.'
+        if arm.topology.kind == "vertical":
+            problem = "parties exchange embeddings and gradients, which are no updates"
+            raise StudyError(f"{here}: kind", problem, off)
+        if arm.privacy.secure_sum is not None:
+            problem = "under its mask every number of an update is random in all 64 bits, so that nothing gets smaller"
+            raise StudyError(f"{here}: kind", problem, f'{off[:-1]}, or `"privacy.secure_sum" = "off"`.')
+
+
+def _refuse_unused(study: Study, arm: Arm, where: str) -> None:
+    """Settings of another kind. What a study says for some arms may stand in the others, where it does nothing."""
+    for name, kind in KIND_OF_SETTING.items():
+        users = [other.compression for other in study.arms if other.compression.kind == kind]
+        known = [getattr(compression, name) for compression in (Compression(), *users)]
+        if arm.compression.kind != kind and getattr(arm.compression, name) not in known:
+            problem = f'is a setting of "{kind}", and the kind of compression here is "{arm.compression.kind}"'
+            raise StudyError(f"{where}: {name}", problem, f'Leave it out, or write kind = "{kind}".')
 
 
 def selected_names(study: Study) -> list[str]:

@@ -37,7 +37,7 @@ class Intake:
         self.region_weights = [0.0] * count
         self.memories: dict[str, Memory] = {}
         self.moved: Tree = {}
-        self.weight = self.loss = self.norm = self.spread = 0.0
+        self.weight = self.loss = self.norm = self.spread = self.error = 0.0
         self.names: list[str] = []
         self.epochs: dict[int, int] = {}  # that were trained, by the site's number
         self.bytes = 0
@@ -82,8 +82,9 @@ class Intake:
         self.weight += weight
         self.loss += weight * float(outcome.loss)
         self.norm += weight * outcome.length
+        self.error += weight * (float("nan") if outcome.error is None else outcome.error)
         self._spread(outcome.moved, weight)
-        self.bytes += tree.count_bytes(outcome.update)
+        self.bytes += tree.count_bytes(outcome.leaving)
 
     def _sum_up(self, assignment: Assignment, weighted: State, weight: float) -> None:
         if self.regions is None:
@@ -245,6 +246,7 @@ class Intake:
             site_charge=self._site_charge(),
             stopped=stopped(trial, before.round),
             failed=self.failed,
+            compression_error=self._compression_error(),
         )
         if self.regions is None:
             return record
@@ -259,6 +261,14 @@ class Intake:
         loss = self.loss / self.weight if privacy.example is None else None
         divergence = max(self.spread / self.weight, 0.0) ** 0.5 if self.spread >= 0 else None
         return loss, self.norm / self.weight, divergence
+
+    def _compression_error(self) -> float | None:
+        """Of protected patients' updates it tells no more than the updates, which have their noise; of a protected site
+        nothing is told."""
+        trial = self.trial
+        if trial.compression.kind == "none" or not self.count or trial.privacy.site is not None:
+            return None
+        return self.error / self.weight
 
     def _charges(self) -> dict[str, tuple[float, float, int]]:
         """By site. Where rows are pooled, patients of all sites were trained on."""

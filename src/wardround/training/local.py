@@ -28,6 +28,7 @@ class Memory:
     private: Tree = field(default_factory=dict)
     buffers: Tree = field(default_factory=dict)
     protection: Tree = field(default_factory=dict)  # `clip`, where it moves
+    residual: Tree = field(default_factory=dict)  # what compression has left out of updates so far, where it is kept
 
     def settled(self) -> "Memory":
         return self.laid_out(tree.settle)
@@ -35,7 +36,7 @@ class Memory:
     def laid_out(self, how: Callable[[State], State]) -> "Memory":
         """`how` is a layout of `tree`, such as `tree.settle`."""
         model = how({"private": self.private, "buffers": self.buffers})
-        return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection)
+        return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection, self.residual)
 
     def leaves(self) -> Tree:
         """All of it as one flat tree."""
@@ -44,25 +45,35 @@ class Memory:
             "private": self.private,
             "buffers": self.buffers,
             "protection": self.protection,
+            "residual": self.residual,
         }
         return tree.flatten(parts)
 
     @classmethod
     def of(cls, leaves: Tree) -> "Memory":
         parts = tree.unflatten(leaves)
-        named = (parts.get(name, {}) for name in ("private", "buffers", "protection"))
+        named = (parts.get(name, {}) for name in ("private", "buffers", "protection", "residual"))
         return cls(tree.unflatten(parts.get("algorithm", {})), *named)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a site's local work: `update` leaves, `memory` stays, the rest is for the record."""
+    """The result of a site's local work: `update` leaves, `memory` stays, the rest is for the record.
+
+    With compression `sent` is what leaves, and `update` is what the coordinator makes of it.
+    """
 
     update: State
     memory: Memory
     moved: Tree | None  # None where it stayed at its site
     loss: Tensor  # mean over the round's batches
     moved_by: float | None = None  # its length, where only that is known
+    sent: State | None = None  # None: the update itself
+    error: float | None = None  # of compression: length of what it lost over that of the update
+
+    @property
+    def leaving(self) -> State:
+        return self.update if self.sent is None else self.sent
 
     @property
     def length(self) -> float:

@@ -30,7 +30,7 @@ def sgd(momentum: float) -> Optimiser:
         if momentum:
             grad = tree.apply(lambda g, velocity: torch.add(g, velocity, alpha=momentum), grad, state["velocity"])
             state = {"velocity": grad}
-        return tree.apply(lambda leaf, g: torch.sub(leaf, g, alpha=lr), params, grad), state
+        return {name: torch.sub(leaf, grad[name], alpha=lr) for name, leaf in params.items()}, state
 
     def gradient_weight(steps: int) -> float:
         # step k moves by the sum over j <= k of momentum^(k-j) g_j: a gradient keeps pushing after its own step

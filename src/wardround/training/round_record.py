@@ -29,6 +29,7 @@ class RoundRecord:
     # between regions and the coordinator of all, down and up; `bytes_down` and `bytes_up` are the sites'
     region_messages: tuple[int, int] = (0, 0)
     region_bytes: tuple[int, int] = (0, 0)
+    compression_error: float | None = None  # mean over the sites: length of what was lost over that of the update
     exchanges: int = 0  # of embeddings for gradients, between parties with different features
     epochs: Mapping[str, int] = field(default_factory=dict)  # across hospitals: what each counted site did
     not_finite: tuple[str, ...] = ()  # across hospitals: whose update was no number, and did not count

@@ -10,6 +10,7 @@ from wardround.core import seeds, tree
 from wardround.core.tree import Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
+from wardround.training.compression import first_residual
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import RoundRecord
@@ -56,7 +57,7 @@ def _memory(trial: Trial, site: Site, shared: Tree, private: Tree, buffers: Tree
     protection: Tree = {}
     if example is not None and example.adaptive is not None:  # only a clip that moves is remembered
         protection = {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
-    return Memory(trial.algorithm.init_memory(shared), private, buffers, protection)
+    return Memory(trial.algorithm.init_memory(shared), private, buffers, protection, first_residual(trial, shared))
 
 
 def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:

@@ -16,7 +16,7 @@ from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Privacy, Topology, Training
+from wardround.study.schema import Compression, Privacy, Topology, Training
 from wardround.training.local import Memory
 
 
@@ -34,6 +34,7 @@ class Trial:
     batch_seed: int
     init_seed: int
     privacy: Privacy = field(default_factory=Privacy)
+    compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`

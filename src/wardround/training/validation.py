@@ -1,4 +1,5 @@
-"""Guarantees of [privacy] that these sites cannot give: checked with their rows, before anything trains."""
+"""What an arm cannot keep to: guarantees of [privacy] that its sites cannot give, compression that would mislead its
+algorithm. Checked with the sites' rows, before anything trains."""
 
 from collections import Counter
 from itertools import combinations
@@ -8,6 +9,7 @@ import numpy as np
 from wardround.core.errors import StudyError
 from wardround.core.extras import load
 from wardround.study.schema import ExamplePrivacy, Privacy, SecureSum
+from wardround.training.compression import KINDS, kind_of
 from wardround.training.trial import Trial
 
 
@@ -20,6 +22,7 @@ def refuse_unkept(trial: Trial) -> None:
         raise _wrong(trial, "site: delta", problem, "A delta of 1/n may give one of n away: write a much smaller one.")
     if trial.privacy.secure_sum is not None:
         _check_secure_sum(trial, trial.privacy.secure_sum)
+    _check_compression(trial)
 
 
 def need_extras(arm: str, privacy: Privacy) -> None:
@@ -81,6 +84,16 @@ def _summed(trial: Trial) -> set[tuple[str, int]]:
         return {("", len(numbers)) for numbers in rosters}
     counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
     return {(regions.names[region], count) for by_region in counts for region, count in by_region.items()}
+
+
+def _check_compression(trial: Trial) -> None:
+    """Whoever compares updates with each other must not compare what compression made of them: the largest numbers of
+    two updates are at other places, and random rounding points anywhere."""
+    kind = kind_of(trial)
+    if kind is not None and trial.algorithm.needs == "each" and not kind.keeps_directions:
+        problem = "the algorithm compares the directions of single updates, which this compression changes"
+        fitting = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.keeps_directions)
+        raise StudyError(f"arms: {trial.arm}: compression: kind", problem, f'Write {fitting} or "none" in this arm.')
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

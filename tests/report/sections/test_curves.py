@@ -8,6 +8,7 @@ import pytest
 import wardround
 from wardround.core.errors import StudyError
 from wardround.report import draw_figures, read_evidence
+from wardround.report.render import figures
 from wardround.report.sections.results import curve
 from wardround.runs.folder import RunFolder
 
@@ -65,6 +66,27 @@ def test_the_same_run_gives_the_same_figures_whoever_draws_them(run: wardround.S
     assert {"test-accuracy", "test-loss", "weight-change", "primary-metric"} <= set(first)
     for path in (tmp_path / "alone").iterdir():
         assert path.read_bytes() == (tmp_path / "together" / path.name).read_bytes(), path.name
+
+
+def test_every_figure_is_rendered_once(
+    run: wardround.StudyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once as SVG and once as PNG: rendering is most of a report's time."""
+    rendered: list[str] = []
+
+    def as_svg(drawn: object, name: str) -> str:
+        rendered.append(f"{name}.svg")
+        return "<svg></svg>"
+
+    def save_png(drawn: object, path: Path) -> None:
+        rendered.append(path.name)
+        path.write_bytes(b"")
+
+    monkeypatch.setattr(figures, "as_svg", as_svg)
+    monkeypatch.setattr(figures, "save_png", save_png)
+    page = draw_figures(read_evidence(RunFolder(run.folder)), tmp_path)
+    assert sorted(rendered) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(rendered) == sorted(f"{name}.{kind}" for name in page for kind in ("svg", "png"))
 
 
 def test_arms_on_other_data_are_described_apart(run: wardround.StudyRun) -> None:

@@ -20,6 +20,7 @@ from wardround.cli.rendering import (
     unreported,
     warn,
 )
+from wardround.core.lazy import imports_of_a_run
 
 if TYPE_CHECKING:
     from wardround.report import Evidence
@@ -68,7 +69,8 @@ def with_report_in_mind(show: Callable[["Progress"], None] | None) -> Callable[[
     """`show`, which at the first progress also imports what the report needs: by then other processes are training."""
 
     def first(progress: "Progress") -> None:
-        import wardround.report.build  # noqa: F401 - only now, because it takes a second
+        with imports_of_a_run():
+            import wardround.report.build  # noqa: F401 - only now, because it takes a second
 
         if show is not None:
             show(progress)

@@ -9,6 +9,7 @@ from wardround.cli import rendering as render
 from wardround.cli.completion import complete_run
 from wardround.cli.options import Json, Open, Quick, Report, Set, StudyArgument, Workers, changes
 from wardround.cli.studies.render_run import show_finished
+from wardround.core.lazy import imports_of_a_run
 
 
 def run(
@@ -24,10 +25,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a study: every arm with every seed, into a run folder."""
-    from wardround.cli.studies.render_run import with_report_in_mind
-    from wardround.runs.catalog import load_study
-    from wardround.runs.execute import run_study
-    from wardround.runs.folder import RunFolder
+    with imports_of_a_run():
+        from wardround.cli.studies.render_run import with_report_in_mind
+        from wardround.runs.catalog import load_study
+        from wardround.runs.execute import run_study
+        from wardround.runs.folder import RunFolder
 
     with render.progress_bar(shown=not json) as show:
         try:
@@ -56,7 +58,8 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with an unfinished run, exactly where its last checkpoint stands."""
-    from wardround.runs.execute import resume_study
+    with imports_of_a_run():
+        from wardround.runs.execute import resume_study
 
     with render.progress_bar(shown=not json) as show:
         try:

@@ -168,6 +168,8 @@ def check_update(body: Body, work: Mapping[int, int], trials: Sequence[Trial]) -
         require(entry["finite"] or privacy.secure_sum is None, "no update where it belongs into a secure sum")
         if entry["finite"]:
             _check_protected(entry, privacy)
+            told = trials[number].compression.kind != "none" and privacy.site is None
+            require((entry["compression_error"] is not None) == told, "an error of compression, or none")
 
 
 def _check_protected(entry: Body, privacy: Privacy) -> None:

@@ -1,12 +1,13 @@
 """Answers of a round as files, as they arrive: none is lost when the coordinator dies, and none waits in memory."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from wardround.core.tree import State
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import write_atomically
 
+NOT_FINITE = "an update with numbers that are not finite, or too large to be added up"
 MASKED = "masked"  # the only tensor that leaves a site in a secure sum
 Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
@@ -71,7 +73,10 @@ def all_finite(path: Path) -> bool:
 
 
 def is_finite(leaf: Tensor) -> bool:
-    """Including its squared length, which overflows for numbers that are too large to be added up."""
+    """Including its squared length, which overflows for numbers that are too large to be added up. Those of 16 bits are
+    never added up as they are: they get their exponents first."""
+    if leaf.dtype == torch.float16:
+        return bool(leaf.isfinite().all())
     return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
 
 
@@ -79,8 +84,15 @@ class Spool:
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
-    def add(self, site: str, sealed: Sealed, message: Message, expected: Mapping[str, Shape] | None = None) -> None:
-        """DeployError if the tensors are not as expected."""
+    def add(
+        self,
+        site: str,
+        sealed: Sealed,
+        message: Message,
+        expected: Mapping[str, Shape] | None = None,
+        problem_in: Callable[[Entry], str] = lambda entry: "",
+    ) -> None:
+        """DeployError if the tensors are not as expected, or if `problem_in` finds what is wrong with their numbers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)
@@ -88,18 +100,11 @@ class Spool:
         if shapes is None or set(shapes) != set(names) or (expected is not None and shapes != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
-        if not all_finite(path):
+        entry = Entry(site, dict(message.body), list(names), message.log, sealed.hash, sealed.size, path)
+        if problem := NOT_FINITE if not all_finite(path) else problem_in(entry):
             path.unlink()
-            problem = "sent an update with numbers that are not finite, or too large to be added up"
-            raise DeployError(site, problem, "Find out what happened there before it takes part again.")
-        content = {
-            "site": site,
-            "body": message.body,
-            "order": list(names),
-            "log": message.log,
-            "message": sealed.hash,
-            "size": sealed.size,
-        }
+            raise DeployError(site, f"sent {problem}", "Find out what happened there before it takes part again.")
+        content = {name: value for name, value in vars(entry).items() if name != "path"}
         write_atomically(self.folder / f"{site}.json", json.dumps(content).encode())  # last: it makes the entry count
 
     def entries(self, sites: Sequence[str]) -> dict[str, Entry]:

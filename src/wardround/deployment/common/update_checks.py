@@ -4,25 +4,50 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from wardround.algorithms.algorithm import Work
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State, Tree
 from wardround.core.tree import leaves_hash as leaves_hash
-from wardround.deployment.common.spool import Shape
+from wardround.deployment.common.spool import NOT_FINITE, Shape, is_finite
+from wardround.training.compression import form_of, problem_in, receive, update_like, without_numbers
 from wardround.training.trial import Trial
 
-NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}  # as safetensors calls them
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.uint8: "U8",
+}  # as safetensors calls them
 
 
 def shapes_of(trial: Trial) -> dict[str, Shape]:
-    """Name, type and shape of every tensor of an update, derived from the algorithm without computing one."""
-    shared, broadcast = _without_numbers(trial)
-    scalar = torch.empty((), dtype=trial.dtype, device="meta")
-    update, _ = trial.algorithm.finish(
-        shared, broadcast, trial.algorithm.init_memory(shared), Work(scalar, scalar, scalar, scalar)
-    )
-    return _shapes(update)
+    """Name, type and shape of every tensor of an update as it is sent, from the study without computing one."""
+    return _shapes(form_of(trial, update_like(trial.algorithm, _without_numbers(trial)[0], len(trial.sites))))
+
+
+def arrived_update(trial: Trial, server: State, sent: State) -> State:
+    """The update that a site has sent, decompressed where the study compresses."""
+    return receive(trial, sent, _like(trial, server)) if trial.compression.kind != "none" else sent
+
+
+def problem_in_sent(trial: Trial, server: State, sent: State) -> str:
+    """What is wrong with a compressed update of the right types and shapes; empty if nothing is."""
+    if trial.compression.kind == "none":
+        return ""
+    like = _like(trial, server)
+    if problem := problem_in(trial, sent, like):
+        return f"a compressed update with {problem}"
+    if not all(map(is_finite, tree.flatten(receive(trial, sent, like)).values())):
+        return NOT_FINITE
+    return ""
+
+
+def _like(trial: Trial, server: State) -> State:
+    params = without_numbers(trial.algorithm.broadcast(server, 0)["params"])
+    return update_like(trial.algorithm, params, len(trial.sites))
 
 
 def broadcast_shapes(trial: Trial) -> dict[str, Shape]:

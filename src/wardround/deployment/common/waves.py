@@ -14,7 +14,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.secure_wave import block_size
 from wardround.deployment.common.site_store import NONE_YET
 from wardround.deployment.common.spool import Entry
-from wardround.deployment.common.update_checks import by_number, leaves_hash, shapes_of
+from wardround.deployment.common.update_checks import arrived_update, by_number, leaves_hash, shapes_of
 from wardround.privacy.dp.noise import Stream
 from wardround.protocol.messages import Message
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -169,7 +169,7 @@ def close_round(
             if reports[assignment.site.name]["finite"]
         ]
         if trial.privacy.secure_sum is None:
-            intake.take(_arrived(number, work, entries))
+            intake.take(_arrived(trial, run, number, work, entries))
         else:
             _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
@@ -189,15 +189,16 @@ def close_round(
 
 
 def _arrived(
-    number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
+    trial: Trial, run: Run, number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[Assignment, Outcome]]:
     """Reads one update at a time."""
     for assignment in work:
         entry = entries[assignment.site.name]
-        report, update = entry.body["trials"][str(number)], entry.update(number)
+        report, sent = entry.body["trials"][str(number)], entry.update(number)
+        update = arrived_update(trial, run.server, sent)
         moved = update["params"] if report["moved"] else None
         loss = torch.tensor(float("nan") if report["loss"] is None else float(report["loss"]))
-        yield assignment, Outcome(update, Memory(), moved, loss, report["length"])
+        yield assignment, Outcome(update, Memory(), moved, loss, report["length"], sent, report["compression_error"])
 
 
 def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:

@@ -42,7 +42,7 @@ from wardround.deployment.common.secure_wave import (
     sums_of,
 )
 from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
-from wardround.deployment.common.update_checks import shapes_of
+from wardround.deployment.common.update_checks import problem_in_sent, shapes_of
 from wardround.deployment.common.waves import (
     Arrivals,
     Task,
@@ -309,7 +309,12 @@ class Coordinator(SecureSumming):
             expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
-            spool.add(site, sealed, message, expected)
+
+            def problem_in(entry: Entry) -> str:
+                problems = (problem_in_sent(trials[n], state.runs[n].server, entry.update(n)) for n in finite)
+                return "" if masked else next(filter(None, problems), "")
+
+            spool.add(site, sealed, message, expected, problem_in)
             self.prepared.add(site)
 
         yield from self.collect(messages, take, f"round {state.round + 1}", closing=True, there=known)

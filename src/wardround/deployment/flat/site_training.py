@@ -88,7 +88,7 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
             costs.append(request.cost(order.epochs))
         reports[str(n)] = update_report(trial, outcome, order.epochs)
         if _is_finite(outcome.update, reports[str(n)]):
-            memories_after[n], updates[n] = outcome.memory.settled(), outcome.update
+            memories_after[n], updates[n] = outcome.memory.settled(), outcome.leaving
         else:
             reports[str(n)] = _not_finite(session, trial, order.epochs)
     if costs:
@@ -119,13 +119,14 @@ def update_report(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]
         "loss": None if hidden or privacy.example is not None else float(outcome.loss),
         "length": None if hidden else outcome.length,
         "moved": not hidden and _is_update(outcome),
+        "compression_error": None if hidden else outcome.error,
         "epochs": epochs,
         "finite": True,
     }
 
 
 def _is_finite(update: State, report: Mapping[str, Any]) -> bool:
-    figures = [report[name] for name in ("loss", "length") if report[name] is not None]
+    figures = [report[name] for name in ("loss", "length", "compression_error") if report[name] is not None]
     return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
 
 
@@ -135,7 +136,8 @@ def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
     if trial.privacy.secure_sum is not None:
         problem = f"its update of {trial.arm} has numbers that are not finite"
         raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
-    return {"loss": None, "length": None, "moved": False, "epochs": epochs, "finite": False}
+    figures = dict.fromkeys(("loss", "length", "compression_error"))
+    return {**figures, "moved": False, "epochs": epochs, "finite": False}
 
 
 def flat(updates: Mapping[int, State]) -> Tree:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
-from wardround.study.schema import Study
+from wardround.study.schema import Arm, Study
 from wardround.tasks import TASKS
 
 SUMS = "the sum of the number that is predicted and the sum of its squares (of a count: of counts and exposures)"
@@ -222,6 +222,7 @@ def _leaving(study: Study) -> list[str]:
             f"Leaves the hospital, in each round: what training changed in the shared part of the model{how}; the "
             f"number of training rows and of steps{loss}."
         )
+    lines += _compression(shared)
     figures = (
         "figures of its test rows (accuracy and the like, counts, histograms of scores) and numbers of rows by class, "
         "sex and age"
@@ -236,6 +237,19 @@ def _leaving(study: Study) -> list[str]:
         f"{study.deployment.smallest_cell} patients is withheld."
     )
     return [*lines, *_leaving_before_training(study), at_the_end]
+
+
+def _compression(arms: Sequence[Arm]) -> list[str]:
+    """It makes messages smaller and protects nobody, which is not what a reader would expect."""
+    words = {
+        "float16": "numbers of 16 bits",
+        "top-k": "only the {share:.3g} % largest, the rest is added to the next update",
+        "quantised": "numbers of {bits} bits, rounded at random",
+    }
+    known = [arm.compression for arm in arms if arm.compression.kind != "none"]
+    texts = dict.fromkeys(words[own.kind].format(share=100 * own.share, bits=own.bits) for own in known)
+    apart = "" if len(known) == len(arms) else f" in {_count(len(known), 'arm')}"
+    return [f"Changes of the model are compressed{apart}: {'; '.join(texts)}. This hides nothing."] if known else []
 
 
 def _leaving_before_training(study: Study) -> list[str]:

@@ -118,6 +118,25 @@ class LaneOrder:
         self.groups: dict[int, list[int]] = {}  # places of the distinct lanes of each size
         for i, lane in enumerate(self.distinct):
             self.groups.setdefault(lane.size, []).append(i)
+        self.known_shares: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def shares(self, begin: int, end: int, at_work: int, dtype: torch.dtype) -> Tensor:
+        """(steps, lanes, batch): of each row in its batch's mean, the same in every round."""
+        key = (begin, end, dtype)
+        if key not in self.known_shares:
+            share = np.zeros((end - begin, at_work, self.width))
+            for size, members in self.groups.items():
+                real = self.real(size)
+                inside = [place for place in members if place < at_work]
+                of_step = (real / real.sum(axis=1, keepdims=True))[np.arange(begin, end) % len(real)]
+                share[:, inside] = of_step[:, None]
+            self.known_shares[key] = torch.from_numpy(share).to(dtype)
+        return self.known_shares[key]
+
+    def real(self, size: int) -> np.ndarray:
+        """(steps of an epoch, batch): which rows of a site of this size do not only fill up."""
+        per_epoch = -(-size // self.batch_size)
+        return (np.arange(per_epoch * self.width) < size).reshape(per_epoch, self.width)
 
     def segments(self) -> Iterator[tuple[int, int, int]]:
         """(first step, last step + 1, lanes that work) with the same lanes at work throughout."""
@@ -135,8 +154,8 @@ class LaneBatches:
         self.masks: list[np.random.Generator] = []
         self.drawn = [self._draw(size, members) for size, members in order.groups.items()]
 
-    def _draw(self, size: int, members: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For lanes of one size: their places, their rows (lanes, steps, batch) and the shares (steps, batch)."""
+    def _draw(self, size: int, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """For lanes of one size: their places and their rows (lanes, steps, batch)."""
         lanes = [self.order.distinct[i] for i in members]
         epochs, per_epoch = max(lane.epochs for lane in lanes), -(-size // self.order.batch_size)
         width = per_epoch * self.order.width
@@ -146,9 +165,7 @@ class LaneBatches:
             order = draw(lane.seed, self.round, lane.site, size, lane.epochs)
             rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[order]
         rows[:, :, size:] = rows[:, :1, :1]
-        real = (np.arange(width) < size).reshape(per_epoch, self.order.width)
-        share = np.tile(real / real.sum(axis=1, keepdims=True), (epochs, 1))
-        return np.array(members), rows.reshape(len(members), epochs * per_epoch, self.order.width), share
+        return np.array(members), rows.reshape(len(members), epochs * per_epoch, self.order.width)
 
     def between(self, first: int, last: int, model: Model, dtype: torch.dtype) -> Iterator[LaneBatch]:
         """The batches of steps `first` to `last`, for the lanes that then work."""
@@ -159,26 +176,24 @@ class LaneBatches:
         at_a_time = max(1, min(MOST_STEPS, MOST_CELLS // cells))
         for begin in range(first, last, at_a_time):
             end = min(begin + at_a_time, last)
-            rows, share = self._piece(begin, end, at_work)
-            x, y = self.pool.take(torch.from_numpy(rows), dtype)
-            y = model.task.for_loss(y, dtype)
-            shares = torch.from_numpy(share).to(dtype)
-            for step in range(end - begin):
-                masks = self._masks(model, share[step], dtype)
-                batch = LaneBatch(x[step], y[step], shares[step], masks, max(shared, 1))
+            x, y = self.pool.take(torch.from_numpy(self._rows(begin, end, at_work)), dtype)
+            shares = self.order.shares(begin, end, at_work, dtype)
+            of_steps = zip(x.unbind(), model.task.for_loss(y, dtype).unbind(), shares.unbind(), strict=True)
+            for x_of_step, y_of_step, share in of_steps:
+                masks = self._masks(model, share, dtype)
+                batch = LaneBatch(x_of_step, y_of_step, share, masks, max(shared, 1))
                 yield batch if shared else _spread(batch, lanes)
 
-    def _piece(self, begin: int, end: int, at_work: int) -> tuple[np.ndarray, np.ndarray]:
-        shape = (end - begin, at_work, self.order.width)
-        rows, share = np.zeros(shape, dtype=np.int64), np.zeros(shape)
-        for members, group_rows, group_share in self.drawn:
-            inside = members < at_work
-            if inside.any():
-                rows[:, members[inside]] = group_rows[inside, begin:end].transpose(1, 0, 2)
-                share[:, members[inside]] = group_share[begin:end, None]
-        return rows, share
+    def _rows(self, begin: int, end: int, at_work: int) -> np.ndarray:
+        """(steps, lanes, batch)"""
+        rows = np.zeros((end - begin, at_work, self.order.width), dtype=np.int64)
+        for members, of_group in self.drawn:
+            inside = int(np.searchsorted(members, at_work))  # members are in order
+            if inside:
+                rows[:, members[:inside]] = of_group[:inside, begin:end].transpose(1, 0, 2)
+        return rows
 
-    def _masks(self, model: Model, share: np.ndarray, dtype: torch.dtype) -> Tree:
+    def _masks(self, model: Model, share: Tensor, dtype: torch.dtype) -> Tree:
         """Dropout masks, from the stream that a site alone would draw them from."""
         if not model.mask_shapes:
             return {}

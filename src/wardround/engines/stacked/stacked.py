@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -200,7 +199,7 @@ def _local_work(
         )
     points = [point, *reversed(done)]
     step_counts = torch.from_numpy(lanes.steps).to(trial.dtype)
-    weight = {number: optimiser.gradient_weight(number) for number in np.unique(lanes.steps).tolist()}
+    weight = {number: optimiser.gradient_weight(number) for number in set(lanes.steps.tolist())}
     work = Work(
         steps=step_counts,
         lr_sum=lr * step_counts,

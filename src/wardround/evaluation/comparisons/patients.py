@@ -8,11 +8,13 @@ models, and the variance of training is added to that of patients. Where seeds d
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from wardround.core.processes import mapped
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
 from wardround.evaluation.scores import Scores, within_sites
 from wardround.study.schema import Evaluation
@@ -20,11 +22,12 @@ from wardround.tasks.class_metrics import average
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
-AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
+CACHED = 2**18  # weights at a time, so that they fit into the processor's cache
 METHOD = "bootstrap over patients"
 COVERS = "other patients like these, for the models of this one seed"
 COVERS_TRAINING = "other patients like these, and training"
 Group = tuple[str, str]  # a kind, such as sex, and its value
+Known = dict[tuple[str, str | None, Group | None], np.ndarray]  # figures by arm, site and group
 LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
 
 
@@ -40,13 +43,13 @@ def is_over_patients(evaluation: Evaluation, seeds: Sequence[int]) -> bool:
     return len(seeds) == 1 or not Resampling.of(evaluation).extra
 
 
-def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dict[str, Any]:
-    """`content` is a whole results.json; the intervals of the arms in `names`, empty until now, are filled."""
+def by_patients(content: dict[str, Any], scores: Scores, names: set[str], workers: int = 1) -> dict[str, Any]:
+    """`content` is a whole results.json; the intervals of the arms in `names`, empty until now, are filled, by so many
+    processes."""
     if not names or not len(scores.row):
         return content
     drawn = Resamples(scores)
-    for name in names:
-        _fill_arm(content["arms"][name], name, drawn)
+    _fill_arms(content["arms"], names, drawn, workers)
     for test in (test for test in content["tests"] if test["arm"] in names):
         of = drawn.within_sites if test["within_sites"] else drawn.drawn
         compare_drawn(test, scores.metric_names, of(test["arm"]), of(test["reference"]))
@@ -60,6 +63,19 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dic
             if not variant:
                 content["interval"] |= {"method": METHOD, "covers": covers}
     return content
+
+
+def _fill_arms(arms: dict[str, Any], names: set[str], drawn: "Resamples", workers: int) -> None:
+    def of_arm(name: str) -> tuple[dict[str, Any], Known]:
+        own = copy(drawn)
+        own.known = {}
+        _fill_arm(arms[name], name, own)
+        return arms[name], own.known
+
+    ordered = [name for name in arms if name in names]  # the same in every process
+    for name, (arm, known) in zip(ordered, mapped(of_arm, ordered, workers), strict=True):
+        arms[name] = arm
+        drawn.known |= known
 
 
 def _fill_arm(arm: Mapping[str, Any], name: str, drawn: "Resamples") -> None:
@@ -98,7 +114,7 @@ class Resamples:
         chosen = rng.integers(len(patients), size=(self.count, len(patients)))
         self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
         np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
-        self.known: dict[tuple[str, str | None, Group | None], np.ndarray] = {}
+        self.known: Known = {}
 
     def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
         """(resamples, metrics), over all rows of the arm, or of one site, or of one subgroup."""
@@ -157,10 +173,11 @@ class Resamples:
         if not len(places) or np.isnan(score).any():
             return drawn
         parts = self.scores.task.weighted_figures(label, score, self.scores.thresholds[places])
-        for begin in range(0, self.count, AT_A_TIME):
-            weights = self.times[begin : begin + AT_A_TIME, number]
+        at_a_time = max(1, CACHED // len(places))
+        for begin in range(0, self.count, at_a_time):
+            weights = self.times[begin : begin + at_a_time, number]
             for f, part in enumerate(parts):
-                drawn[f, begin : begin + AT_A_TIME] = part(weights)
+                drawn[f, begin : begin + at_a_time] = part(weights)
         return drawn
 
 

@@ -1,23 +1,22 @@
 """How figures are written: SVG for pages, PNG for everything else."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
-from signal import SIG_IGN, SIGINT, signal
-from warnings import catch_warnings, simplefilter
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from wardround.core.processes import mapped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
-PARTIAL, PAUSE = ".partial", 0.2  # seconds between two looks at what others have drawn
+PARTIAL = ".partial"
 ATTACK = "attack_"  # how figures of `wardround attack` are called
 Counted = Callable[[int, int], None]  # called with how many are done, and of how many
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
@@ -83,39 +82,26 @@ def draw_all(
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
-    shares = [dict(list(figures.items())[number::workers]) for number in range(workers)]
-    # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
-    helpers = [get_context("fork").Process(target=_help, args=(share, evidence, folder)) for share in shares[1:]]
+    watching = os.getpid()
 
-    def count() -> None:
-        if progress is not None:  # some of them have nothing to show, and are known to at the end only
+    def draw(name: str) -> str | None:
+        svg = _draw(name, figures[name], evidence, folder)
+        if progress is not None and os.getpid() == watching:  # others' figures are counted where they appear
             progress(len(list(folder.glob("*.svg"))), len(figures))
+        return svg
 
-    with catch_warnings():
-        simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
-        for helper in helpers:
-            helper.start()
     try:
-        _draw(shares[0], evidence, folder, count)
-        for helper, share in zip(helpers, shares[1:], strict=True):
-            while helper.is_alive():
-                helper.join(PAUSE)
-                count()
-            if helper.exitcode != 0:
-                _draw(share, evidence, folder, count)  # whatever went wrong there is said here
+        drawn = mapped(draw, list(figures), workers)
     except BaseException:
-        for helper in helpers:
-            helper.kill()
-            helper.join()
         for partial in folder.glob(f".*{PARTIAL}"):
             partial.unlink()
         raise
     if progress is not None:
-        progress(len(figures), len(figures))
+        progress(len(figures), len(figures))  # some have nothing to show
     return {
-        name: _for_page(path.read_text(encoding="utf-8"), name, drawing.title_for(evidence))
-        for name, drawing in figures.items()
-        if (path := folder / f"{name}.svg").is_file()
+        name: _for_page(svg, name, figures[name].title_for(evidence))
+        for name, svg in zip(figures, drawn, strict=True)
+        if svg is not None
     }
 
 
@@ -129,23 +115,22 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _help(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path) -> None:
-    """In a process of its own, which Ctrl-C reaches too: the one that waits for it decides."""
-    signal(SIGINT, SIG_IGN)
-    _draw(figures, evidence, folder, lambda: None)
-
-
-def _draw(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, count: Callable[[], None]) -> None:
-    for name, drawing in figures.items():
-        with mpl.rc_context(STYLE):
-            figure = drawing.draw(evidence) if drawing.draw else None
-            if figure is not None:
-                partial = folder / f".{name}{PARTIAL}"
-                partial.write_text(as_svg(figure, name), encoding="utf-8")
-                partial.replace(folder / f"{name}.svg")
-                save_png(figure, partial)
-                partial.replace(folder / f"{name}.png")
-        count()
+def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str | None:
+    """The figure as SVG, here or where another command has left it; none where there is nothing to draw."""
+    path = folder / f"{name}.svg"
+    if drawing.draw is None:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    with mpl.rc_context(STYLE):
+        figure = drawing.draw(evidence)
+        if figure is None:
+            return None
+        svg = as_svg(figure, name)
+        partial = folder / f".{name}{PARTIAL}"
+        partial.write_text(svg, encoding="utf-8")
+        partial.replace(path)
+        save_png(figure, partial)
+        partial.replace(path.with_suffix(".png"))
+    return svg
 
 
 def _for_page(svg: str, name: str, title: str) -> str:

@@ -5,9 +5,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from wardround.core.errors import RunError, StudyError
 from wardround.core.settings import parse
@@ -63,7 +65,7 @@ class Description:
     def meaning(self) -> dict[str, Any]:
         """What decides which numbers the weights give for a row, as plain data."""
         without = ("own_columns", "shared", "trained")
-        return {key: value for key, value in plain(asdict(self)).items() if key not in without}
+        return {key: value for key, value in plain(self).items() if key not in without}
 
 
 def network_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +107,9 @@ def describe(
 
 
 def as_text(description: Description) -> bytes:
-    return (json.dumps({"format": FORMAT, **plain(asdict(description))}, indent=2) + "\n").encode()
+    return orjson.dumps(
+        {"format": FORMAT, **plain(description)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )
 
 
 def read_description(path: Path) -> Description:

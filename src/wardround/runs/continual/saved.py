@@ -1,7 +1,7 @@
 """A run's models described, so that a later study can start from them: `models/ARM/seed-N.json`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from wardround.core.atomic_files import write_atomically
@@ -40,7 +40,7 @@ def trainings(folder: RunFolder, arm: Arm, seed: int, sites: Sequence[str]) -> l
     if not file.is_file():
         return []
     last, *earlier = read_description(file).trained
-    return [plain(asdict(training)) for training in (replace(last, sites=tuple(sites)), *earlier)]
+    return [plain(training) for training in (replace(last, sites=tuple(sites)), *earlier)]
 
 
 def _description(plan: Plan, arm: Arm, seed: int, generation: Generation) -> Description:

@@ -72,15 +72,22 @@ def upload_text(evidence: Evidence, exchange: Exchange) -> str:
         "site": f"clipped to {exchange.settings('site', 'clip')}",
         "secure_sum": "masked",
     }
+    compressed = [arm for arm in exchange.arms if evidence.arms[arm].get("compression") is not None]
+    if compressed:
+        kinds = listed(list(dict.fromkeys(evidence.arms[arm]["compression"]["kind"] for arm in compressed)))
+        apart = "" if len(compressed) == len(exchange.arms) else f" in {named_arms(evidence, compressed)}"
+        text += f", compressed ({kinds}){apart}"
     return ", ".join([text, *(treatment for part, treatment in treatments.items() if exchange.has(part))])
 
 
 def update_numbers(evidence: Evidence, arm: str) -> int | None:
-    """How many numbers an update has, with what an algorithm adds to the model's own; masked ones have the model's."""
+    """How many numbers an update has, with what an algorithm adds to the model's own; masked and compressed ones, whose
+    size does not tell, have the model's."""
     entry = evidence.arms[arm]
     shared: int | None = (entry.get("model") or {}).get("shared_parameters")
     cost, size = entry["cost"], (entry.get("model") or {}).get("parameter_bytes")
-    if _protection(evidence, arm).get("secure_sum") is not None or not cost.get("updates") or size is None:
+    unlike = entry.get("compression") is not None or _protection(evidence, arm).get("secure_sum") is not None
+    if unlike or not cost.get("updates") or size is None:
         return shared
     return round(float(cost["bytes_up"] / (cost["updates"] * size)))
 

@@ -8,7 +8,7 @@ from wardround.report.evidence import Evidence
 from wardround.report.render.table import listed
 from wardround.report.section import Section
 from wardround.report.sections.answer import participation_sentence
-from wardround.study.schema import CHOSEN
+from wardround.study.schema import CHOSEN, KIND_OF_SETTING
 
 OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings that say nothing of images
 
@@ -31,6 +31,7 @@ def design(evidence: Evidence) -> dict[str, str]:
         "model": _model(model),
         "training": _training(study["training"]),
         **({"privacy": privacy_settings(study["privacy"])} if study.get("privacy") else {}),
+        **_compression(study.get("compression") or {}),
         "split": split,
         "seeds": f"{evidence.seeds}; a seed draws anew: {listed(varied or ['nothing'])}",
         "primary metric": f"{evidence.primary_word}{_threshold(evidence)}",
@@ -65,6 +66,14 @@ def _training(training: Mapping[str, Any]) -> str:
         changes = ", ".join(f"{name} {_plainly(value)}" for name, value in training["augment"].items())
         text += f", images changed at random ({changes})"
     return text
+
+
+def _compression(block: Mapping[str, Any]) -> dict[str, str]:
+    """Nothing where the study has no such block; arms may still have their own."""
+    if block.get("kind", "none") == "none":
+        return {}
+    own = {name: block[name] for name, kind in KIND_OF_SETTING.items() if kind == block["kind"] and name in block}
+    return {"compression": f"{_settings(block['kind'], own)} of updates, unless an arm says otherwise"}
 
 
 def _threshold(evidence: Evidence) -> str:
