@@ -53,7 +53,7 @@ LAYERS = [
     ["engines", "evaluation", "uncertainty"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
-    ["attacks", "bundles"],
+    ["attacks", "bundles", "tracking"],
     ["serving"],
     ["runs.execute"],  # a run ends with the bundles and attacks that its study asks for
     ["deployment"],

@@ -11,7 +11,7 @@ from wardround.cli.bundles import adapt, bundle, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import check, data, init, report, run, runs, studies
+from wardround.cli.studies import check, data, export, init, report, run, runs, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": report.compare,
     "results": report.results,
     "plots": report.plots,
+    "export": export.export,
     "check": check.check,
     "attack": attack.attack,
     "bundle": bundle.bundle,

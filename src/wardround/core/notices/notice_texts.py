@@ -156,14 +156,16 @@ def _line_for_many(notices: Sequence[Notice]) -> str:
     for notice in notices:
         by_place.setdefault(notice.site or notice.arm, []).append(_brief(notice))
     variant = f"variant {first.variant}: " if first.variant else ""
-    if len(texts) == 1 and (first.site or first.arm):
+    if len(texts) == 1 and "" not in by_place:
         return f"{variant}{few(list(by_place), MOST_NAMED)}: {texts.pop()}"
-    briefs = [_joined(place, dict.fromkeys(filter(None, own))) for place, own in by_place.items()]
+    if "" in by_place:
+        kind, named, advice = "column", list(dict.fromkeys(by_place[""])), ""
+    else:
+        named = [_joined(place, dict.fromkeys(filter(None, own))) for place, own in by_place.items()]
+        kind, advice = ("site", "") if first.site else ("arm", f". {CODES[first.code].remedy}")
     accepted = " (accepted by the study)" if first.accepted else ""
-    named = briefs if (first.site or first.arm) else list(dict.fromkeys(_brief(notice) for notice in notices))
-    what = plural(len(named), "site" if first.site else "arm" if first.arm else "column")
-    line = f"{variant}{CODES[first.code].meaning[:-1]}{accepted} ({what}): {few(named, MOST_NAMED)}"
-    return line if first.site or not first.arm else f"{line}. {CODES[first.code].remedy}"
+    what = f"{CODES[first.code].meaning[:-1]}{accepted} ({plural(len(named), kind)})"
+    return f"{variant}{what}: {few(named, MOST_NAMED)}{advice}"
 
 
 def _joined(place: str, briefs: Iterable[str]) -> str:
