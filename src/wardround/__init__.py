@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from wardround.runs.plan import load_plan as load_plan
     from wardround.runs.records import RecordFollower as RecordFollower
     from wardround.runs.records import read_records as read_records
+    from wardround.tracking import export_run as export_run
     from wardround.training.round_record import RoundRecord as RoundRecord
 
 _HOMES = {
@@ -58,6 +59,7 @@ _HOMES = {
     "wardround.runs.execute": ("StudyRun", "resume_study", "run_study"),
     "wardround.runs.plan": ("check_study", "load_plan"),
     "wardround.runs.records": ("RecordFollower", "read_records"),
+    "wardround.tracking": ("export_run",),
     "wardround.training.round_record": ("RoundRecord",),
 }
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "build_report",
     "check_study",
     "compare_runs",
+    "export_run",
     "init_study",
     "load_bundle",
     "load_plan",
