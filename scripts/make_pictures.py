@@ -40,9 +40,7 @@ def run_heart_hospitals(folder: Path) -> Path:
 
 
 def page_of_a_hospital(folder: Path) -> Path:
-    from wardround.report.build import build_site_page
-
-    return build_site_page(_run_shipped(folder), "hungarian")
+    return wardround.build_report(_run_shipped(folder), site="hungarian")
 
 
 @cache

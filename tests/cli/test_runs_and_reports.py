@@ -101,7 +101,7 @@ def test_whoever_interrupts_a_report_finds_whole_files_only(copy: Path, workers:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_report(copy, workers, interrupt)
+        build_report(copy, workers, progress=interrupt)
     files = [path for path in copy.rglob("*") if path.is_file()]
     assert not [path for path in files if path.name.endswith(".partial")]
     assert not (copy / "report.html").exists()
@@ -112,7 +112,7 @@ def test_whoever_interrupts_a_report_finds_whole_files_only(copy: Path, workers:
 
 def test_figures_are_counted_up_to_their_number(copy: Path) -> None:
     counted: list[tuple[int, int]] = []
-    build_report(copy, 2, lambda done, total: counted.append((done, total)))
+    build_report(copy, 2, progress=lambda done, total: counted.append((done, total)))
     assert [done for done, _ in counted] == sorted(done for done, _ in counted)
     assert counted[-1][0] == counted[-1][1]
     assert len({total for _, total in counted}) == 1

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from wardround.report.compare import Comparison
     from wardround.report.headline import Headline
     from wardround.report.render.table import Table as ReportTable
-    from wardround.runs.execute import Progress, StudyRun
+    from wardround.runs.execute import Progress
+    from wardround.runs.interface.study_run import StudyRun
 
 MOST_NOTICES = 6
 MOST_ARMS = 40
@@ -45,13 +46,13 @@ def show_finished(run: "StudyRun", as_json: bool, with_report: bool, opened: boo
         open_page(report)
 
 
-def make_report(folder: Path, shown: bool) -> Path:
+def make_report(folder: Path, shown: bool, site: str | None = None) -> Path:
     """With a bar that moves as figures are drawn."""
     from wardround.report import build_report
 
     with report_bar(shown) as show:
         try:
-            return build_report(folder, drawing_workers(), show)
+            return build_report(folder, drawing_workers(), site, show)
         except KeyboardInterrupt:
             raise unreported(folder) from None
 

@@ -11,9 +11,16 @@ from wardround.cli.options import Json, Open, RunArgument
 from wardround.cli.studies.render_run import drawing_workers, make_report, open_page, show_comparison
 
 
-def report(run: RunArgument, open_: Open = False, json: Json = False) -> None:
+def report(
+    run: RunArgument,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
+    ] = None,
+    open_: Open = False,
+    json: Json = False,
+) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    path = make_report(run, not json)
+    path = make_report(run, not json, site)
     render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
     if open_:
         open_page(path)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
@@ -17,6 +17,7 @@ from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
 PARTIAL = ".partial"
+ALL_ARMS = "-of-all-arms"
 ATTACK = "attack_"  # how figures of `wardround attack` are called
 Counted = Callable[[int, int], None]  # called with how many are done, and of how many
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
@@ -33,6 +34,7 @@ class Drawing:
     one_seed: str = ""  # and with one seed
     tall: bool = False  # needs a page of its own on paper
     of_task: bool = False  # for the tasks alone whose `report` names it
+    detailed: bool = False  # it shows the arm of page one beside training alone; a second one has all arms
 
     def title_for(self, evidence: Evidence) -> str:
         return self.title.format(**_terms(evidence))
@@ -82,6 +84,8 @@ def draw_all(
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
+    if set(evidence.few_arms) != set(evidence.detailed.few_arms):
+        figures = with_all_arms(figures)
     watching = os.getpid()
 
     def draw(name: str) -> str | None:
@@ -105,6 +109,15 @@ def draw_all(
     }
 
 
+def with_all_arms(figures: Mapping[str, Drawing]) -> dict[str, Drawing]:
+    """Those that show few arms once more, with all."""
+    named = {name: [(name, drawing)] for name, drawing in figures.items()}
+    for name, drawing in figures.items():
+        if drawing.detailed:
+            named[name].append((f"{name}{ALL_ARMS}", replace(drawing, detailed=False)))
+    return dict(pair for pairs in named.values() for pair in pairs)
+
+
 def _empty(folder: Path) -> None:
     """Without the figures of an earlier report; those of `wardround attack` cannot be drawn from the results again."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +134,7 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
     if drawing.draw is None:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     with mpl.rc_context(STYLE):
-        figure = drawing.draw(evidence)
+        figure = drawing.draw(evidence.detailed if drawing.detailed else evidence)
         if figure is None:
             return None
         svg = as_svg(figure, name)
