@@ -55,7 +55,11 @@ LAYERS = [
     ["report"],
     ["attacks", "bundles", "tracking"],
     ["serving"],
-    ["runs.execute", "runs.interface"],  # a run ends with the bundles and attacks that its study asks for
+    [
+        "runs.execute",
+        "runs.interface",
+        "runs.drafting",
+    ],  # a run ends with the bundles and attacks that its study asks for
     ["deployment"],
     ["adaptation"],
     ["cli"],

@@ -15,6 +15,7 @@ from wardround.cli.main import app
 from wardround.core.errors import CheckError, DataError, StudyError, WardroundError
 from wardround.core.toml_files import parse_toml
 from wardround.runs.drafting.draft import Draft, init_study, possible_targets
+from wardround.runs.interface.quick_comparison import comparison_study
 
 
 def drafted(files: list[Path], target: str = "died", **options: Any) -> tuple[Draft, dict[str, Any]]:
@@ -42,6 +43,14 @@ def test_three_files_become_a_study_that_is_checked_and_runs(tmp_path: Path) -> 
     small = {"evaluation.seeds.count": 2, "training.rounds": 2}
     run = wardround.run_study(draft.path, tmp_path / "runs", changes=small)
     assert list(run.results["arms"]) == ["local", "fedavg", "fedprox"]
+
+
+def test_the_study_is_that_of_compare(tmp_path: Path) -> None:
+    files = {name: write(tmp_path, name) for name in ("north", "south")}
+    draft, _ = drafted(list(files.values()))
+    written, _ = wardround.load_study(draft.path)
+    compared = comparison_study(files, "died", patient="patient_id", name="died")
+    assert written.hash == wardround.load_study(compared)[0].hash
 
 
 def test_a_file_that_is_there_is_replaced_only_with_force(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from wardround.runs.drafting.assumptions import (
 )
 from wardround.runs.drafting.hospital_tables import HospitalTables, read_hospitals
 from wardround.runs.drafting.study_text import Line, study_text
+from wardround.runs.interface.quick_comparison import comparison_study
 from wardround.runs.plan import Plan, check_study, load_plan, rehearse
 from wardround.study.parser import parse_study
 
@@ -149,6 +150,7 @@ def _checked(assumed: _Assumed, ignored: dict[str, str], path: Path) -> tuple[st
 
 def _text(assumed: _Assumed, ignored: Mapping[str, str], path: Path) -> str:
     target, columns = assumed.target, assumed.columns
+    compared = comparison_study(assumed.hospitals.paths, target.name)
     by_site = assumed.patients.columns
     everywhere = len(by_site) == len(assumed.hospitals.tables) and len(set(by_site.values())) == 1
     head: list[Line] = [("target", target.name, f"what is predicted: {KINDS[target.kind]}, because {target.reason}")]
@@ -167,13 +169,13 @@ def _text(assumed: _Assumed, ignored: Mapping[str, str], path: Path) -> str:
         (
             ("scale", "per-site", "numbers are scaled at each hospital")
             if columns.usage == "own"
-            else ("scale", "federated", "numbers are scaled by sums over all hospitals")
+            else ("scale", compared["data"]["scale"], "numbers are scaled by sums over all hospitals")
         ),
     ]
     base = path.parent.absolute()
     return study_text(
         _name(path, target.name),
-        f"Does training together predict {target.name!r} better than each hospital alone?",
+        compared,
         head,
         {site: _relative(file, base) for site, file in assumed.hospitals.paths.items()},
         {} if everywhere else by_site,

@@ -5,22 +5,31 @@ from typing import Any
 
 import tomli_w
 
-# Those of the shipped studies: of heart disease, whose hospitals have hundreds of patients each, and of hospitals with
-# columns of their own.
-TRAINING = {"rounds": 30, "local_epochs": 5, "batch_size": 32, "lr": 0.1}
+# Those of the shipped study of hospitals with columns of their own; all else is as `wardround.compare` has it.
 OWN_COLUMNS_TRAINING = {"rounds": 35, "local_epochs": 2, "batch_size": 32, "lr": 0.02}
 TRAINING_COMMENTS = {
     "rounds": "how often the hospitals' models are averaged",
     "local_epochs": "passes over its own rows that a hospital makes in each round",
     "batch_size": "rows of one step of training",
     "lr": "the learning rate: lower it where the report says that training diverged",
+    "lr_decay": "smaller steps in later rounds",
+}
+EVALUATION_COMMENTS = {
+    "test_share": "of the patients of each hospital: never trained on",
+    "validation_share": "for thresholds and calibration",
+    "reference": "what the other arms are compared with",
+}
+ARM_COMMENTS = {
+    "local": "each hospital alone",
+    "fedavg": "the average of the hospitals' models, round by round",
+    "fedprox": "the same, and each hospital stays closer to the average",
 }
 Line = tuple[str, Any, str]  # key, value, comment
 
 
 def study_text(
     name: str,
-    question: str,
+    compared: Mapping[str, Any],
     head: list[Line],
     files: Mapping[str, str],
     patients: Mapping[str, str],
@@ -28,12 +37,15 @@ def study_text(
     own_columns: bool,
     classes: bool,
 ) -> str:
-    """`head` are lines of [data]; `patients` columns by hospital where they differ; `ignored` columns and why."""
-    training = OWN_COLUMNS_TRAINING if own_columns else TRAINING
+    """`compared` is the study of `wardround.compare`. `head` are lines of [data]; `patients` columns by hospital where
+    they differ; `ignored` columns and why."""
+    training = OWN_COLUMNS_TRAINING if own_columns else compared["training"]
+    evaluation = compared["evaluation"] | {"seeds": {"first": 42, "count": 20}}
+    comments = EVALUATION_COMMENTS | {"seeds": "each draws other test patients, so that chance is seen"}
     parts = [
         "# Written by `wardround init`; every line may be changed. Then: wardround check, wardround run.\n"
         "# All keys: docs/reference/study-file.md",
-        _lines([("name", name, "names the run folder"), ("question", question, "what the report answers")]),
+        _lines([("name", name, "names the run folder"), ("question", compared["question"], "what the report answers")]),
         _table("data", [("source", "csv", "one file for each hospital"), *head]),
         _table(
             "data.files",
@@ -45,21 +57,11 @@ def study_text(
     if ignored:
         parts.append(_table("data.types", [(column, "ignore", reason) for column, reason in ignored.items()]))
     parts += [
-        _model(own_columns, classes),
+        _model(own_columns, classes, compared["model"]["l2"]),
         _table("training", [(key, value, TRAINING_COMMENTS[key]) for key, value in training.items()]),
-        _table(
-            "evaluation",
-            [
-                ("test_share", 0.2, "of the patients of each hospital: never trained on"),
-                ("validation_share", 0.2, "for thresholds and calibration"),
-                ("seeds", {"first": 42, "count": 20}, "each draws other test patients, so that chance is seen"),
-                ("reference", "local", "what the other arms are compared with"),
-            ],
-        ),
+        _table("evaluation", [(key, value, comments[key]) for key, value in evaluation.items()]),
         "# Each arm is a way of training that the report compares.",
-        _arm("local", "each hospital alone"),
-        _arm("fedavg", "the average of the hospitals' models, round by round"),
-        _arm("fedprox", "the same, and each hospital stays closer to the average", [("mu", 0.1, "how close")]),
+        *map(_arm, compared["arms"]),
     ]
     if not own_columns:
         parts.append(
@@ -70,7 +72,7 @@ def study_text(
     return "\n\n".join(parts) + "\n"
 
 
-def _model(own_columns: bool, classes: bool) -> str:
+def _model(own_columns: bool, classes: bool, l2: float) -> str:
     if own_columns:
         return _table(
             "model",
@@ -81,11 +83,12 @@ def _model(own_columns: bool, classes: bool) -> str:
             ],
         )
     kind = "logistic" if classes else "linear"
-    return _table("model", [("kind", kind, f"{kind} regression"), ("l2", 0.01, "keeps coefficients small")])
+    return _table("model", [("kind", kind, f"{kind} regression"), ("l2", l2, "keeps coefficients small")])
 
 
-def _arm(name: str, comment: str, options: list[Line] | None = None) -> str:
-    return "[[arms]]\n" + _lines([("name", name, comment), ("algorithm", name, ""), *(options or [])])
+def _arm(arm: Mapping[str, Any]) -> str:
+    comments = {"name": ARM_COMMENTS[arm["name"]], "mu": "how close"}
+    return "[[arms]]\n" + _lines([(key, value, comments.get(key, "")) for key, value in arm.items()])
 
 
 def _table(name: str, lines: list[Line]) -> str:
