@@ -28,11 +28,10 @@ WIDTH = 1200  # of the window
 
 @dataclass(frozen=True)
 class Picture:
-    """What a window of this height shows of a page, from the element with this id on."""
+    """What a window of this height shows of a page."""
 
     page: Callable[[Path], Path]
     height: int
-    anchor: str = ""
 
 
 def run_heart_hospitals(folder: Path) -> Path:
@@ -62,16 +61,14 @@ def run_tutorial(folder: Path) -> Path:
 
 
 PICTURES_OF: dict[str, Picture] = {
-    "page-one": Picture(run_heart_hospitals, 1000),
-    "first-study": Picture(run_tutorial, 1000),
-    "hospital": Picture(page_of_a_hospital, 1000),
-    "results": Picture(run_heart_hospitals, 800, "results"),
-    "statistics": Picture(run_heart_hospitals, 800, "statistics"),
+    "page-one": Picture(run_heart_hospitals, 920),
+    "first-study": Picture(run_tutorial, 920),
+    "hospital": Picture(page_of_a_hospital, 1240),
 }
 
 
 def take(browser: str, page: Path, picture: Picture, target: Path) -> None:
-    address = page.absolute().as_uri() + (f"#{picture.anchor}" if picture.anchor else "")
+    address = page.absolute().as_uri()
     command = [
         browser,
         "--headless",

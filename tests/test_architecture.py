@@ -55,11 +55,8 @@ LAYERS = [
     ["report"],
     ["attacks", "bundles", "tracking"],
     ["serving"],
-    [
-        "runs.execute",
-        "runs.interface",
-        "runs.drafting",
-    ],  # a run ends with the bundles and attacks that its study asks for
+    # a run ends with the bundles and attacks that its study asks for
+    ["runs.execute", "runs.interface", "runs.drafting"],
     ["deployment"],
     ["adaptation"],
     ["cli"],
