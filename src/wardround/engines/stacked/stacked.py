@@ -157,8 +157,8 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
         return _pick(first.algorithm.broadcast(server, 0), trial_of)
     if not any(server.values()):  # the coordinator holds nothing
         return _stack_states([first.algorithm.broadcast({}, site) for site in site_of.tolist()])
-    sent: State = torch.vmap(first.algorithm.broadcast)(_pick(server, trial_of), site_of)
-    return sent
+    to_each: Callable[..., State] = torch.vmap(first.algorithm.broadcast)
+    return to_each(_pick(server, trial_of), site_of)
 
 
 def _local_work(
