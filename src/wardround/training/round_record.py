@@ -44,6 +44,7 @@ class RoundRecord:
         return self.arm.partition("@")[2].partition("?")[0]
 
     def finished(self, engine: str, seconds: float, figures: Mapping[str, float]) -> "RoundRecord":
+        """With what is known only when the round is over."""
         return self.but(engine=engine, seconds=seconds, figures=figures)
 
     def but(self, **fields: Any) -> "RoundRecord":
