@@ -11,7 +11,20 @@ CLEAR = ("gains", "loses")
 LOWER_IS_BETTER = tuple(name for name, metric in METRIC_FACTS.items() if metric.lower_is_better)
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 BESIDE = re.compile(rf"95 % CI ({NUMBER}) to ({NUMBER})")
-NOTHING = ("no evidence", "chance can explain", "no more than chance", "differs from", "cannot tell")
+# as page one has it, in words: "95 % CI: 12 fewer to 3 more", "95 % CI: 0.2 days less to 1.3 days more"
+BELOW = ("fewer", "less", "lower")
+IN_WORDS = re.compile(
+    r"95 % CI: (\d+(?:\.\d+)?)\D*? (more|fewer|less|higher|lower) to (\d+(?:\.\d+)?)\D*? (more|fewer|less|higher|lower)"
+)
+NOTHING = (
+    "no evidence",
+    "not shown",
+    "neither gain nor loss",
+    "chance can explain",
+    "no more than chance",
+    "differs from",
+    "cannot tell",
+)
 SOMETHING = ("better", "worse", "helped", "harmed", " gains", " loses", "more than chance explains")
 
 
@@ -75,7 +88,7 @@ def _columns(head: Sequence[str]) -> Iterator[tuple[int, int, int, int | None]]:
 
 def _in_sentences(text: str) -> Iterator[str]:
     for clause in re.split(r"(?:;|\.)\s|\n", text):
-        intervals = BESIDE.findall(clause)
+        intervals = [*BESIDE.findall(clause), *map(_signed, IN_WORDS.findall(clause))]
         if len(intervals) != 1:
             continue  # several intervals in one clause: each stands in a table too
         low, high = map(float, intervals[0])
@@ -88,6 +101,11 @@ def _in_sentences(text: str) -> Iterator[str]:
                 yield f"sentence: {clause}"
         elif any(word in wording for word in SOMETHING) and across:
             yield f"sentence: {clause}"
+
+
+def _signed(found: tuple[str, str, str, str]) -> tuple[str, str]:
+    low, below, high, above = found
+    return f"{'-' * (below in BELOW)}{low}", f"{'-' * (above in BELOW)}{high}"
 
 
 def _number(cell: str) -> float | None:

@@ -55,7 +55,7 @@ LAYERS = [
     ["report"],
     ["attacks", "bundles"],
     ["serving"],
-    ["runs.execute"],  # a run ends with the bundles and attacks that its study asks for
+    ["runs.execute", "runs.interface"],  # a run ends with the bundles and attacks that its study asks for
     ["deployment"],
     ["adaptation"],
     ["cli"],

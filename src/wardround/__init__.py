@@ -1,8 +1,8 @@
 """Federated studies for hospitals.
 
 import wardround
-run = wardround.run_study("heart-fedprox", quick=True)
-run.table()
+run = wardround.compare({"north": north, "south": south}, target="died", patient="patient_id")
+run
 """
 
 import os
@@ -16,7 +16,11 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
+    from wardround.attacks.attack import attack_run as attack_run
+    from wardround.bundles import BundleClassifier as BundleClassifier
+    from wardround.bundles import BundleRegressor as BundleRegressor
     from wardround.bundles import PredictOptions as PredictOptions
+    from wardround.bundles import as_estimator as as_estimator
     from wardround.bundles import load_bundle as load_bundle
     from wardround.bundles import load_shared as load_shared
     from wardround.bundles import make_bundle as make_bundle
@@ -28,9 +32,10 @@ if TYPE_CHECKING:
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.runs.catalog import load_study as load_study
-    from wardround.runs.execute import StudyRun as StudyRun
     from wardround.runs.execute import resume_study as resume_study
     from wardround.runs.execute import run_study as run_study
+    from wardround.runs.interface.quick_comparison import compare as compare
+    from wardround.runs.interface.study_run import StudyRun as StudyRun
     from wardround.runs.plan import check_study as check_study
     from wardround.runs.plan import load_plan as load_plan
     from wardround.runs.records import RecordFollower as RecordFollower
@@ -39,8 +44,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
+    "wardround.attacks.attack": ("attack_run",),
     "wardround.bundles": (
+        "BundleClassifier",
+        "BundleRegressor",
         "PredictOptions",
+        "as_estimator",
         "load_bundle",
         "load_shared",
         "make_bundle",
@@ -53,19 +62,26 @@ _HOMES = {
     "wardround.report.build": ("build_report",),
     "wardround.report.compare": ("compare_runs",),
     "wardround.runs.catalog": ("load_study",),
-    "wardround.runs.execute": ("StudyRun", "resume_study", "run_study"),
+    "wardround.runs.execute": ("resume_study", "run_study"),
+    "wardround.runs.interface.quick_comparison": ("compare",),
+    "wardround.runs.interface.study_run": ("StudyRun",),
     "wardround.runs.plan": ("check_study", "load_plan"),
     "wardround.runs.records": ("RecordFollower", "read_records"),
     "wardround.training.round_record": ("RoundRecord",),
 }
 __all__ = [
+    "BundleClassifier",
+    "BundleRegressor",
     "PredictOptions",
     "RecordFollower",
     "RoundRecord",
     "StudyRun",
     "adapt",
+    "as_estimator",
+    "attack_run",
     "build_report",
     "check_study",
+    "compare",
     "compare_runs",
     "load_bundle",
     "load_plan",
@@ -82,3 +98,7 @@ __all__ = [
     "run_study",
 ]
 __getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -28,12 +28,13 @@ from wardround.bundles import (
 )
 from wardround.bundles.build import validation_choices
 from wardround.bundles.build.run_inputs import LabelledRows
-from wardround.bundles.predict.blocks import Block, as_array
+from wardround.bundles.predict.blocks import Block
 from wardround.bundles.predict.predict import required_columns
 from wardround.bundles.predict.reading import read_block
 from wardround.bundles.sealed_files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
 from wardround.bundles.uncertainty import SHARES, Referral, Uncertainty, read_uncertainty, set_texts, write_uncertainty
 from wardround.core.errors import BundleError, StudyError
+from wardround.data.frames import as_array
 from wardround.data.site import Block as Part
 from wardround.data.site import Rows
 from wardround.models import Model, ModelBuilder, Shape, from_module

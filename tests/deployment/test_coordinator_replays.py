@@ -178,8 +178,10 @@ def test_an_answer_of_another_kind_of_program_is_named(
 
 class Clock:
     ahead = 0.0
+    runs = False  # by a quarter of an hour whenever somebody looks at it
 
     def monotonic(self) -> float:
+        self.ahead += 900.0 * self.runs
         return time.monotonic() + self.ahead
 
     def sleep(self, seconds: float) -> None:
@@ -202,10 +204,8 @@ def test_a_region_whose_coordinator_dies_is_named_with_its_hospitals(
     def before(region: str, sealed: Sealed) -> bool:
         if region == "south" and kind_of(sealed) == "train" and body_of(sealed)["round"] == 1:
             network.transport.away.add("south")
-        if "south" in network.transport.away:
-            clock.ahead += 1e4
-            return False
-        return True
+            clock.runs = True
+        return region not in network.transport.away
 
     network.transport.before = before
     network.run()

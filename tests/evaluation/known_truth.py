@@ -5,7 +5,7 @@ own, so that arms are exchangeable: over worlds, none is better than another, at
 noise may go with the outcome of these very patients by chance, which is what an interval has to allow for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from scipy.special import expit
 import wardround
 from tests.evaluation.finding_predictions import records_of
 from wardround.evaluation.results import results
+from wardround.tasks import Regression
 
 ARMS = ("local", "fedavg", "fedprox")
 TEST_SHARE = 0.2
@@ -30,6 +31,8 @@ class World:
     patients: int = 150  # at each site
     effect: float = 0.0  # how much of x the local arm does not see: 0 none, 1 all of it
     prevalence: float = 0.3
+    harm: bool = False  # the effect is turned round: all arms but the local one do not see it
+    number: bool = False  # the outcome is a number
 
 
 def study_of(world: World) -> Any:
@@ -42,7 +45,8 @@ def study_of(world: World) -> Any:
         "evaluation": evaluation,
         "arms": [{"algorithm": name} for name in ARMS],
     }
-    return wardround.load_study(raw)[0]
+    study = wardround.load_study(raw)[0]
+    return replace(study, evaluation=replace(study.evaluation, metric="mae")) if world.number else study
 
 
 def predictions_of(world: World, rng: np.random.Generator) -> pd.DataFrame:
@@ -55,8 +59,9 @@ def _site(world: World, number: int, rng: np.random.Generator) -> pd.DataFrame:
     x = rng.normal(size=n)
     noise = rng.normal(size=(len(ARMS), n))
     chance = expit(1.2 * x + np.log(world.prevalence / (1 - world.prevalence)))
-    label = (rng.random(n) < chance).astype(int)
-    ill, well = rng.permutation(np.flatnonzero(label == 1)), rng.permutation(np.flatnonzero(label == 0))
+    event = (rng.random(n) < chance).astype(int)
+    label = 2 * x + rng.normal(size=n) if world.number else event
+    ill, well = rng.permutation(np.flatnonzero(event == 1)), rng.permutation(np.flatnonzero(event == 0))
     parts = []
     for seed in range(world.seeds):
         if not world.fixed and seed:
@@ -67,19 +72,21 @@ def _site(world: World, number: int, rng: np.random.Generator) -> pd.DataFrame:
         if world.fixed:  # training differs from seed to seed
             train = rng.choice(train, size=len(train))
         for place, arm in enumerate(ARMS):
-            seen = x * (1 - world.effect) if arm == "local" else x
+            seen = x * (1 - world.effect) if (arm == "local") != world.harm else x
             design = np.stack([np.ones(n), seen, noise[place]], axis=1)
             gram = design[train].T @ design[train] + 1e-6 * np.eye(3)
             weights = np.linalg.solve(gram, design[train].T @ label[train])
             where = {"arm": arm, "seed": seed, "site": f"h{number:02}", "row": 10_000 * number + test}
-            score = expit(4 * (design[test] @ weights - 0.5))
+            fitted = design[test] @ weights
+            score = fitted if world.number else expit(4 * (fitted - 0.5))
             parts.append(pd.DataFrame({**where, "label": label[test], "score": score}))
     return pd.concat(parts, ignore_index=True)
 
 
 def content_of(world: World, rng: np.random.Generator) -> dict[str, Any]:
     table = predictions_of(world, rng)
-    return results(study_of(world), table, pd.DataFrame(), records_of(table))
+    task = Regression(("stay",), unit="days") if world.number else None
+    return results(study_of(world), table, pd.DataFrame(), records_of(table), task=task)
 
 
 def claims_in(content: dict[str, Any]) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def test_sites_have_mean_and_spread_and_few_patients_are_withheld(run: wardround
     assert not {"min", "max", "least", "largest"} & set(counts["north"]["target"])
     text = page_of(run.folder).text
     assert "of the labels in fifths" in text
-    assert "6 rows; 5 train, 1 test." in text
+    assert "all6for training5for testing1" in "".join(text.split("\n"))
 
 
 def evidence_file(evidence: Evidence, site: str) -> str:

@@ -17,6 +17,7 @@ import torch
 import wardround
 from wardround.core.errors import RunError
 from wardround.report import build
+from wardround.report.render.figures import with_all_arms
 from wardround.report.sections import SECTIONS as ALL_SECTIONS
 from wardround.report.sections import load_section
 from wardround.report.sections.design.settings import _settings
@@ -39,7 +40,7 @@ HEART: dict[str, Any] = {
     "claims": [{"text": "It is 99 %", "source": "A paper", "published": 0.99, "tolerance": 0.001, "arms": ["fedavg"]}],
 }
 SECTIONS = {
-    *("answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
+    *("front", "hospital-pages", "answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
     *("privacy", "cost", "limits", "methods", "checklist", "study"),
 }
 # images, findings, numbers, grids, privacy, regions and uncertainty have figures that these have not, and AUC in place
@@ -52,12 +53,14 @@ OF_IMAGES = {
     *("ways", "forgetting"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
+    *("roc-of-all-arms", "precision-recall-of-all-arms"),
+    *("predicted-observed-of-all-arms", "residuals-of-all-arms", "observed-expected-of-all-arms"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),
     *("grid", "grid-lines", "grid-sides", "curves", "losses", "movement"),
 }
 
 
-FIGURES = {name for section in ALL_SECTIONS for name in load_section(section).figures}
+FIGURES = {name for section in ALL_SECTIONS for name in with_all_arms(load_section(section).figures)}
 
 
 class Page(HTMLParser):

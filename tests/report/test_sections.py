@@ -16,7 +16,7 @@ from wardround.runs.folder import RunFolder
 
 PACKAGE = "wardround.report.sections"
 FOLDER = Path(wardround.__file__).parent / "report" / "sections"
-HELPERS = {"design.exchange", "privacy.private_arms"}  # facts that several sections use
+HELPERS = {"design.exchange", "front.forest", "privacy.private_arms"}  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
 SPECIAL |= {"numbers.intervals", "numbers.residuals"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}

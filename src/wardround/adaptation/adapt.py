@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Unpack
@@ -61,7 +62,7 @@ class Adapted:
 
 
 def adapt(
-    shared: str | Path,
+    shared: str | PathLike[str],
     hospital: str | Path,
     *,
     arm: str | None = None,
@@ -103,7 +104,7 @@ def adapt(
 
 
 def open_part(
-    shared: str | Path,
+    shared: str | PathLike[str],
     arm: str | None,
     seed: int | None,
     **members: Unpack[Members],

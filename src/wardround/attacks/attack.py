@@ -1,7 +1,7 @@
 """All attacks on one run; their results are the content of attack.json."""
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from os import PathLike
 from typing import Any, Literal, Unpack
 
 from wardround.attacks import canary, inversion
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 
 def attack_run(
-    path: str | Path,
+    path: str | PathLike[str],
     *,
     arms: Collection[str] = (),
     only: Collection[str] = KINDS,
@@ -36,10 +36,13 @@ def attack_run(
     progress: Progress | None = None,
     **members: Unpack[Members],
 ) -> dict[str, Any]:
-    """Attack a run folder; writes attack.json and figures into it and returns the content of the file.
+    """Attack a complete run; writes attack.json and figures into its folder and returns the content of the file.
 
     `at` selects the weights for gradient inversion. The audit has failed where `passed` is False.
     """
+    for where, names in (("--arm", arms), ("--only", only)):
+        if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+            raise StudyError(where, f"expected a list of names, found {shown(names)}", "Give names in a list.")
     for kind in only:
         if kind not in KINDS:
             raise StudyError("--only", f"there is no attack {shown(kind)}", suggest(kind, KINDS, "Attacks"))

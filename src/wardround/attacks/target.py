@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Unpack
 
 from wardround.core.errors import StudyError, shown, suggest
@@ -49,7 +49,7 @@ class Target:
 
 
 def open_target(
-    path: str | Path,
+    path: str | PathLike[str],
     arms: Sequence[str] = (),
     **members: Unpack[Members],
 ) -> Target:

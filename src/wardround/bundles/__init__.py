@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wardround.bundles.build.onnx import export_onnx
     from wardround.bundles.build.shared_part import SharedPart, load_shared, make_shared
     from wardround.bundles.bundle import Bundle, load_bundle
+    from wardround.bundles.estimator import BundleClassifier, BundleRegressor, as_estimator
     from wardround.bundles.predict.pipeline import PredictOptions, Step
     from wardround.bundles.predict.predict import (
         Progress,
@@ -40,6 +41,7 @@ _HOMES = {
     "wardround.bundles.build.onnx": ("export_onnx",),
     "wardround.bundles.build.shared_part": ("SharedPart", "load_shared", "make_shared"),
     "wardround.bundles.bundle": ("Bundle", "load_bundle"),
+    "wardround.bundles.estimator": ("BundleClassifier", "BundleRegressor", "as_estimator"),
     "wardround.bundles.predict.predict": (
         "Progress",
         "Summary",
@@ -55,7 +57,9 @@ _HOMES = {
 __all__ = [
     "STEPS",
     "Bundle",
+    "BundleClassifier",
     "BundleFolders",
+    "BundleRegressor",
     "FinishedRun",
     "PredictOptions",
     "Progress",
@@ -63,6 +67,7 @@ __all__ = [
     "SharedPart",
     "Step",
     "Summary",
+    "as_estimator",
     "bundle_from",
     "export_onnx",
     "find_bundle",

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ class Bundle:
     inputs: Inputs = field(default_factory=Inputs)  # images and parties
     scale: tuple[float, ...] = ()  # what the task knows of the target of all sites; empty for classes and findings
     uncertainty: Uncertainty | None = None
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def id(self) -> str:
@@ -181,7 +185,7 @@ def events_of(task: Task, label: np.ndarray, score: np.ndarray) -> list[tuple[np
     return probability_task(task).events(label, score) if task.answer.events else []
 
 
-def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -> Bundle:
+def load_bundle(path: str | PathLike[str], models: Mapping[str, Factory] | None = None) -> Bundle:
     """Load a bundle from its folder, after checking that it is complete and unchanged. No data are needed.
 
     `models` holds your own models under the names that the study uses, as in `run_study`.

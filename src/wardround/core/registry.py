@@ -8,19 +8,20 @@ imported by a dotted string from a study file.
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from wardround.core.errors import StudyError
 from wardround.core.settings import Factory
 
 
 class Members(TypedDict, total=False):
-    """The caller's own members, by the name that a study gives them."""
+    """What a caller gives beside a study: members of his own, by the name that the study gives them, and tables."""
 
     models: Mapping[str, Factory] | None
     sources: Mapping[str, Factory] | None
     algorithms: Mapping[str, Factory] | None
     partitions: Mapping[str, Factory] | None
+    tables: Mapping[str, Any] | None  # DataFrames by site, of a study in whose file their marks stand
 
 
 class Registry(Mapping[str, Factory]):

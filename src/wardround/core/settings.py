@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Range:
 
 
 UNIONS = (Union, types.UnionType)
+TABLES = (dict, Mapping)  # of a signature that says what a table holds
 Count = Annotated[int, Range(low=1)]
 WholeNumber = Annotated[int, Range(low=0)]
 NonNegative = Annotated[float, Range(low=0)]
@@ -102,23 +104,25 @@ def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
         return value
     if origin is tuple:
         return _parse_list(arguments, value, where, base)
-    if origin is not dict and not is_dataclass(kind):
+    if origin not in TABLES and not is_dataclass(kind):
         return _scalar(kind, value, where, base)
     if not isinstance(value, Mapping):
         raise _wrong_type("a table", value, where)
-    if origin is dict:
+    if origin in TABLES:
         return {key: parse(arguments[1], item, f"{where}: {key}", base) for key, item in value.items()}
     return kind(**parse_settings(settings_of(kind), value, where, base))
 
 
 def _alternative_for(value: Any, kinds: tuple[Any, ...]) -> Any:
     """A text is one of the words that may stand in place of a number, or a text in place of a table; a table is a
-    table; anything else is of the first kind."""
+    table; rows in memory, or their mark, stand in place of a file; anything else is of the first kind."""
     candidates = [kind for kind in kinds if kind is not type(None)]
-    if isinstance(value, str):
+    if isinstance(value, InMemory) or InMemory.is_mark(value):
+        fitting = [kind for kind in candidates if kind is InMemory]
+    elif isinstance(value, str):
         fitting = [kind for kind in candidates if get_origin(kind) is Literal or kind is str]
     else:
-        fitting = [kind for kind in candidates if isinstance(value, Mapping) and get_origin(kind) is dict]
+        fitting = [kind for kind in candidates if isinstance(value, Mapping) and get_origin(kind) in TABLES]
     return (fitting or candidates)[0]
 
 
@@ -165,13 +169,22 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(f'"{argument}"' for argument in arguments)
     if origin is tuple:
         return f"a list of {len(arguments) if arguments[-1] is not Ellipsis else 'values'}: {describe(arguments[0])}"
-    if origin is dict:
+    if origin in TABLES:
         return f"a table of: {describe(arguments[1])}"
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        Path: "a path",
+        InMemory: "a DataFrame",
+    }
     return names.get(kind, f"a table ({', '.join(settings_of(kind))})" if is_dataclass(kind) else str(kind))
 
 
 def _scalar(kind: Any, value: Any, where: str, base: Path) -> Any:
+    if kind is InMemory and InMemory.is_mark(value):
+        return InMemory.from_mark(where.rpartition(": ")[2], value)
     if kind is Path and isinstance(value, str | Path):
         return (base / value).resolve() if not Path(value).is_absolute() else Path(value)
     if kind is float and type(value) is int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.core.errors import StudyError, WardroundError, shown
+from wardround.core.in_memory import InMemory
 
 MOST_BYTES = 1 << 20
 MOST_VALUES = 50_000  # keys and entries of lists, all together
@@ -94,7 +95,7 @@ def refuse_unplain(raw: object, where: str) -> None:
 
 
 def _refuse_scalar(value: object, where: str, remedy: str) -> None:
-    if not isinstance(value, Path) and type(value) not in _PLAIN:
+    if not isinstance(value, Path | InMemory) and type(value) not in _PLAIN:
         raise StudyError(where, f"found {shown(value)}", remedy)
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         raise StudyError(where, f"found {shown(value)}", f"Write at most {LONGEST_TEXT:,} characters.")

@@ -30,6 +30,7 @@ NO_TEXT = "not a text file, but perhaps an image, a spreadsheet or UTF-16"
 SEPARATORS = {",": ",", ";": ";", "tab": "\t"}
 Separator = Literal["auto", ",", ";", "tab"]
 
+FIRST_LINE = 2  # with rows, below a header of one line
 _ROWS_AT_A_TIME = 1024  # Python's texts take much memory; these become Arrow's while the processor still has them
 _CLOCK = r"(?:[ T]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
 _YEAR_FIRST = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})" + _CLOCK)
@@ -45,6 +46,7 @@ class Cells:
     codes: np.ndarray = field(repr=False)  # which of them each row holds; -1 = missing
     lines: np.ndarray = field(repr=False)  # line of the file on which each row begins
     commas: bool = False  # a comma may be the decimal sign, because it is not the separator
+    in_memory: bool = False  # of a DataFrame; its lines are those of the CSV file that it would be
 
     @property
     def distinct(self) -> int:
@@ -103,6 +105,17 @@ class Cells:
         """How many rows hold one of the chosen levels, and the first one's line: all that an error may tell."""
         rows = np.flatnonzero(np.append(chosen, False)[self.codes])
         return len(rows), int(self.lines[rows[0]])
+
+    def count_and_place(self, chosen: np.ndarray) -> tuple[int, str]:
+        """The same in words."""
+        count, line = self.count_and_first_line(chosen)
+        return count, self.places([line])
+
+    def places(self, lines: Sequence[int], more: str = "") -> str:
+        """How a message names lines of a file, or rows of a DataFrame; `more` says that there are others."""
+        noun = f"{'row' if self.in_memory else 'line'}{'s' if len(lines) > 1 else ''}"
+        numbers = [line - FIRST_LINE for line in lines] if self.in_memory else lines
+        return f"{noun} {', '.join(map(str, numbers))}{more}{' (counted from 0)' if self.in_memory else ''}"
 
     def blank(self) -> "Cells":  # as many rows, all missing
         return replace(self, texts=self.texts.slice(0, 0), codes=np.full_like(self.codes, -1))
@@ -199,7 +212,7 @@ def checked_names(header: list[str], where: str) -> list[str]:
     if repeated := [name for name in names if names.count(name) > 1]:
         problem = f"{names.count(repeated[0])} columns are called {repeated[0]!r}"
         problem = "this looks like a row of data, not of names" if looks_like_data(names) else problem
-        raise DataError(where, problem, "Give every column a name of its own in the first line.")
+        raise DataError(where, problem, "Give every column a name of its own.")
     return names
 
 
@@ -219,11 +232,11 @@ def columns_of(records: Iterator[Numbered], width: int, path: Path) -> tuple[lis
     return [pa.chunked_array(parts, pa.large_string()) for parts in chunks], np.array(lines, np.int64)
 
 
-def encode_cells(column: pa.ChunkedArray, lines: np.ndarray, commas: bool) -> Cells:
+def encode_cells(column: pa.ChunkedArray, lines: np.ndarray, commas: bool, in_memory: bool = False) -> Cells:
     texts = pc.utf8_trim_whitespace(column)
     missing = pc.is_in(pc.utf8_lower(texts), pa.array(MISSING_WORDS, pa.large_string()))
     encoded = pc.if_else(missing, None, texts).combine_chunks().dictionary_encode()
-    return Cells(encoded.dictionary, encoded.indices.fill_null(-1).to_numpy(), lines, commas)
+    return Cells(encoded.dictionary, encoded.indices.fill_null(-1).to_numpy(), lines, commas, in_memory)
 
 
 def _cast(texts: pa.LargeStringArray) -> np.ndarray | None:

@@ -12,6 +12,7 @@ from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import Measure, measure_of
+from wardround.evaluation.training_notices import PROBLEMS, UNFINISHED
 from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]
@@ -33,15 +34,6 @@ IN_SENTENCES = {  # singular and plural
     "contradicted by its source": ("is contradicted by its own source", "are contradicted by their own source"),
     "cannot be computed": ("cannot be computed", "cannot be computed"),
     "no verdict": ("is set beside ours without a verdict", "are set beside ours without a verdict"),
-}
-
-
-UNFINISHED = "unfinished-training"
-PROBLEMS = {
-    "constant-scores": "all test rows get nearly the same score",
-    "saturated-scores": "the test loss is above that of one answer for everybody",
-    "rising-loss": "the training loss rose",
-    "flat-loss": "the training loss hardly changed",
 }
 
 
@@ -169,7 +161,7 @@ def _highest(content: Content) -> dict[str, Any]:
 
 
 def _against_alone(content: Content) -> dict[str, Any] | None:
-    """The first federated arm of the study, at each hospital and on average over hospitals."""
+    """The arm that the decision is about, at each hospital and on average over hospitals."""
     metric, measure = content["primary_metric"], _primary(content)
     word, benefit = measure.metric.words, _federated_benefit(content)
     entries = [entry for entry in benefit if entry["difference"] is not None]
@@ -190,14 +182,9 @@ def _against_alone(content: Content) -> dict[str, Any] | None:
 
 
 def _federated_benefit(content: Content) -> list[Mapping[str, Any]]:
-    """Differences from training alone of the first federated arm that has any."""
-    benefit = [entry for entry in content["benefit"] if entry["metric"] == content["primary_metric"]]
-    for name, arm in main_arms(content).items():
-        own = [entry for entry in benefit if entry["arm"] == name]
-        federated = arm["algorithm"]["name"] not in ("local", "pooled")
-        if federated and any(entry["difference"] is not None for entry in own):
-            return own
-    return []
+    """Differences from training alone of the arm that the decision is about."""
+    key = (content["decision"]["arm"], content["primary_metric"])
+    return [entry for entry in content["benefit"] if (entry["arm"], entry["metric"]) == key]
 
 
 def _mean_over_sites(content: Content, arm: str, metric: str) -> Mapping[str, Any] | None:

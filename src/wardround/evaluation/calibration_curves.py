@@ -23,9 +23,12 @@ NO_SPREAD = 1e-12  # of predictions, in parts of the largest: rounding
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 
 
-def calibration_of(task: Task, label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
-    """None where the task has no such line: for several classes and for findings `uncertainty` has calibration."""
-    return None if task.calibration is None else CALIBRATIONS[task.calibration](label, score, row)
+def calibration_of(
+    task: Task, label: np.ndarray, score: np.ndarray, row: np.ndarray, bins: int = BINS
+) -> dict[str, Any] | None:
+    """With at most so many `bins`. None where the task has no such line: for several classes and for findings
+    `uncertainty` has calibration."""
+    return None if task.calibration is None else CALIBRATIONS[task.calibration](label, score, row, bins)
 
 
 def decision_curve_of(task: Task, label: np.ndarray, score: np.ndarray) -> dict[str, list[float]] | None:
@@ -33,7 +36,7 @@ def decision_curve_of(task: Task, label: np.ndarray, score: np.ndarray) -> dict[
     return decision_curve(label, score) if task.calibration == "logistic" else None
 
 
-def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
+def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray, bins: int = BINS) -> dict[str, Any] | None:
     """Of an event, such as the positive class of two, and its probability. None where it cannot be computed: one class
     only, scores that are all alike, or diverged.
 
@@ -49,7 +52,7 @@ def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[s
     slope = _slope(label, x, patient)
     if slope is None:
         return None
-    return {"slope": slope, "intercept": _intercept(label, x, patient), "bins": reliability(label, score)}
+    return {"slope": slope, "intercept": _intercept(label, x, patient), "bins": reliability(label, score, bins)}
 
 
 def _slope(label: np.ndarray, x: np.ndarray, patient: np.ndarray) -> dict[str, Any] | None:
@@ -87,7 +90,9 @@ def _with_interval(value: float, error: float) -> dict[str, Any]:
     return {"value": float(value), "interval": [float(value) - half, float(value) + half]}
 
 
-def number_calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
+def number_calibration(
+    label: np.ndarray, score: np.ndarray, row: np.ndarray, bins: int = BINS
+) -> dict[str, Any] | None:
     """Of numbers, in units. `slope` and `intercept` are those of the line of observed on predicted, 1 and 0 for a
     calibrated model. None where it cannot be computed: predictions that are all alike, too few patients, or diverged.
     """
@@ -111,15 +116,15 @@ def number_calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) ->
     return {
         "slope": _with_interval(slope, np.sqrt(covariance[1, 1])),
         "intercept": _with_interval(y.mean() - slope * middle, np.sqrt(at_zero @ covariance @ at_zero)),
-        "bins": residual_bins(y, p),
+        "bins": residual_bins(y, p, bins),
     }
 
 
-def residual_bins(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
+def residual_bins(label: np.ndarray, score: np.ndarray, most: int = BINS) -> list[dict[str, float]]:
     """Rows in order of their prediction, in bins of equal size: mean prediction, mean outcome, SD of residuals, rows.
-    Fewer than ten bins where these would hold less than SMALLEST_GROUP rows: no patient is a bin."""
+    Fewer than `most` bins where these would hold less than SMALLEST_GROUP rows: no patient is a bin."""
     order = np.argsort(score, kind="stable")
-    parts = np.array_split(order, max(1, min(BINS, len(order) // SMALLEST_GROUP))) if len(order) > 1 else []
+    parts = np.array_split(order, max(1, min(most, len(order) // SMALLEST_GROUP))) if len(order) > 1 else []
     residual = label - score
     return [
         {
@@ -133,12 +138,12 @@ def residual_bins(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]
     ]
 
 
-def reliability(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
+def reliability(label: np.ndarray, score: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
     """Rows in order of their score, in bins of equal size: mean score, share of positives, rows."""
     order = np.argsort(score, kind="stable")
     return [
         {"score": float(score[part].mean()), "positive": float((label[part] == 1).mean()), "rows": len(part)}
-        for part in np.array_split(order, BINS)
+        for part in np.array_split(order, bins)
         if len(part)
     ]
 
@@ -160,7 +165,7 @@ def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float
     }
 
 
-CALIBRATIONS: dict[Calibration, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, Any] | None]] = {
+CALIBRATIONS: dict[Calibration, Callable[[np.ndarray, np.ndarray, np.ndarray, int], dict[str, Any] | None]] = {
     "logistic": calibration,
     "linear": number_calibration,
 }

@@ -28,6 +28,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
+from wardround.evaluation.decision.decision import begin_decision, conclude_decision
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
@@ -109,6 +110,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     correct(content["best_single"])
     for test in content["tests"]:
         test["sentence"] = sentence(test, measure_of(content, test["metric"]))
+    content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
 
@@ -156,6 +158,7 @@ def assemble(
         "arms": arms,
         **_comparisons(study, scores, origin, by_variant.values()),
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
+        "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
@@ -234,9 +237,11 @@ def _predicted_from_rows(scores: Scores, arm: str) -> dict[str, Any] | None:
     if not len(places):
         return None
     binary, classes = scores.task.threshold_rule is not None, len(scores.task.names)
-    rows, predicted = (np.bincount(of[places], minlength=classes).tolist() for of in (scores.label, scores.predicted))
+    pairs = scores.label[places] * classes + scores.predicted[places]
+    confusion = np.bincount(pairs.astype(np.int64), minlength=classes**2).reshape(classes, classes).tolist()
     threshold = {"mean": float(scores.thresholds[places].mean()), "chosen": bool(scores.chosen[places].all())}
-    return _predicted_classes(rows, predicted, threshold if binary else None)
+    rows, predicted = np.sum(confusion, axis=1).tolist(), np.sum(confusion, axis=0).tolist()
+    return _predicted_classes(rows, predicted, threshold if binary else None, confusion)
 
 
 def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | None:
@@ -251,16 +256,21 @@ def _predicted_from_summaries(scores: Summaries, arm: str) -> dict[str, Any] | N
         for c in range(len(counts[0]))
     ]
     rows, predicted = [tp + fn for tp, _, fn, _ in of_classes], [tp + fp for tp, fp, _, _ in of_classes]
+    confusion = None  # of several classes each is counted against the rest
     if len(of_classes) == 1:  # two classes: the counts are those of the positive one
-        _, fp, fn, tn = of_classes[0]
+        tp, fp, fn, tn = of_classes[0]
+        confusion = [[tn, fp], [fn, tp]]
         rows, predicted = [fp + tn, *rows], [fn + tn, *predicted]
-    return _predicted_classes(rows, predicted, None)
+    return _predicted_classes(rows, predicted, None, confusion)
 
 
-def _predicted_classes(rows: list[int], predicted: list[int], threshold: dict[str, Any] | None) -> dict[str, Any]:
+def _predicted_classes(
+    rows: list[int], predicted: list[int], threshold: dict[str, Any] | None, confusion: list[list[int]] | None
+) -> dict[str, Any]:
     return {
         "rows": rows,
         "predicted": predicted,
+        "confusion": confusion,
         "never_predicted": [number for number, count in enumerate(rows) if count and not predicted[number]],
         "constant_accuracy": max(rows) / sum(rows),
         "threshold": threshold,

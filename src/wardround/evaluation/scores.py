@@ -1,14 +1,14 @@
 """What results are computed from: saved predictions as arrays (in `summaries`: what sites send in their place)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.calibration_curves import calibration_of, decision_curve_of
+from wardround.evaluation.calibration_curves import BINS, calibration_of, decision_curve_of
 from wardround.tasks import Task, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLD, average
 
@@ -148,6 +148,27 @@ class Scores:
         patients = patients_by_row(self.groups)
         return self.row if patients is None else patients.reindex(self.row).to_numpy()
 
+    def at_site(self, site: str, arms: Sequence[str]) -> "Scores":
+        """The rows of one site, under these arms."""
+        number = np.full(len(self.arms), -1)
+        number[[self.arms.index(arm) for arm in arms]] = np.arange(len(arms))
+        kept = (self.site == self.sites.index(site)) & (number[self.arm] >= 0)
+        columns = ("seed", "row", "label", "score")
+        return replace(
+            self,
+            arms=tuple(arms),
+            sites=(site,),
+            arm=number[self.arm[kept]],
+            site=np.zeros(kept.sum(), dtype=self.site.dtype),
+            own_thresholds=None if self.own_thresholds is None else self.own_thresholds[kept],
+            **{name: getattr(self, name)[kept] for name in columns},
+        )
+
+    def rows_tested(self, arm: str) -> int:
+        """With the seed that has fewest."""
+        counts = np.unique(self.seed[self.of_arm(arm)], return_counts=True)[1]
+        return int(counts.min()) if len(counts) else 0
+
     def of_arm(self, name: str) -> np.ndarray:
         return self._places[self.arms.index(name)]
 
@@ -191,9 +212,9 @@ class Scores:
             value_of_row = dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True))
             yield Subgroups(str(kind), values, *self.by_group(value_of_row, values))
 
-    def calibration(self, arm: str) -> dict[str, Any] | None:
+    def calibration(self, arm: str, bins: int = BINS) -> dict[str, Any] | None:
         places = self.of_arm(arm)
-        return calibration_of(self.task, self.label[places], self.score[places], self.patient[places])
+        return calibration_of(self.task, self.label[places], self.score[places], self.patient[places], bins)
 
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         places = self.of_arm(arm)

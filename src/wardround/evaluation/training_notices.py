@@ -25,6 +25,13 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.scores import labels_and_scores, score_columns, task_of
 from wardround.tasks import Task
 
+UNFINISHED = "unfinished-training"
+PROBLEMS = {  # of training that failed, in a sentence
+    "constant-scores": "all test rows get nearly the same score",
+    "saturated-scores": "the test loss is above that of one answer for everybody",
+    "rising-loss": "the training loss rose",
+    "flat-loss": "the training loss hardly changed",
+}
 SAME = 1e-3
 WORSE = 1.05
 STILL = 0.999

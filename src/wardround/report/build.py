@@ -1,28 +1,45 @@
 """`report.html`, one self-contained file, with `figures/` and `tables/` beside it: all from the run folder alone."""
 
+from os import PathLike
 from pathlib import Path
 
 from jinja2 import UndefinedError
 
 from wardround.core.atomic_files import reporting_full_disk
-from wardround.core.errors import RunError, as_path
-from wardround.report.evidence import Evidence, outcome_page, read_evidence
+from wardround.core.errors import RunError, as_path, shown, suggest
+from wardround.report.evidence import Evidence, outcome_page, read_evidence, site_page
 from wardround.report.render.figures import draw_all
-from wardround.report.render.page import render_page
+from wardround.report.render.page import render_page, render_site
 from wardround.report.render.table import Table, write_tables
-from wardround.report.sections import sections_of
+from wardround.report.sections import remarks, sections_of
+from wardround.report.sections.front.hospital_pages import hospital_page, named
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.spending import check_ledger
 
 
-def build_report(path: str | Path, workers: int = 1) -> Path:
-    """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
+def build_report(path: str | PathLike[str], workers: int = 1, site: str | None = None) -> Path:
+    """Write the report of a complete run, or of its folder, and return its path. `workers` processes draw figures. With
+    a `site`, that hospital's page alone, as a file beside the report."""
     folder = RunFolder(as_path(path, "run", RunError))
     with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:
-            return _build(folder, workers)
+            return _build(folder, workers) if site is None else _build_site_page(folder, site)
         except UndefinedError:  # the page names something that a file lacks
             raise LookupError from None
+
+
+def _build_site_page(folder: RunFolder, site: str) -> Path:
+    evidence = read_evidence(folder)
+    check_ledger(folder)
+    if not evidence.decided:
+        problem = "was made by an earlier version of wardround, without a page for each hospital"
+        raise RunError(str(folder.path), problem, "Run the study again with --again.")
+    if site not in evidence.sites:
+        raise RunError(str(folder.path), f"has no hospital {shown(site)}", suggest(site, evidence.sites))
+    page = render_site(evidence, hospital_page(evidence, site), named(evidence), remarks(evidence, "alarms"))
+    target = folder.path / site_page(site)
+    write_atomically(target, page.encode())
+    return target
 
 
 def _build(folder: RunFolder, workers: int) -> Path:

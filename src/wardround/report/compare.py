@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from string import ascii_uppercase
 from typing import Any, cast
 
@@ -38,8 +38,11 @@ class _Run:
     results: dict[str, Any]
 
 
-def compare_runs(paths: Sequence[str | Path]) -> Comparison:
-    """Two or more complete runs. Arms with one name stand side by side, and are paired where test rows are the same."""
+def compare_runs(paths: Sequence[str | PathLike[str]]) -> Comparison:
+    """Compare two or more complete runs, or their folders.
+
+    Arms with one name stand side by side, and are paired where test rows are the same.
+    """
     folders = list(dict.fromkeys(as_path(path, "run", RunError).resolve() for path in paths))
     if not 2 <= len(folders) <= len(ascii_uppercase):
         raise RunError("compare", f"needs two runs or more, found {len(folders)}", "Name two or more run folders.")

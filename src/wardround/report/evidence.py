@@ -31,8 +31,18 @@ ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
 
 def outcome_page(name: str) -> str:
-    """The file with the report about an outcome that is not the study's first. Names of columns may hold anything."""
-    return f"report-{''.join(sign if sign.isalnum() or sign in '-_' else '-' for sign in name)}.html"
+    """The file with the report about an outcome that is not the study's first."""
+    return f"report-{_in_file_name(name)}.html"
+
+
+def site_page(name: str) -> str:
+    """The file with one hospital's page."""
+    return f"report-site-{_in_file_name(name)}.html"
+
+
+def _in_file_name(name: str) -> str:
+    """Names of columns and hospitals may hold anything."""
+    return "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in name)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Evidence:
     environment: Mapping[str, Any]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
     attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
+    in_detail: bool = False  # only the arm that is shown in detail, and training alone beside it
     whole: Mapping[str, Any] | None = None  # results.json, where `results` are those of one of several outcomes
 
     @property
@@ -161,12 +172,19 @@ class Evidence:
 
     @cached_property
     def few_arms(self) -> list[str]:
-        """One arm of each family, for figures in which all would be too many: the selected or the first."""
+        """One arm of each family, for figures in which all would be too many: the selected or the first. In detail:
+        the arm that page one is about, and training alone."""
+        if self.in_detail:
+            return list(dict.fromkeys([self.main_arm, *([self.local] if self.local else [])]))
         chosen: dict[str, str] = {}
         for name, arm in self.arms.items():
             if arm["family"] not in chosen or name.endswith("[selected]"):
                 chosen[arm["family"]] = name
         return list(chosen.values())
+
+    @cached_property
+    def detailed(self) -> "Evidence":
+        return replace(self, in_detail=True)
 
     @property
     def seeds(self) -> int:
@@ -202,10 +220,23 @@ class Evidence:
     def federated(self) -> list[str]:
         return [name for name, arm in self.arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
 
+    @property
+    def decided(self) -> bool:
+        """Whether results.json has a decision: those of earlier versions have none."""
+        return "decision" in self.results
+
+    @property
+    def decision(self) -> Mapping[str, Any]:
+        """What page one says, with the values behind it."""
+        return dict(self.results["decision"])
+
     @cached_property
     def main_arm(self) -> str:
-        """The one that is shown in detail: the reference where sites federate in it, else the first such arm that has
-        figures. Not the best one: that would be chosen on test rows."""
+        """The one that is shown in detail: that of the decision; without one the reference where sites federate in it,
+        else the first such arm that has figures. Not the best one: that would be chosen on test rows."""
+        decided = self.results.get("decision", {}).get("arm")
+        if decided in self.arms:
+            return str(decided)
         if self.reference in self.federated or (self.reference in self.arms and not self.federated):
             return str(self.reference)
         known = [name for name in self.federated or self.arms if self.figure(name)["mean"] is not None]

@@ -6,6 +6,7 @@ Members of other packages are found under the entry-point groups `wardround.mode
 
 from collections.abc import Mapping
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
@@ -14,6 +15,7 @@ from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError, as_path, suggest
 from wardround.core.registry import Members, Registry
 from wardround.core.toml_files import parse_toml
+from wardround.data.frames import with_frames
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
@@ -64,33 +66,39 @@ def copy_study(name: str, out: Path) -> Path:
     return out / source.name
 
 
-def find_study(name_or_path: str | Path) -> Path:
-    """A path, or the name of a shipped study."""
+def find_study(name_or_path: str | PathLike[str]) -> Path:
+    """A path, the name of a shipped study, or a run, whose study it is."""
     shipped, path = shipped_studies(), as_path(name_or_path, "study")
     if str(path) in shipped:
         return shipped[str(path)]
+    if (path / "study.toml").is_file():
+        return path / "study.toml"
     if path.suffix != SUFFIX and not path.exists():
         raise StudyError(str(path), "no such study", suggest(str(path), shipped, "Shipped studies"))
     return path
 
 
 def load_study(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
     quick: bool = False,
     changes: Mapping[str, Any] | None = None,
     **members: Unpack[Members],
 ) -> tuple[Study, Families]:
-    """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
-    known = families(**members)
+    """The parsed study, and what it may name. No data are read, but for DataFrames in a dict.
+
+    `study` is a shipped name, a path, a run, the same content as a dict, or a study that is parsed already.
+    """
+    known, tables = families(**members), members.get("tables")
     if isinstance(study, Study):
         if quick or changes:
             raise StudyError(f"study {study.name}", "is parsed already", "Give `quick` and `changes` to load_study.")
         parsed = study
     elif isinstance(study, Mapping):
-        parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)
+        parsed = parse_study(with_frames(study, tables), known, "study", Path.cwd(), quick, changes)
     else:
         path = find_study(study)
-        parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
+        raw = with_frames(read_study_file(path), tables)
+        parsed = parse_study(raw, known, path.name, path.parent.absolute(), quick, changes)
     for arm in parsed.trained_arms:
         refuse_unsound(arm)
     seeds = list(parsed.evaluation.seeds)

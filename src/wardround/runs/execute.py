@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -18,6 +19,7 @@ from wardround.core.notices import with_texts
 from wardround.core.processes import beside, can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
+from wardround.data.frames import frames_of
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.prediction import SitePrediction, Subset, predict
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
@@ -27,7 +29,10 @@ from wardround.runs.continual.privacy import refuse_uncovered
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.continual.tested_before import refuse_tested_before
 from wardround.runs.environment import describe_environment
+from wardround.runs.finished_run import with_own
 from wardround.runs.folder import Predictions, RunFolder
+from wardround.runs.interface.notebook import bar_in_notebook
+from wardround.runs.interface.study_run import StudyRun as StudyRun
 from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
 from wardround.runs.records import COMPACT, RUNNING, RecordWriter, cut_records
@@ -49,29 +54,8 @@ class Progress:
     title: str
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    """A finished run: its folder and the content of its results.json."""
-
-    folder: Path
-    results: Mapping[str, Any]
-    fresh: bool  # False: it was complete already, and is shown
-
-    def table(self) -> pd.DataFrame:
-        """One row per arm: mean of each metric over seeds."""
-        rows = {
-            arm: {name: figure["mean"] for name, figure in content["metrics"].items()}
-            for arm, content in self.results["arms"].items()
-        }
-        return pd.DataFrame.from_dict(rows, orient="index")
-
-    def records(self) -> pd.DataFrame:
-        """One row for each round of each arm and seed."""
-        return RunFolder(self.folder).records()
-
-
 def run_study(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
     out: str | Path = "runs",
     *,
     engine: str = "auto",
@@ -82,14 +66,22 @@ def run_study(
     workers: int | None = None,
     **members: Unpack[Members],
 ) -> StudyRun:
-    """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
+    """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped.
+
+    `study` is the name of a shipped study, the path of a study file, the same content as a dict, or a parsed `Study`.
+    In a dict a DataFrame may stand where a file does: `"files": {"north": df}`. `changes` are dotted keys and values,
+    such as `{"training.rounds": 5}`. `progress` is called as rounds finish; in a notebook a bar is shown without it.
+    `members` are your own algorithms, models, sources and partitions, by the name that the study uses.
+    """
     target = as_path(out, "out")
     parsed, known = load_study(study, quick, changes, **members)
     if engine != "auto":
         engine_named(engine)
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
-    return run_plan(load_plan(parsed, known), RunFolder.of(parsed, target), engine, again, progress, workers)
+    folder = RunFolder.of(parsed, target)
+    fresh = run_plan(load_plan(parsed, known), folder, engine, again, bar_in_notebook(progress), workers)
+    return finished_run(folder, fresh, with_tables_of(parsed, members))
 
 
 def run_plan(
@@ -99,19 +91,30 @@ def run_plan(
     again: bool,
     progress: Callable[[Progress], None] | None,
     workers: int | None = None,
-) -> StudyRun:
+) -> bool:
+    """Whether anything was run: a complete run is left as it is."""
     if folder.complete and not again:
         if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         save_bundles(plan, folder)
-        return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
+        return False
     with reporting_full_disk(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
         for step in execute(plan, folder, engine, again, workers):
             if progress is not None:
                 progress(step)
     save_bundles(plan, folder)
-    return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
+    return True
+
+
+def finished_run(folder: RunFolder, fresh: bool, members: Members) -> StudyRun:
+    return StudyRun(folder.path, folder.read_json("results.json"), fresh, members=members)
+
+
+def with_tables_of(study: Study, members: Members) -> Members:
+    """With the study's own tables in memory, which the run needs again for a bundle."""
+    tables = frames_of(study.data.options)
+    return {**members, "tables": tables} if tables else members
 
 
 def save_bundles(plan: Plan, folder: RunFolder) -> None:
@@ -123,19 +126,24 @@ def save_bundles(plan: Plan, folder: RunFolder) -> None:
 
 
 def resume_study(
-    path: str | Path,
+    path: str | PathLike[str],
     *,
     progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
     **members: Unpack[Members],
 ) -> StudyRun:
-    """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
+    """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved.
+
+    Its own members are given again, and so are its DataFrames: `tables={"north": df}`. A folder has neither.
+    """
+    members = with_own(path, members)
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file() or not (folder.path / "environment.json").is_file():
         raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
     study, known = load_study(folder.path / "study.toml", **members)
     engine = folder.read_json("environment.json").get("engine", "auto")
-    return run_plan(load_plan(study, known), folder, engine, False, progress, workers)
+    fresh = run_plan(load_plan(study, known), folder, engine, False, bar_in_notebook(progress), workers)
+    return finished_run(folder, fresh, with_tables_of(study, members))
 
 
 def execute(

@@ -1,6 +1,8 @@
 """A complete run, loaded again: its study, its rows, its saved models."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,11 +21,29 @@ from wardround.training.rounds import start
 from wardround.training.trial import Run, Trial
 
 
-def open_run(path: str | Path, elsewhere: tuple[str, str], **members: Unpack[Members]) -> tuple[RunFolder, Plan]:
+@dataclass(frozen=True)
+class RunReference:
+    """A run that may stand in place of its folder's path, with what its study names beside itself."""
+
+    folder: Path
+    members: Members = field(default_factory=lambda: Members(), kw_only=True, repr=False)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+def with_own(run: object, members: Members) -> Members:
+    """What a caller gives beside a run, and what the run itself brings."""
+    return {**run.members, **members} if isinstance(run, RunReference) else members
+
+
+def open_run(
+    path: str | PathLike[str], elsewhere: tuple[str, str], **members: Unpack[Members]
+) -> tuple[RunFolder, Plan]:
     """A complete run of this machine. `elsewhere`: why a run across hospitals will not do, and what will. `members` are
     as for `run_study`."""
     folder = _complete(path, elsewhere)
-    return folder, _plan_of(folder, *load_study(folder.path / "study.toml", **members))
+    return folder, _plan_of(folder, *load_study(folder.path / "study.toml", **with_own(path, members)))
 
 
 def open_run_with(path: Path, elsewhere: tuple[str, str], families: Families) -> tuple[RunFolder, Plan]:
@@ -33,14 +53,14 @@ def open_run_with(path: Path, elsewhere: tuple[str, str], families: Families) ->
     return folder, _plan_of(folder, parse_study(read_study_file(file), families, file.name, folder.path), families)
 
 
-def _complete(path: str | Path, elsewhere: tuple[str, str]) -> RunFolder:
+def _complete(path: str | PathLike[str], elsewhere: tuple[str, str]) -> RunFolder:
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
-        raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
+        raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
     if folder.deployed:
-        raise RunError(str(path), *elsewhere)
+        raise RunError(str(folder.path), *elsewhere)
     if not folder.complete:
-        raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
+        raise RunError(str(folder.path), "is not complete", f"Finish it first: wardround resume {folder.path}")
     check_ledger(folder)
     return folder
 

@@ -328,6 +328,7 @@ def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tu
 
 
 def load_plan(study: Study, families: Families) -> Plan:
+    """Read the data of a study. Both arguments are what `load_study` returns."""
     for name in study.evaluation.accept:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
@@ -347,7 +348,10 @@ def load_plan(study: Study, families: Families) -> Plan:
 
 
 def check_study(plan: Plan) -> list[Notice]:
-    """The first of each notice, over every set of sites with every seed. Errors do not raise here."""
+    """The first of each notice, over every set of sites with every seed. Errors do not raise here.
+
+    `plan` is what `load_plan` returns.
+    """
     notices: dict[tuple[object, ...], Notice] = {}
     for name in dict.fromkeys(plan.first_with_rows.values()):
         arm = plan.study.arm(name)

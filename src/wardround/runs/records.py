@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from os import PathLike
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import BinaryIO, Self
@@ -186,7 +187,7 @@ def checked(path: Path) -> Iterator[None]:
         raise RunError(str(path), "is damaged: it does not hold records", REMEDY) from None  # Arrow's, without a number
 
 
-def read_records(run: str | Path) -> Iterator[RoundRecord]:
+def read_records(run: str | PathLike[str]) -> Iterator[RoundRecord]:
     """The records of a run that goes on, was interrupted or is complete; simulated or across hospitals. `run` is its
     folder. Those of an arm with a seed come in the order of their rounds; while a run goes on, arms take turns."""
     folder = as_path(run, "run", RunError)
@@ -205,13 +206,14 @@ class RecordFollower:
     record once. `--again` makes another run, for another follower.
     """
 
-    def __init__(self, run: str | Path) -> None:
+    def __init__(self, run: str | PathLike[str]) -> None:
         self.path = as_path(run, "run", RunError)
         self.seen: dict[Key, int] = {}  # the last round
         self.count = 0
         self.file: BinaryIO | None = None  # held open, so that a file in its place has another number
 
     def new(self) -> list[RoundRecord]:
+        """The records since the last call."""
         path = self.path / RUNNING
         while (content := self._more()) is not None:
             lines = whole_lines(content)
@@ -255,6 +257,7 @@ class RecordFollower:
         return fresh
 
     def close(self) -> None:
+        """Let go of the file."""
         if self.file is not None:
             self.file.close()
             self.file = None

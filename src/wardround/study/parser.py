@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
@@ -370,6 +371,8 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, InMemory):
+        return value.mark
     return str(value) if isinstance(value, Path) else value
 
 

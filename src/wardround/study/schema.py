@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, get_args, get_type_hints
 
 from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.settings import (
     Count,
     Factory,
@@ -143,6 +144,8 @@ class Evaluation:
     # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
     threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
     reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
+    # the smallest difference in `metric` that would matter to patients; None: 0.02, of an error a twentieth
+    important_difference: Positive | None = None
     accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
     every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
     split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
@@ -391,6 +394,8 @@ class Study:
         content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
+        if self.evaluation.important_difference is None:
+            del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
@@ -473,9 +478,12 @@ def _identity_of(start: Start) -> Any:
 
 
 def anonymous(value: Any) -> Any:
-    """Plain data without the device, and with `a path` in place of each path."""
+    """Plain data without the device, and with `a path` in place of each path. Rows in memory have no path that would
+    keep two sets of them apart, so that their digest counts."""
     if isinstance(value, Mapping):
         return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):
         return [anonymous(item) for item in value]
+    if isinstance(value, InMemory):
+        return value.mark
     return "a path" if isinstance(value, Path) else value

@@ -18,7 +18,7 @@ from math import prod
 from typing import Annotated, Any, get_args, get_origin
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import UNIONS, Factory, alternatives, settings_of
+from wardround.core.settings import TABLES, UNIONS, Factory, alternatives, settings_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TRAIN_AT = "train_at"
@@ -113,7 +113,7 @@ def kind_within(key: str, kinds: Mapping[str, Any]) -> Any:
     if not dot:
         return None
     for option in alternatives(kinds[parent] if parent in kinds else kind_within(parent, kinds)):
-        if get_origin(option) is dict:
+        if get_origin(option) in TABLES:
             inner = get_args(option)[1]
             return tuple[Any, ...] if inner is Any else inner  # a list there is a value, never a sweep
     return None

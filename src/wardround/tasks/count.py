@@ -39,7 +39,16 @@ class Count(SummedTask):
     loss_from_zero: ClassVar[bool] = False  # a likelihood without its constant terms
     primary: ClassVar[str] = "deviance"
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("deviance", "deviance", "lower", "plain", 0.0, inf, over_rows=True),
+        Metric(
+            "deviance",
+            "deviance",
+            "lower",
+            "plain",
+            0.0,
+            inf,
+            over_rows=True,
+            meaning="the misfit of predicted counts (mean deviance, 0 is perfect) is {amount}",
+        ),
         MAE,
         RMSE,
         Metric("calibration_ratio", "observed / expected", None, "plain", 0.0, inf, terse="obs./exp."),

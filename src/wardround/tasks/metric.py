@@ -25,6 +25,11 @@ class Metric:
     heading: str = ""  # above a column, where the words are too long for it
     terse: str = ""  # above a column of a terminal, where even that is
     guess: float = 0.0  # what a model has that knows nothing
+    # what a difference means, for readers who do not know the metric: `{amount}` is "12 more" or "0.3 days less",
+    # `{event}` what is predicted. Without it the metric's words stand there
+    meaning: str = ""
+    counted: str = ""  # of which 1,000 the amount is; empty: it is given as it is
+    comparatives: tuple[str, str] = ("higher", "lower")  # of an amount above 0, and of one below
 
     @property
     def column(self) -> str:

@@ -43,7 +43,15 @@ class Regression(SummedTask):
     metrics: ClassVar[tuple[Metric, ...]] = (
         MAE,
         RMSE,
-        Metric("r2", "R²", "higher", "plain", -inf, 1.0),
+        Metric(
+            "r2",
+            "R²",
+            "higher",
+            "plain",
+            -inf,
+            1.0,
+            meaning="the share of the variation between patients that is explained (R², 1 is all) is {amount}",
+        ),
         Metric("calibration_slope", "calibration slope", None, "plain", -inf, inf, terse="slope"),
         Metric("calibration_intercept", "calibration intercept", None, "units", -inf, inf, terse="intercept"),
     )

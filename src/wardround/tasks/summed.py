@@ -25,8 +25,30 @@ FEWEST_TOLD = 10  # rows whose mean and spread may be told
 QUARTERS = (1, 2, 3)
 FARTHEST = 1e150  # a prediction whose square, summed over rows, is still a number
 CLOSE = 1e-6  # what rounding may leave of a sum, in parts of it
-MAE = Metric("mae", "mean absolute error", "lower", "units", 0.0, inf, over_rows=True, heading="MAE")
-RMSE = Metric("rmse", "root mean squared error", "lower", "units", 0.0, inf, over_rows=True, heading="RMSE")
+MAE = Metric(
+    "mae",
+    "mean absolute error",
+    "lower",
+    "units",
+    0.0,
+    inf,
+    over_rows=True,
+    heading="MAE",
+    meaning="predictions miss by {amount} on average",
+    comparatives=("more", "less"),
+)
+RMSE = Metric(
+    "rmse",
+    "root mean squared error",
+    "lower",
+    "units",
+    0.0,
+    inf,
+    over_rows=True,
+    heading="RMSE",
+    meaning="predictions miss by {amount}, large misses counting more (root mean square)",
+    comparatives=("more", "less"),
+)
 SCALE = 2  # columns of a row's target in training, the last ones: where the numbers lie, and how large they are
 VALUE = 0  # the column of a row's target in which the number itself stands
 

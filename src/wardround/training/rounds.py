@@ -108,8 +108,6 @@ def close(
     server = tree.settle(intake.aggregate(run.server, noise))
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
     record = intake.record(server, down)
-    if trial.algorithm.pools:
-        record = replace(record, bytes_down=0, bytes_up=0)  # the rows were brought together instead
     return replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories}), record
 
 

@@ -60,13 +60,14 @@ def usual(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "source": folder / "rows.csv",
         "study": study,
         "table": pd.DataFrame({"age": [1.0], "crp": [2.0], "sodium": [3.0]}),
+        "target": "died",
     }
 
 
 # what makes a member of a family, hears of progress, or is only asked whether it is true
 NOT_DATA = {"progress", "members", "onnx", "again", "quick"}
 # lists of names and keys of a study: a text in one is the caller's word, and is shown
-WORDS = {"changes", "keep", "sites", "accept"}
+WORDS = {"changes", "keep", "sites", "accept", "arms", "only"}
 WITH_WORDS = {"by name", "row", "rows", "tuple", "set", "objects", "DataFrame", "text", "arrow"}
 CALLS = [
     (name, parameter)
@@ -76,7 +77,7 @@ CALLS = [
     if parameter not in NOT_DATA
 ]
 # these train a study or make a bundle before they fail; another parameter of the same function is tried in every run
-LONG = [("run_study", "workers"), ("make_bundle", "region"), ("make_bundle", "out")]
+LONG = [("run_study", "workers"), ("compare", "workers"), ("make_bundle", "region"), ("make_bundle", "out")]
 
 
 @pytest.mark.parametrize(("name", "parameter"), represented(CALLS, by=[call for call in CALLS if call not in LONG]))
@@ -90,6 +91,8 @@ def test_no_public_function_repeats_what_it_was_given(name: str, parameter: str,
     }
     if name == "load_plan":
         given["study"] = wardround.load_study(usual["study"])[0]
+    if name == "compare":
+        given["sites"] = {"north": usual["table"].assign(died=1)}
     if "out" in parameters:
         given.setdefault("out", usual["out"])
     for kind, value in PLANTED.items():

@@ -153,7 +153,7 @@ def test_the_file_is_read_and_another_studys_or_versions_is_refused(tmp_path: Pa
 
 
 def test_the_page_is_red_on_top(tmp_path: Path) -> None:
-    """The sentence is the first of the answer, in a class of its own."""
+    """The sentence is the first of page one, in a class of its own."""
     import wardround
     from tests.report.test_report import small
 
@@ -167,10 +167,8 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
         '<?xml version="1.0"?><svg><g id="a"/><use href="#a"/></svg>'
     )
     html = wardround.build_report(run.folder).read_text(encoding="utf-8")
-    first = html.index('<section id="answer">')
-    assert html[first:].startswith(
-        '<section id="answer"><h2>Answer</h2>\n<p class="failed" role=alert>THE AUDIT FAILED'
-    )
+    first = html.index('<section id="front">')
+    assert html[first:].startswith('<section id="front">\n<p class="failed" role="alert">THE AUDIT FAILED')
     assert html.count("THE AUDIT FAILED") == 2
     assert 'id="table-audit"' in html
     assert 'id="figure-attack-1"' in html

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -13,6 +14,7 @@ from wardround.bundles.build.assemble import build_bundle, bundle_name
 from wardround.bundles.build.origin import Origin, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.card.card import Recipient, card_facts_of_run
+from wardround.bundles.sealed_files import ABOUT
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
@@ -23,7 +25,7 @@ from wardround.data.site import Rows, Site
 from wardround.evaluation.outcome_results import content_of
 from wardround.models import MODELS
 from wardround.runs.continual.saved import trainings
-from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of
+from wardround.runs.finished_run import arm_of, open_run, saved_run, seed_of, with_own
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.study.schema import Arm
@@ -38,7 +40,7 @@ FOLDER = Path("bundles")
 
 
 def make_bundle(
-    run: str | Path,
+    run: str | PathLike[str],
     *,
     arm: str,
     site: str | None = None,
@@ -49,7 +51,7 @@ def make_bundle(
     outcome: str | None = None,
     **members: Unpack[Members],
 ) -> Path:
-    """The folder of a new bundle, from the folder of a complete run.
+    """The folder of a new bundle, from a complete run or its folder.
 
     `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
     is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
@@ -69,10 +71,10 @@ class FinishedRun:
     models: Mapping[str, Factory] | None
 
 
-def open_finished_run(run: str | Path, **members: Unpack[Members]) -> FinishedRun:
+def open_finished_run(run: str | PathLike[str], **members: Unpack[Members]) -> FinishedRun:
     """Once, for any number of bundles."""
     folder, plan = open_run(run, ELSEWHERE, **members)
-    return FinishedRun(folder, plan, folder.read_json("results.json"), members.get("models"))
+    return FinishedRun(folder, plan, folder.read_json("results.json"), with_own(run, members).get("models"))
 
 
 def bundle_from(
@@ -99,6 +101,29 @@ def bundle_from(
         target = default if out is None else as_path(out, "--out")
         refuse_existing(target)
         return build_bundle(_origin(finished, trained, arm, trial, name, region, own), target, onnx)
+
+
+def bundle_in_run(
+    finished: FinishedRun,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    region: str | None = None,
+    outcome: str | None = None,
+) -> Path:
+    """The bundle in the run's own folder, where those are that the study asks for; it is made if it is not there."""
+    study = finished.plan.study
+    with finished.folder.checked_content():
+        chosen = seed_of(study, seed)
+        trial = finished.plan.trial(arm_of(study, finished.results, arm, chosen), chosen)
+    own = chosen_outcome(finished.plan.task, outcome)
+    name = bundle_name(study.name, arm, _site(trial, site), region, own)
+    name = name if chosen == study.evaluation.seeds.first else f"{name}-seed-{chosen}"
+    target = finished.folder.path / FOLDER / name
+    if not (target / ABOUT).is_file():
+        bundle_from(finished, arm=arm, site=site, seed=seed, out=target, region=region, outcome=outcome)
+    return target
 
 
 def _site(trial: Trial, name: str | None) -> str:
@@ -228,7 +253,7 @@ class BundleFolders(NamedTuple):
 
 
 def make_bundles(
-    run: str | Path,
+    run: str | PathLike[str],
     *,
     sites: Sequence[str],
     seed: int | None = None,
@@ -256,7 +281,7 @@ def bundles_from(
         target = out / bundle_name(finished.plan.study.name, arm, site, outcome=outcome or "")
         key = (arm if outcome is None else f"{arm}: {outcome}", site)
         try:
-            if not (target / "bundle.json").is_file():
+            if not (target / ABOUT).is_file():
                 bundle_from(finished, arm=arm, site=site, seed=seed, out=target, onnx=onnx, outcome=outcome)
             bundles.folders[key] = target
         except (StudyError, BundleError) as error:
@@ -273,7 +298,7 @@ def keep_bundles(plan: Plan, folder: RunFolder) -> None:
         return
     own = {name: model for name, model in plan.families.models.items() if name not in MODELS}
     finished = FinishedRun(folder, plan, folder.read_json("results.json"), own)
-    refused = bundles_from(finished, sites, folder.path / "bundles").refused
+    refused = bundles_from(finished, sites, folder.path / FOLDER).refused
     if refused:
         reasons = {f"{arm} at {site}": reason for (arm, site), reason in refused.items()}
         folder.write_json("bundles/refused.json", reasons)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,7 +31,7 @@ from wardround.core.tree import Tree
 from wardround.models import Model
 from wardround.runs.catalog import load_study
 from wardround.runs.continual.description import read_description
-from wardround.runs.finished_run import arm_of, seed_of
+from wardround.runs.finished_run import arm_of, seed_of, with_own
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import check_ledger
 from wardround.study.schema import Arm, Preparation, Study, Training
@@ -50,6 +51,9 @@ class SharedPart:
     about: Mapping[str, Any]  # the content of shared.json
     leaves: Tree
     models: Mapping[str, Factory] | None = None
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def id(self) -> str:
@@ -91,7 +95,7 @@ class SharedPart:
 
 
 def make_shared(
-    run: str | Path,
+    run: str | PathLike[str],
     *,
     arm: str,
     seed: int | None = None,
@@ -111,12 +115,12 @@ def make_shared(
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
-        load_shared(folder, members.get("models"))
+        load_shared(folder, with_own(run, members).get("models"))
     return target
 
 
-def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -> SharedPart:
-    """Refused unless it is complete and unchanged."""
+def load_shared(path: str | PathLike[str], models: Mapping[str, Factory] | None = None) -> SharedPart:
+    """Open a shared part from its folder. It is refused unless it is complete and unchanged."""
     folder = as_path(path, "shared part", BundleError)
     about, files = read_sealed(folder, SHARED_PART)
     try:
@@ -128,33 +132,34 @@ def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -
     return part
 
 
-def is_shared(path: str | Path) -> bool:
+def is_shared(path: str | PathLike[str]) -> bool:
     return (as_path(path, "shared part", BundleError) / ABOUT).exists()
 
 
 def part_of_run(
-    run: str | Path,
+    run: str | PathLike[str],
     arm: str,
     seed: int | None = None,
     **members: Unpack[Members],
 ) -> SharedPart:
     """As `make_shared` would write it."""
+    members = with_own(run, members)
     folder = RunFolder(as_path(run, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         remedy = "Name a folder that `wardround run` or `wardround coordinate` has made, or one of `wardround share`."
-        raise RunError(str(run), "is not a run folder", remedy)
+        raise RunError(str(folder.path), "is not a run folder", remedy)
     if not folder.complete:
-        raise RunError(str(run), "is not complete", "Finish it first.")
+        raise RunError(str(folder.path), "is not complete", "Finish it first.")
     check_ledger(folder)
     study, _ = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
     task = read_task(results["task"])
     if task.outcomes:
         problem = f"predicts several outcomes together ({', '.join(task.outcomes)}), and an adapter is for one"
-        raise BundleError(str(run), problem, "Train a study of one of them.")
+        raise BundleError(str(folder.path), problem, "Train a study of one of them.")
     if task.findings:
         problem = "is about findings in images, and adapters are for tables"
-        raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
+        raise BundleError(str(folder.path), problem, "Train the study's own model at the new hospital.")
     chosen_seed = seed_of(study, seed)
     trained = arm_of(study, results, arm, chosen_seed)
     _refuse_no_adapter(trained, arm, task, members.get("models"))
@@ -166,7 +171,7 @@ def part_of_run(
         _refuse_misfit(part)
     except ValueError:
         problem = f"the saved model of {trained.name} with seed {chosen_seed} is not that of its study"
-        raise RunError(str(run), problem, "Run the study again with --again.") from None
+        raise RunError(str(folder.path), problem, "Run the study again with --again.") from None
     return part
 
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -310,36 +309,6 @@ def _open_parquet(
 
 def _parquet_row(path: Path, first: int, row: int) -> str:
     return f"{path}, row {first + row} (counted from 0)"
-
-
-def as_array(values: Any, name: str, where: Callable[[int], str]) -> pa.Array:
-    """A column of Python's or pandas' values. Where numbers and texts are mixed, numbers become texts without loss."""
-    try:
-        array = pa.array(values, from_pandas=True)
-    except (pa.ArrowException, OverflowError, ValueError):
-        texts = [_as_text(value) for value in values]
-        broken = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
-        if broken is not None:
-            problem = f"the text in {name!r} has half of a letter in it, which cannot be written as UTF-8"
-            raise DataError(where(broken), problem, "Read the rows again with their right encoding.") from None
-        array = pa.array(texts, pa.string())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def type_name(kind: pa.DataType) -> str:
-    """For messages. The type of a nested column names its fields, which may be a patient's data."""
-    return "a nested type" if pa.types.is_nested(kind) else f"type {kind}"
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
-        return None
-    return value if isinstance(value, str) else repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _is_unicode(text: str | None) -> bool:
-    """Not so with a lone surrogate, which programs leave that decode carelessly."""
-    return text is None or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def csv_chunks(stream: _Bytes, data: bytes, line: int, separator: str, where: str, size: int) -> Iterator[CsvChunk]:

@@ -26,6 +26,9 @@ Types = Mapping[str, pa.DataType]
 
 @dataclass(frozen=True)
 class PredictOptions:
+    """What `predict_table` and the like may leave out: parties, and all that is about uncertainty. `refer_share` is the
+    share of rows, such as those of validation, that a clinician is to look at; None: the bundle's own."""
+
     without: tuple[str, ...] = ()  # parties that are left out, whatever a file has of theirs
     uncertainty: bool = True  # with intervals, prediction sets and referral, where the bundle has them
     refer_share: float | None = None  # of rows like the validation rows; None: the bundle's own

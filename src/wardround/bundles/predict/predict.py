@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +17,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from wardround.bundles.bundle import Bundle
+from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import wrong_parties
-from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, as_array, open_rows
+from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, open_rows
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, columns_of
 from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
@@ -26,6 +27,7 @@ from wardround.bundles.predict.scoring import STEPS, predict_block
 from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
+from wardround.data.frames import as_array
 from wardround.data.text_table import checked_names
 from wardround.uncertainty.decision import REASONS
 
@@ -62,7 +64,7 @@ class Progress:
 
 
 def predict_file(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     source: str | Path,
     out: str | Path,
     keep: Sequence[str] = (),
@@ -77,6 +79,7 @@ def predict_file(
     `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns
     of their own to the answer.
     """
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     began, layout = time.perf_counter(), output_columns(bundle, keep, options, steps)
     refuse_output(out, source, layout)
@@ -104,13 +107,17 @@ def predict_file(
 
 
 def predict_table(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     table: pd.DataFrame,
     keep: Sequence[str] = (),
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
-    """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
+    """Predict every row of a table in memory, with the numbers that `predict_file` gives for its file.
+
+    Its columns may hold numbers, texts and dates.
+    """
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
@@ -128,16 +135,17 @@ def predict_table(
 
 
 def predict_images(
-    bundle: Bundle,
+    bundle: Bundle | str | PathLike[str],
     images: np.ndarray,
     table: pd.DataFrame | None = None,
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> pd.DataFrame:
-    """The same for images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
+    """Predict images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
 
     `table` has a row for each, with the columns that the bundle takes besides the image: age, sex, view.
     """
+    bundle = _opened(bundle)
     options = checked_options(bundle, options)
     _refuse_other_type(images, np.ndarray, "images")
     if table is not None:
@@ -153,7 +161,7 @@ def predict_rows(
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> list[dict[str, Any]]:
-    """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
+    """Predict single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
     image is the content of its file in base64."""
     options = checked_options(bundle, options)
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
@@ -277,6 +285,11 @@ def _open_source(
     if bundle.inputs.images is not None:
         return open_images(bundle, source, keep, options.without)
     return open_rows(source, required_columns(bundle, keep, options))
+
+
+def _opened(bundle: Bundle | str | PathLike[str]) -> Bundle:
+    """A bundle that is loaded already, or that of a folder."""
+    return bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
 
 
 def _refuse_other_type(value: object, expected: type, where: str) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wardround.bundles.predict.blocks import Block, type_name
+from wardround.bundles.predict.blocks import Block
 from wardround.core.errors import DataError
+from wardround.data.frames import type_name
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
 from wardround.data.sources.csv.columns import normalized_levels, spelling

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wardround.bundles.predict.blocks import STDIN, type_name
+from wardround.bundles.predict.blocks import STDIN
 from wardround.core.atomic_files import own_partial_path, remove_leftovers
 from wardround.core.errors import BundleError, DataError, StudyError, as_path
+from wardround.data.frames import type_name
 
 STDOUT = STDIN
 ELSEWHERE = "Name a .csv or .parquet file in a folder that you may write to, or - for standard output."

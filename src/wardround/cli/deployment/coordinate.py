@@ -30,7 +30,7 @@ def coordinate(
     need_flower()  # before the imports below, which need parts of it
     from wardround.deployment import CoordinatorKit, coordinate_study, deployed_folder
     from wardround.runs.catalog import load_study
-    from wardround.runs.execute import StudyRun
+    from wardround.runs.interface.study_run import StudyRun
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     parsed, families = load_study(study, quick, changes(set_))

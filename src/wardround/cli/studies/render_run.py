@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from wardround.report.compare import Comparison
     from wardround.report.headline import Headline
     from wardround.report.render.table import Table as ReportTable
-    from wardround.runs.execute import Progress, StudyRun
+    from wardround.runs.execute import Progress
+    from wardround.runs.interface.study_run import StudyRun
 
 MOST_NOTICES = 6
 MOST_ARMS = 40

@@ -12,11 +12,17 @@ from wardround.cli.studies.render_run import drawing_workers, show_comparison
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
 
 
-def report(run: RunArgument, json: Json = False) -> None:
+def report(
+    run: RunArgument,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
     from wardround.report import build_report
 
-    path = build_report(run, drawing_workers())
+    path = build_report(run, drawing_workers(), site)
     render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
 
 

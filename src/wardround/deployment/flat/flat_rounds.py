@@ -158,6 +158,7 @@ class FlatRounds:
         self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None
     ) -> Generator[Step]:
         messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
+        shapes = self.shapes  # before anybody is waited for
         asked = [site for site in messenger.present if site in site_tasks]
         if sums is not None:
             settled = sums.survivors  # once they are settled, sites answer nothing else in this round
@@ -185,7 +186,7 @@ class FlatRounds:
             check_figures(site, body.figures, task.score, self.trials, self.plan)
             masked = sums is not None and site in sums.sharers
             finite = [n for n in task.work if body.trials[n].finite]
-            expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
+            expected = {f"{n}/{name}": shape for n in finite for name, shape in shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
 

@@ -88,7 +88,7 @@ def is_clear(entry: Mapping[str, Any]) -> bool:
 
 
 def _interval(entry: Entry, comparisons: int) -> list[float]:
-    reach = _quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
+    reach = quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
     metric = METRIC_FACTS[entry["metric"]]
     most = metric.high - metric.low  # as far as it can differ
     return [max(-most, entry["difference"] - reach), min(most, entry["difference"] + reach)]
@@ -119,5 +119,6 @@ def _identity(entry: Entry) -> Identity:
 
 
 @lru_cache(maxsize=4096)
-def _quantile(freedom: float, comparisons: int) -> float:
+def quantile(freedom: float, comparisons: int) -> float:
+    """So many standard errors from 0 a difference of a family is shown to be one."""
     return float(stats.t.isf(ALPHA / (2 * max(1, comparisons)), freedom)) if math.isfinite(freedom) else math.nan

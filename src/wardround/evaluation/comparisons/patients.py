@@ -56,6 +56,8 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str], worker
     for entry in (*content["benefit"], *content["site_differences"]):
         if entry["arm"] in names:
             _compare_sites(entry, content["arms"], drawn)
+    for site, own in content["decision"]["sites"].items():
+        _fill_groups(own["subgroups"], site, content["primary_metric"], names, drawn)
     covers = COVERS if len(scores.seeds) == 1 else COVERS_TRAINING
     for variant, described in content["variants"].items():
         if any(content["arms"][name]["variant"] == variant for name in names):
@@ -90,6 +92,16 @@ def _fill_arm(arm: Mapping[str, Any], name: str, drawn: "Resamples") -> None:
                 fill_drawn(group["metrics"], drawn.of(name, group=(kind, value)), names)
     for finding, described in arm["findings"].items():
         fill_drawn(described["metrics"], drawn.of_finding(name, finding), names)
+
+
+def _fill_groups(groups: Mapping[str, Any], site: str, metric: str, names: set[str], drawn: "Resamples") -> None:
+    """Of a decision: the primary metric of groups at one site."""
+    place = drawn.scores.metric_names.index(metric)
+    for kind, values in groups.items():
+        for value, group in values.items():
+            for arm, figure in group.get("figures", {}).items():
+                if arm in names and figure["mean"] is not None:
+                    figure["interval"] = _limits(figure, drawn.of(arm, site, (kind, value))[:, place])
 
 
 def _compare_sites(entry: dict[str, Any], arms: Mapping[str, Any], drawn: "Resamples") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.calibration_curves import decision_curve, reliability
+from wardround.evaluation.calibration_curves import BINS, decision_curve, reliability
 from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
 from wardround.evaluation.summaries.residual_cells import residual_bins
 from wardround.evaluation.summaries.score_histograms import cells_of, crosses_thresholds, merged_auc, spread_rows
@@ -145,17 +145,26 @@ class Summaries:
     def by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
         return dict.fromkeys(arms)
 
-    def calibration(self, arm: str) -> dict[str, Any] | None:
+    def at_site(self, site: str, arms: Sequence[str]) -> "Summaries":
+        """What one site sent, of these arms."""
+        own = {key: {site: lines[site]} for key, lines in self.lines.items() if key[0] in arms and site in lines}
+        return Summaries(tuple(arms), self.seeds, own, self.task)
+
+    def rows_tested(self, arm: str) -> int:
+        """With the seed that has fewest."""
+        return min((sum(line["rows"] for line in self.at(arm, seed)) for seed in self.seeds), default=0)
+
+    def calibration(self, arm: str, bins: int = BINS) -> dict[str, Any] | None:
         """From the cells of histograms, or of residuals. The intervals of slope and intercept would need the rows."""
         if self.task.calibration == "linear":
             lines = self.converged(arm)
             cells = [cell for of_seed in lines for line in of_seed for cell in line["cells"]]
             whole = cells and len(lines) == len(self.seeds)
-            return {"slope": None, "intercept": None, "bins": residual_bins(cells)} if whole else None
+            return {"slope": None, "intercept": None, "bins": residual_bins(cells, bins)} if whole else None
         rows = self.rows_of_cells(arm)
         if rows is None or len(np.unique(rows[0])) < 2:
             return None
-        return {"slope": None, "intercept": None, "bins": reliability(*rows)}
+        return {"slope": None, "intercept": None, "bins": reliability(*rows, bins)}
 
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         """From the cells of histograms: exact, but for thresholds inside a cell that was merged of several bins."""

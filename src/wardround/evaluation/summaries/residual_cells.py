@@ -56,14 +56,14 @@ def check_residual_cells(cells: Sequence[Mapping[str, Any]], rows: int, totals: 
         last = mean
 
 
-def residual_bins(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+def residual_bins(cells: Iterable[Mapping[str, Any]], most: int = BINS) -> list[dict[str, float]]:
     """As a simulation has them: cells of all sites in the order of their mean prediction, in bins of about as many
     rows."""
     ordered = sorted(cells, key=lambda cell: cell["score_sum"] / cell["rows"])
     sizes = np.array([cell["rows"] for cell in ordered])
     middle = np.cumsum(sizes) - sizes / 2
-    places = np.minimum((BINS * middle / max(sizes.sum(), 1)).astype(int), BINS - 1)
-    bins = [[cell for cell, place in zip(ordered, places, strict=True) if place == b] for b in range(BINS)]
+    places = np.minimum((most * middle / max(sizes.sum(), 1)).astype(int), most - 1)
+    bins = [[cell for cell, place in zip(ordered, places, strict=True) if place == b] for b in range(most)]
     return [_bin(members) for members in bins if members]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
@@ -15,6 +15,7 @@ from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, as_svg, save_png
 from wardround.report.render.table import listed
 
+ALL_ARMS = "-of-all-arms"
 ATTACK = "attack_"  # how figures of `wardround attack` are called
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
@@ -30,6 +31,7 @@ class Drawing:
     one_seed: str = ""  # and with one seed
     tall: bool = False  # needs a page of its own on paper
     of_task: bool = False  # for the tasks alone whose `report` names it
+    detailed: bool = False  # it shows the arm of page one beside training alone; a second one has all arms
 
     def title_for(self, evidence: Evidence) -> str:
         return self.title.format(**_terms(evidence))
@@ -70,12 +72,23 @@ def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, w
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
+    if set(evidence.few_arms) != set(evidence.detailed.few_arms):
+        figures = with_all_arms(figures)
     drawn = mapped(lambda name: _draw(name, figures[name], evidence, folder), list(figures), workers)
     return {
         name: _for_page(svg, name, figures[name].title_for(evidence))
         for name, svg in zip(figures, drawn, strict=True)
         if svg is not None
     }
+
+
+def with_all_arms(figures: Mapping[str, Drawing]) -> dict[str, Drawing]:
+    """Those that show few arms once more, with all."""
+    named = {name: [(name, drawing)] for name, drawing in figures.items()}
+    for name, drawing in figures.items():
+        if drawing.detailed:
+            named[name].append((f"{name}{ALL_ARMS}", replace(drawing, detailed=False)))
+    return dict(pair for pairs in named.values() for pair in pairs)
 
 
 def _empty(folder: Path) -> None:
@@ -94,7 +107,7 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
     if drawing.draw is None:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     with mpl.rc_context(STYLE):
-        figure = drawing.draw(evidence)
+        figure = drawing.draw(evidence.detailed if drawing.detailed else evidence)
         if figure is None:
             return None
         svg = as_svg(figure, name)

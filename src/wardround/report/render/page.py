@@ -1,6 +1,6 @@
 """The page of a report, put together from the sections' own templates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,7 @@ def render_page(
     evidence: Evidence, sections: Mapping[str, Section], tables: Mapping[str, Table], svgs: Mapping[str, str]
 ) -> str:
     pages = {name: f"{MACROS}{section.page}" for name, section in sections.items()}
-    templates = {name: _text(name) for name in ("page.html", "macros.html")}
-    jinja = Environment(
-        loader=DictLoader(pages | templates), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    jinja = _templates(evidence, pages)
 
     def part(name: str) -> Markup:
         """A section's HTML; nothing where it does not apply."""
@@ -34,11 +31,6 @@ def render_page(
         return Markup(jinja.get_template(name).render(values))
 
     jinja.globals.update(
-        evidence=evidence,
-        study=evidence.study,
-        results=evidence.results,
-        environment=evidence.environment,
-        synthetic=SYNTHETIC if evidence.synthetic else "",
         tables=tables,
         svgs=svgs,
         drawings={name: figure for section in sections.values() for name, figure in section.figures.items()},
@@ -50,8 +42,29 @@ def render_page(
         others=others,
         sections=sections,
         toml=tomli_w.dumps(without_places(evidence.study)),
-        style=_text("report.css"),
     )
+
+
+def render_site(evidence: Evidence, page: Any, named: str, alarms: Sequence[str]) -> str:
+    """The page of one hospital by itself."""
+    return _templates(evidence, {}).get_template("site.html").render(page=page, named=named, alarms=alarms)
+
+
+def _templates(evidence: Evidence, pages: Mapping[str, str]) -> Environment:
+    names = ("page.html", "site.html", "header.html", "macros.html", "front.html")
+    templates = {name: _text(name) for name in names}
+    jinja = Environment(
+        loader=DictLoader({**pages, **templates}), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    jinja.globals.update(
+        evidence=evidence,
+        study=evidence.study,
+        results=evidence.results,
+        environment=evidence.environment,
+        synthetic=SYNTHETIC if evidence.synthetic else "",
+        style=Markup(_text("report.css")),  # quotes in it are none of HTML
+    )
+    return jinja
 
 
 PLACES = ("files", "path", "run", "bundle", "weights")  # keys of a study whose values are paths

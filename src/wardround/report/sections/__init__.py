@@ -20,11 +20,10 @@ def tells_uncertainty(evidence: Evidence) -> bool:
 
 
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
+    "front.board": lambda evidence: evidence.decided,
+    "front.hospital_pages": lambda evidence: evidence.decided,
     "answer": always,
     "outcomes": lambda evidence: bool(evidence.outcomes),
-    "design.settings": always,
-    "design.federation": always,
-    "design.pipeline": always,
     "sites": always,
     "images": lambda evidence: evidence.of_images,
     "results": always,
@@ -42,10 +41,13 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "privacy.releases": always,
     "privacy.attacks": lambda evidence: evidence.attack is not None,
     "privacy.spending": lambda evidence: bool(evidence.private_arms),
-    "appendix.cost": always,
+    "design.settings": always,
+    "design.federation": always,
+    "design.pipeline": always,
     "limits": always,
     "appendix.citations": always,
     "appendix.checklist": always,
+    "appendix.cost": always,
 }
 
 

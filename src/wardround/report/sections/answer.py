@@ -1,4 +1,4 @@
-"""The answer: what the study found, above everything else."""
+"""The answer in sentences: what the study found. Page one says the same in plain words."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,8 +15,8 @@ MOST_NAMED = 12  # hospitals; the table of results has all
 
 
 def answer(evidence: Evidence) -> list[str]:
-    """The answer that stands in results.json: the arms against the reference, federation against staying alone, classes
-    that a model never predicts, and what was published.
+    """Page one's answer, then that in figures: the arms against the reference, federation against staying alone,
+    classes that a model never predicts, and what was published.
 
     Before it one sentence where an audit failed, one where not all invited hospitals took part, and one where no
     patient is behind it all; after it what privacy cost.
@@ -26,10 +26,25 @@ def answer(evidence: Evidence) -> list[str]:
         participation_sentence(evidence.results),
         SYNTHETIC if evidence.synthetic else None,
         QUICK if evidence.environment.get("quick") else None,
-        *(sentence["text"] for sentence in evidence.results["answer"]),
-        *remarks(evidence, "answer"),
+        *(_decided(evidence) if evidence.decided else []),
+        *in_figures(evidence),
     ]
     return [sentence for sentence in sentences if sentence is not None]
+
+
+def _decided(evidence: Evidence) -> list[str]:
+    """What page one says first."""
+    told = evidence.decision["sentences"]
+    return [sentence for sentence in (told["answer"], told["size"], f"Next: {told['next']}") if sentence]
+
+
+def in_figures(evidence: Evidence) -> list[str]:
+    """On the report's page, where page one stands before it."""
+    return [*(sentence["text"] for sentence in evidence.results["answer"]), *remarks(evidence, "answer")]
+
+
+def on_page(evidence: Evidence) -> list[str]:
+    return in_figures(evidence) if evidence.decided else answer(evidence)
 
 
 def participation_sentence(results: Mapping[str, Any]) -> str | None:
@@ -59,10 +74,10 @@ def _absence(site: str, entry: Mapping[str, Any]) -> str:
 
 
 PAGE = """
-<section id="answer"><h2>Answer</h2>
+<section id="answer"><h2>{{ "The answer in figures" if evidence.decided else "Answer" }}</h2>
 {% for sentence in sentences %}
 {% set kind = "failed" if sentence in alarms else "synthetic" if sentence == synthetic else "answer" %}
 <p class="{{ kind }}"{{ " role=alert" if kind == "failed" }}>{{ sentence }}</p>
 {% endfor %}
 </section>"""
-SECTION = Section(PAGE, "answer", values={"sentences": answer, "alarms": partial(remarks, target="alarms")})
+SECTION = Section(PAGE, "answer", "Answer", values={"sentences": on_page, "alarms": partial(remarks, target="alarms")})

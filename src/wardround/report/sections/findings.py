@@ -346,6 +346,7 @@ SECTION = Section(
             roc,
             deployed="From histograms of the sites' scores on test rows. Grey: a coin.",
             tall=True,
+            detailed=True,
         ),
         "precision-recall": Drawing(
             "Precision-recall curve of each finding",
@@ -354,6 +355,7 @@ SECTION = Section(
             deployed="From histograms of the sites' scores on test rows. Grey: how common the finding is, which is "
             "what a coin would reach.",
             tall=True,
+            detailed=True,
         ),
         "findings-at-sites": Drawing(
             "AUC of each finding at each site",

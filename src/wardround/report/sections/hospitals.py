@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from wardround.evaluation.comparisons.compare import interval_words, why_unknown
-from wardround.evaluation.comparisons.differences import UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.report.evidence import Evidence, described_target, rows_of
+from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
 from wardround.report.phrases import corrected
 from wardround.report.render.figures import Drawing
@@ -27,7 +26,6 @@ from wardround.report.render.style import (
 from wardround.report.render.table import (
     Format,
     Table,
-    few,
     limits,
     listed,
     make_table,
@@ -94,49 +92,6 @@ def _likely_reasons(evidence: Evidence, word: str) -> str:
         f"{reasons}; and the share of {evidence.classes[1]} runs from {min(rates):.0f} to {max(rates):.0f} % between "
         "hospitals, so that one shared model may not suit every one of them."
     )
-
-
-def hospital_sentences(evidence: Evidence, site: str) -> list[str]:
-    entries = {
-        entry["arm"]: entry
-        for entry in evidence.benefit()
-        if entry["site"] == site and entry["difference"] is not None and entry["arm"] in evidence.federated
-    }
-    measure, word = evidence.headline.measure, evidence.headline.word
-    if not entries:
-        why = f"has no {word} on these test rows" if evidence.local else "is not in the study"
-        return [f"Training alone {why}, so that it cannot be said whether joining helped."]
-    main = entries.get(evidence.reference or "", next(iter(entries.values())))
-    amount = f"with {main['arm']}, {measure.difference(main['difference'])} of {word} against training alone"
-    if main["verdict"] == UNKNOWN:
-        sentences = [f"{amount[0].upper()}{amount[1:]}; {why_unknown(main)}."]
-    else:
-        verdicts = {"gains": "Joining helped", "loses": "Joining harmed"}
-        verdict = verdicts.get(main["verdict"], "There is no evidence that joining helped or harmed")
-        sentences = [f"{verdict}: {amount} ({interval_words(main, measure)})."]
-    for other in (entry for entry in entries.values() if is_clear(entry) and entry is not main):
-        amount = measure.difference(other["difference"])
-        sentences.append(f"With {other['arm']} it {other['verdict']}: {amount} ({interval_words(other, measure)}).")
-    return sentences
-
-
-def site_summaries(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    summaries = {}
-    for site in evidence.sites[:MOST_DESCRIBED]:
-        counts, rows = evidence.site_counts.get(site), ""
-        if counts:
-            rows = (
-                f"{rows_of(counts)} rows{_outcomes(evidence, counts)}; {counts['train']} train, {counts['test']} test."
-            )
-        summaries[site] = {"sentences": hospital_sentences(evidence, site), "rows": rows}
-    return summaries
-
-
-def _outcomes(evidence: Evidence, counts: Mapping[str, Any]) -> str:
-    """Rows of each class, or what is told of numbers, in brackets; nothing where that would tell of few patients."""
-    parts = [f"{name} {few(count)}" for name, count in counts["classes"].items()]
-    parts += [f"{heading}: {text}" for heading, text in described_target(evidence, counts).items() if text]
-    return f" ({', '.join(parts)})" if parts else ""
 
 
 def site_difference_sentences(evidence: Evidence) -> list[str]:
@@ -480,10 +435,6 @@ PAGE = """
 {{ draw("elsewhere") }}{{ show("external") }}{{ show("number-of-sites") }}{{ draw("number-of-sites") }}
 {% call fold("Every arm at every hospital against the best single model") %}{{ show("best-single") }}{% endcall %}
 {% endif %}
-{% for site, summary in summaries.items() %}<article class="site"><h3>{{ site }}</h3>
-{% for sentence in summary.sentences %}<p>{{ sentence }}</p>{% endfor %}
-<p class="meta">{{ summary.rows }}</p></article>
-{% endfor %}
 {% call fold("Every arm at every site against training alone") %}{{ show("benefit") }}{% endcall %}
 {% if "against-reference" in tables %}
 {% call fold("Every arm at every site against " ~ evidence.reference) %}{{ show("against-reference") }}{% endcall %}
@@ -496,7 +447,6 @@ SECTION = Section(
     {
         "site_differences": site_difference_sentences,
         "best_single": best_single_sentences,
-        "summaries": site_summaries,
     },
     tables=(
         hospital_table,

@@ -27,12 +27,14 @@ from wardround.report.render.style import (
     single_axes,
 )
 from wardround.report.render.table import (
+    FEWEST,
     Table,
     decimals,
     listed,
     make_table,
     mean_sd,
     one_decimal,
+    percent,
     without_empty,
 )
 from wardround.report.section import Section, compact
@@ -116,11 +118,14 @@ def calibration_table(evidence: Evidence) -> Table | None:
     )
 
 
-def subgroup_table(evidence: Evidence) -> Table:
+def subgroup_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
+    shown_arms = (evidence if all_arms else evidence.detailed).few_arms
+    if all_arms and set(shown_arms) == set(evidence.detailed.few_arms):
+        return None
     headline, shown = evidence.headline, evidence.headline.shown
     others = evidence.task.report.beside(headline.metric)
     rows: list[list[Any]] = []
-    for name in evidence.few_arms:
+    for name in shown_arms:
         for kind in evidence.kinds:
             for group, entry in evidence.arms[name]["subgroups"].get(kind, {}).items():
                 figures: list[Any] = [None] * (4 + len(others))
@@ -135,8 +140,8 @@ def subgroup_table(evidence: Evidence) -> Table:
     return compact(
         evidence,
         make_table(
-            "subgroups",
-            groups_title(evidence),
+            "subgroups-of-all-arms" if all_arms else "subgroups",
+            f"{groups_title(evidence)}, every kind of arm" if all_arms else groups_title(evidence),
             {
                 "arm": None,
                 "group": None,
@@ -152,6 +157,27 @@ def subgroup_table(evidence: Evidence) -> Table:
 
 def groups_title(evidence: Evidence) -> str:
     return f"By {listed(evidence.kinds)}" if evidence.kinds else "By group"
+
+
+def confusion_table(evidence: Evidence) -> Table | None:
+    """Of the arm of page one and of training alone, at the threshold that was chosen. Not where few rows are of a
+    class."""
+    rows: list[list[Any]] = []
+    for name in evidence.detailed.few_arms:
+        counts = evidence.arms[name]["predicted_classes"] or {}
+        table = counts.get("confusion")
+        if table is None or any(0 < sum(line) < FEWEST for line in table):
+            continue
+        for label, line in zip(evidence.classes, table, strict=True):
+            rows.append([name, label, *line, line[evidence.classes.index(label)] / sum(line) if sum(line) else None])
+    columns = {f"predicted {label}": str for label in evidence.classes}
+    return make_table(
+        "predicted-classes",
+        "Right and wrong predictions",
+        {"arm": None, "is": None, **columns, "right, %": percent},
+        rows,
+        "Test rows of all seeds together, at the threshold that the section Design gives.",
+    )
 
 
 def sweep_table(evidence: Evidence) -> Table:
@@ -434,8 +460,12 @@ PAGE = """
 {% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
 {{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
+{{ show("predicted-classes") }}
 {{ part("numbers.residuals") }}
-{% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}{% endif %}
+{% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}
+{% if "subgroups-of-all-arms" in tables %}
+{% call fold("The table with every kind of arm") %}{{ show("subgroups-of-all-arms") }}{% endcall %}{% endif %}
+{% endif %}
 </section>"""
 SECTION = Section(
     PAGE,
@@ -447,6 +477,8 @@ SECTION = Section(
         variant_table,
         calibration_table,
         subgroup_table,
+        partial(subgroup_table, all_arms=True),
+        confusion_table,
         sweep_table,
         selection_table,
         sides_table,
@@ -472,6 +504,7 @@ SECTION = Section(
             deployed="Tenths of all test rows by score, from the sites' histograms: a cell's rows are taken as evenly "
             "spread around their mean. On the diagonal, scores mean what they say.",
             of_task=True,
+            detailed=True,
         ),
         "decision-curve": Drawing(
             "Decision curve",
@@ -480,12 +513,14 @@ SECTION = Section(
             deployed="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. "
             "From the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
             of_task=True,
+            detailed=True,
         ),
         "subgroups": Drawing(
             "{Metric} by {groups}",
             "Groups with fewer than 10 test rows are suppressed.",
             subgroups,
             deployed="Over the sites at which a group has test rows enough to be told of.",
+            detailed=True,
         ),
         "sweep": Drawing(
             "The swept setting",

@@ -105,8 +105,8 @@ def refuse_unreadable(name: str, site: str, cells: Cells, as_dates: bool) -> Non
     if as_dates and cells.day_and_month_unclear:
         raise DataError(where, "day and month cannot be told apart", "Write dates as yyyy-mm-dd.")
     if np.isnan(parsed).any():
-        bad, line = cells.count_and_first_line(np.isnan(parsed))
-        raise DataError(where, f"{bad} of {cells.present} values are not {what}, the first in line {line}", remedy)
+        bad, place = cells.count_and_place(np.isnan(parsed))
+        raise DataError(where, f"{bad} of {cells.present} values are not {what}, the first in {place}", remedy)
 
 
 def normalized_levels(cells: Cells) -> list[str]:
@@ -126,8 +126,8 @@ def _describe(site: str, cells: Cells, own_shape: Shape, all_shapes: set[Shape])
     if own_shape == "unclear dates":
         return f"dates at {site!r} in which day and month cannot be told apart"
     expected = "dates" if all_shapes & {"dates", "dates and text"} else "numbers"
-    bad, line = cells.count_and_first_line(np.isnan(cells.years if expected == "dates" else cells.numbers))
-    return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"
+    bad, place = cells.count_and_place(np.isnan(cells.years if expected == "dates" else cells.numbers))
+    return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in {place})"
 
 
 @dataclass(frozen=True)

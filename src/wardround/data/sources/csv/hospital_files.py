@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.notices import Notice
 from wardround.core.settings import Positive
+from wardround.data.frames import file_table
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
     DeclaredColumns,
@@ -33,7 +35,7 @@ from wardround.data.sources.csv.outcome import (
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses
 from wardround.data.split import with_target
-from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
+from wardround.data.text_table import Separator, Table, looks_like_data
 from wardround.study.facts import declares
 
 OWNERS = {"hospital": "Hospitals", "party": "Parties"}
@@ -41,7 +43,7 @@ OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 @declares(source_facts)
 def csv(
-    files: dict[str, Path],
+    files: Mapping[str, Path | InMemory],
     target: str | None = None,
     targets: dict[str, str] | None = None,
     positive: str | None = None,
@@ -91,7 +93,7 @@ def csv(
         raise StudyError("data: patient", "this is the target", remedy)
 
     def load() -> Records:
-        whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
+        whole = {site: file_table(file, separator) for site, file in files.items()}
         _require_columns(whole, files, outcome, patient_of)
         whole, dropped = _rows_with_outcomes(whole, outcome)
         own = {site: (*outcome.columns_at(site), patient_of[site], *outcome.columns) for site in whole}
@@ -134,7 +136,7 @@ def csv(
 
 
 def check_settings(
-    files: Mapping[str, Path],
+    files: Mapping[str, Path | InMemory],
     declared: DeclaredColumns,
     by_owner: Mapping[str, Mapping[str, object]],
     owner: Literal["hospital", "party"],
@@ -162,7 +164,7 @@ def require_column(
     setting: str,
     name: str | None,
     table: Table,
-    files: Mapping[str, Path],
+    files: Mapping[str, Path | InMemory],
     owner: str,
     guess: bool = True,
     renamed: bool = True,
@@ -180,7 +182,7 @@ def require_column(
 
 def _require_columns(
     tables: Mapping[str, Table],
-    files: Mapping[str, Path],
+    files: Mapping[str, Path | InMemory],
     outcome: DeclaredOutcomes,
     patients: Mapping[str, str | None],
 ) -> None:

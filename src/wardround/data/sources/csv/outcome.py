@@ -122,7 +122,7 @@ class DeclaredOutcome:
             numbers = [_numbers(table[target], target, site, classes)]
             numbers += [_numbers(table[name], name, site) for name in others]
             values = np.column_stack(numbers)
-            refuse_wrong_rows(task, columns, values, table[names[site]].lines, site)
+            refuse_wrong_rows(task, columns, values, table[names[site]], site)
             notices += _outside(task, columns[0], values[:, 0], site)
             parts.append(task.of_numbers(values))
         return Outcome(np.concatenate(parts), (), task, {}, notices)
@@ -225,20 +225,20 @@ def _numbers(cells: Cells, name: str, site: str, otherwise: str = "") -> np.ndar
         remedy = "Give a number, such as the days between two dates, or choose another column."
         raise DataError(where, "holds dates, and a number is to be predicted", remedy)
     if cells.distinct and np.isnan(cells.numbers).any():
-        bad, line = cells.count_and_first_line(np.isnan(cells.numbers))
-        problem = f"{bad} of {cells.present} values are not numbers, the first in line {line}"
+        bad, place = cells.count_and_place(np.isnan(cells.numbers))
+        problem = f"{bad} of {cells.present} values are not numbers, the first in {place}"
         raise DataError(where, problem, f"Correct these cells or empty them{otherwise}.")
     if np.isinf(cells.numbers).any():
-        bad, line = cells.count_and_first_line(np.isinf(cells.numbers))
-        raise DataError(where, f"{bad} values are infinite, the first in line {line}", "Correct or empty these cells.")
+        bad, place = cells.count_and_place(np.isinf(cells.numbers))
+        raise DataError(where, f"{bad} values are infinite, the first in {place}", "Correct or empty these cells.")
     return np.asarray(cells.spread(cells.numbers, np.nan))
 
 
-def refuse_wrong_rows(task: Task, columns: tuple[str, ...], values: np.ndarray, lines: np.ndarray, site: str) -> None:
+def refuse_wrong_rows(task: Task, columns: tuple[str, ...], values: np.ndarray, cells: Cells, site: str) -> None:
     for wrong in task.wrong_rows(values):
         if wrong.rows.any():
-            line = int(lines[np.flatnonzero(wrong.rows)[0]])
-            problem = f"{int(wrong.rows.sum())} of {len(values)} values {wrong.problem}; the first is in line {line}"
+            place = cells.places([int(cells.lines[np.flatnonzero(wrong.rows)[0]])])
+            problem = f"{int(wrong.rows.sum())} of {len(values)} values {wrong.problem}; the first is in {place}"
             raise DataError(f"column {columns[wrong.column]!r} at {site!r}", problem, wrong.remedy)
 
 

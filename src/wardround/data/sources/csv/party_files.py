@@ -17,7 +17,9 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, refuse_strangers, suggest
+from wardround.core.in_memory import InMemory
 from wardround.core.notices import Notice
+from wardround.data.frames import file_table
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import DeclaredColumns, Features, read_features
 from wardround.data.sources.csv.hospital_files import (
@@ -29,7 +31,7 @@ from wardround.data.sources.csv.hospital_files import (
 )
 from wardround.data.sources.csv.outcome import DeclaredOutcome, source_facts
 from wardround.data.sources.csv.target_classes import DeclaredClasses
-from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
+from wardround.data.text_table import Cells, Separator, Table
 from wardround.study.facts import declares
 
 NO_ROW = -1  # in the place of a row's number
@@ -81,8 +83,8 @@ def keys_of(party: str, table: Table, patient: str, visit: str | None, repeated:
 def _ids(party: str, name: str, cells: Cells) -> np.ndarray:
     """Text in Unicode's form NFKC. 7 and 007 stay different: to take two patients for one is worse than to miss one."""
     if missing := int((cells.codes < 0).sum()):
-        line = int(cells.lines[np.flatnonzero(cells.codes < 0)[0]])
-        problem = f"{missing} rows have no value in {name!r} (first: line {line})"
+        place = cells.places([int(cells.lines[np.flatnonzero(cells.codes < 0)[0]])])
+        problem = f"{missing} rows have no value in {name!r} (first: {place})"
         raise DataError(f"party {party!r}", problem, "Fill it in, or leave these rows out.")
     ids = [unicodedata.normalize("NFKC", level).strip() for level in cells.levels]
     if len(set(ids)) < len(ids):
@@ -157,7 +159,7 @@ def _bare(ids: set[str]) -> set[str]:
 
 @declares(source_facts)
 def csv_parties(
-    files: dict[str, Path],
+    files: Mapping[str, Path | InMemory],
     patient: str,
     target: str | None = None,
     holder: str | None = None,
@@ -195,7 +197,7 @@ def csv_parties(
     DeclaredOutcome(task, DeclaredClasses(positive, classes, first), known).check({target, *patient_of.values()})
 
     def load() -> Records:
-        tables = {party: read_table(path, separator, checked_names) for party, path in files.items()}
+        tables = {party: file_table(file, separator) for party, file in files.items()}
         labelled = _labelled(tables, holder, target)
         for party, table in tables.items():
             # not guessed: a column that merely looks alike would match nobody, or the wrong ones
@@ -320,7 +322,7 @@ def _refuse_outcome_elsewhere(
 
 
 def _visit_columns(
-    tables: Mapping[str, Table], visit: str | None, visits: Mapping[str, str], files: Mapping[str, Path]
+    tables: Mapping[str, Table], visit: str | None, visits: Mapping[str, str], files: Mapping[str, Path | InMemory]
 ) -> dict[str, str | None]:
     """By party; None where its file has no such column."""
     for party, name in visits.items():

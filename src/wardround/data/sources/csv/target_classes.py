@@ -223,7 +223,7 @@ class _WordNamer:
         for site in sites:
             chosen = np.array([word in words for word in self.words[site]], dtype=bool)
             if chosen.any():
-                return f"the first at {site!r} in line {self.sites[site].count_and_first_line(chosen)[1]}"
+                return f"the first at {site!r} in {self.sites[site].count_and_place(chosen)[1]}"
         return "in no file"
 
     def by_site(self, words: Mapping[str, Iterable[str]]) -> str:
@@ -236,8 +236,7 @@ class _WordNamer:
             cells, chosen = self.sites[site], np.array([other == word for other in self.words[site]])
             lines = cells.lines[np.append(chosen, False)[cells.codes]].tolist()
             more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
-            named = ", ".join(map(str, lines[:MOST_LINES]))
-            places.append(f"{'lines' if len(lines) > 1 else 'line'} {named}{more} at {site!r}")
+            places.append(f"{cells.places(lines[:MOST_LINES], more)} at {site!r}")
         return "; ".join(places)
 
 

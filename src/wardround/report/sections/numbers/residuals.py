@@ -116,6 +116,7 @@ SECTION = Section(
             "diagonal, predictions mean what they say.",
             predicted_observed,
             of_task=True,
+            detailed=True,
         ),
         "residuals": Drawing(
             "Residuals",
@@ -123,6 +124,7 @@ SECTION = Section(
             "deviation. Where that grows with the prediction, errors of large predictions are larger.",
             residuals,
             of_task=True,
+            detailed=True,
         ),
         "observed-expected": Drawing(
             "Observed / expected",
@@ -130,6 +132,7 @@ SECTION = Section(
             "expects too few.",
             observed_expected,
             of_task=True,
+            detailed=True,
         ),
     },
 )

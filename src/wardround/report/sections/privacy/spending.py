@@ -250,7 +250,7 @@ def privacy_limits(evidence: Evidence) -> list[str]:
 def spent_lines(evidence: Evidence) -> list[str]:
     lines = []
     for name, arm in evidence.protected_arms.items():
-        parts = [_spent_text(arm, evidence.results["privacy"]["guarantee"])]
+        parts = [spent_text(arm, evidence.results["privacy"]["guarantee"])]
         if arm["secure_sum"] and arm["federated"]:
             parts.append("secure sum")
         parts += [f"{site} stopped in round {number}" for site, number in arm["stopped"].items()]
@@ -261,7 +261,7 @@ def spent_lines(evidence: Evidence) -> list[str]:
     return lines
 
 
-def _spent_text(arm: Mapping[str, Any], guaranteed: bool) -> str:
+def spent_text(arm: Mapping[str, Any], guaranteed: bool) -> str:
     if not is_clipped(arm):
         return "not clipped: epsilon infinite"
     block, spent = arm["example"] or arm["site"], spent_epsilon(arm)

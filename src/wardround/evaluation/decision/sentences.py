@@ -1,0 +1,188 @@
+"""The sentences of a decision, made last and from values alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wardround.core.notices.code import listed
+from wardround.evaluation.comparisons.compare import why_unknown
+from wardround.evaluation.comparisons.differences import GAINS, LOSES, NO_EVIDENCE
+from wardround.evaluation.comparisons.measures import Measure
+from wardround.evaluation.decision.advice import MANY_SEEDS, best_case
+from wardround.evaluation.decision.words import Subject, amounts, meaning, size, with_limits
+
+MOST_NAMED = 12  # hospitals or ways of training in one sentence
+Values = Mapping[str, Any]
+ALONE = "each hospital alone"
+WHY_NOT = {
+    "nobody-together": "No way of training in this study has all hospitals train together",
+    "nobody-alone": "In this study no hospital trains alone",
+    "one-site": "There is one hospital in this study",
+    "parties": "The hospitals of this study hold different columns of the same patients, and no reference was tried",
+    "no-figures": "Training failed, or the test rows do not define the measure,",
+}
+
+
+def decision_sentences(content: Values, values: Values, measure: Measure) -> dict[str, str]:
+    """`answer`, `size`, `hospitals`, `others`, `power` and `next`; empty where there is nothing to say."""
+    subject = Subject(values["outcome"], values["event"], values["averaged"])
+    one_run = len(content["seeds"]) == 1
+    return {
+        "answer": answer_sentence(values, one_run),
+        "size": _size(values, measure, subject),
+        "hospitals": _hospitals(values),
+        "others": _others(values),
+        "power": _power(values, measure),
+        "next": _next(values, measure),
+    }
+
+
+def answer_sentence(values: Values, one_run: bool) -> str:
+    better = f"predict {values['outcome']} better than {rival(values)}"
+    if values["why_not"] is not None:
+        why = WHY_NOT[values["why_not"]]
+        return (
+            f"Whether training together helps cannot be said. {why}{'' if why.endswith(',') else ','} so there is "
+            "nothing to compare with."
+        )
+    means, tail = values["mean"], ", for the models of this one training run" if one_run else ""
+    many = f", on average over {len(compared(values))} hospitals" if len(compared(values)) > 1 else ""
+    if means["verdict"] == GAINS:
+        return f"Yes: training together is shown to {better}{many}{tail}."
+    if means["verdict"] == LOSES:
+        return f"No: training together is shown to {better.replace('better', 'worse')}{many}{tail}."
+    if means["verdict"] == NO_EVIDENCE:
+        return f"Training together is not shown to {better}, nor worse{tail}."
+    better = better.removeprefix("predict ")
+    return f"Whether training together predicts {better} cannot be told from this run: {why_unknown(means)}."
+
+
+def rival(values: Values) -> str:
+    return f"with {values['alone']}, the study's reference" if values["parties"] else ALONE
+
+
+def compared(values: Values) -> dict[str, Values]:
+    """Hospitals with a result, by name."""
+    entries = {site: own["comparison"] for site, own in values["sites"].items()}
+    return {site: entry for site, entry in entries.items() if entry and entry["difference"] is not None}
+
+
+def _size(values: Values, measure: Measure, subject: Subject) -> str:
+    entry = values["mean"]
+    if entry is None or entry["difference"] is None:
+        return ""
+    amount, interval = with_limits(measure, entry)
+    told = meaning(measure, subject, amount)
+    over = [f"the {len(compared(values))} hospitals"] if len(compared(values)) > 1 else []
+    over += [subject.averaged] if subject.averaged else []
+    average = f", on average over {listed(over)}" if over else ""
+    return f"{told[0].upper()}{told[1:]} than {'' if values['parties'] else 'with '}{rival(values)}{average}{interval}."
+
+
+def _named(names: Sequence[str]) -> str:
+    few = list(names[:MOST_NAMED])
+    return listed([*few, f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else few)
+
+
+def with_verdict(values: Values, verdict: str) -> list[str]:
+    return [site for site, entry in compared(values).items() if entry["verdict"] == verdict]
+
+
+def _hospitals(values: Values) -> str:
+    known = compared(values)
+    if len(known) < 2:
+        return ""
+    parts = [
+        f"a {word} by itself is shown at {_named(sites)}"
+        for verdict, word in ((GAINS, "gain"), (LOSES, "loss"))
+        if (sites := with_verdict(values, verdict))
+    ]
+    text = (
+        " and ".join(parts) if parts else f"at none of the {len(known)} hospitals is a gain or a loss shown by itself"
+    )
+    lacking = [site for site in values["sites"] if site not in known]
+    without = f" {_named(lacking)}: no result, because too few test patients of each kind define it." if lacking else ""
+    return f"{text[0].upper()}{text[1:]}.{without}"
+
+
+def _others(values: Values) -> str:
+    others = values["others"]
+    if not others["compared"]:
+        return ""
+    ways = f"{others['compared']} other way{'s' if others['compared'] > 1 else ''} of training together"
+    parts = [
+        f"{_named(others[verdict])} {word}"
+        for verdict, word in ((GAINS, "better"), (LOSES, "worse"))
+        if others[verdict]
+    ]
+    if not parts:
+        return f"Of {ways} none is shown to be better or worse than {rival(values)}."
+    return f"Of {ways}, shown to be different from {rival(values)}: {'; '.join(parts)}."
+
+
+def _power(values: Values, measure: Measure) -> str:
+    found, needed, patients = values["detectable"], values["patients_needed"], values["patients"]
+    if found is None:
+        return (
+            "" if values["mean"] is None else "What these data could have shown cannot be said: there is no interval."
+        )
+    share = f"{100 * values['power']:.0f} %"
+    text = f"A true difference of {size(measure, found)} would have been found in {share} of such studies."
+    if found >= measure.metric.high - measure.metric.low:
+        text = f"No difference, however large, would have been found in {share} of such studies."
+    if needed is None:
+        return text
+    runs = ", and many more training runs" if values["few_seeds"] else ""
+    important = size(measure, values["important_difference"]["value"])
+    enough = f"about {rounded(needed)} patients in all{runs}; there are {patients:,}."
+    return f"{text} One of {important} needs {enough}"
+
+
+def rounded(count: float) -> str:
+    """To two digits: it is an estimate."""
+    digits = len(str(int(count))) - 2
+    return f"{round(count, -digits) if digits > 0 else max(1, round(count)):,.0f}"
+
+
+def _missing(values: Values) -> str:
+    if values["parties"]:
+        return "Add to the study a reference: an arm in which the hospital with the outcome has its own columns alone."
+    return (
+        "Add to the study what the answer needs: all hospitals training together, and each hospital training alone "
+        '(algorithm = "local"), on the same patients.'
+    )
+
+
+def _next(values: Values, measure: Measure) -> str:
+    important = size(measure, values["important_difference"]["value"])
+    gaining, losing = (with_verdict(values, verdict) for verdict in (GAINS, LOSES))
+    code = values["next"]
+    if code == "compare":
+        return _missing(values)
+    if code == "repair":
+        where = f" in {_named(values['broken'])}" if values["broken"] else ""
+        return f"Repair the training first{where}: see the notes below. Decide nothing from these figures."
+    if code == "more-seeds":
+        seeds = max(MANY_SEEDS, 2 * values["seeds"])
+        return (
+            f"Repeat the study with more training runs (at least {seeds} seeds, each with a new split of the patients) "
+            "before deciding: with the present ones it cannot be told how far the result depends on chance."
+        )
+    if code == "adopt":
+        watch = f" Watch {_named(losing)}: a loss is shown there, and its own model serves it better." if losing else ""
+        return f"Train together, and check the shared model at each hospital before it is used.{watch}"
+    if code == "stay-alone":
+        besides = f" {_named(gaining)} gained, and may look for partners like themselves." if gaining else ""
+        return f"Let each hospital keep the model that it trains alone.{besides}"
+    if code == "no-gain":
+        (most,) = amounts(measure, [best_case(values["mean"]) * (-1 if measure.metric.lower_is_better else 1)])
+        return (
+            f"Stay alone, unless there are other reasons to train together: at best {most} is open, below the "
+            f"{important} that would matter."
+        )
+    if code == "repeat":
+        return (
+            "Repeat the study with other patients: the result is open, although their number should have been enough."
+        )
+    needed = values["patients_needed"]
+    many = f" (about {rounded(needed)} in all)" if needed is not None else ""
+    return f"Decide nothing yet. Collect more patients{many}, or invite more hospitals, and repeat the study."

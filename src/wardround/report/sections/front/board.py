@@ -1,0 +1,255 @@
+"""Page one: the question, the answer and what it rests on, for readers who decide and do not do statistics."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from wardround.evaluation.comparisons.differences import is_clear
+from wardround.report.evidence import Evidence, rows_of
+from wardround.report.render.table import FEWEST, NONE, Table, few, limits, listed, make_table
+from wardround.report.section import Section
+from wardround.report.sections import remarks
+from wardround.report.sections.answer import QUICK, participation_sentence
+from wardround.report.sections.front.forest import Forest, forest_of
+
+MEAN = "mean"
+MOST_LINES = 60  # of the forest plot; more do not fit a page
+MOST_NAMED = 12
+RULES = {
+    "reference": "the study's reference",
+    "selected": "the first of the study in which hospitals train together, with the setting that validation rows chose",
+    "first": "the first of the study in which hospitals train together",
+}
+
+
+def cautions(evidence: Evidence) -> list[str]:
+    """What must be known before the answer is read."""
+    training = [entry["text"] for entry in evidence.results["answer"] if entry["about"] == "training"]
+    known = [participation_sentence(evidence.results), QUICK if evidence.environment.get("quick") else None, *training]
+    return [sentence for sentence in known if sentence is not None]
+
+
+def sentences(evidence: Evidence) -> dict[str, str]:
+    """Those of the decision. Where nobody trains alone: what the study compares instead."""
+    told: dict[str, str] = dict(evidence.decision["sentences"])
+    if evidence.decision["why_not"] is not None:
+        instead = [entry["text"] for entry in evidence.results["answer"] if entry["about"] == "reference"]
+        told["size"] = f"What it compares instead (a way of training is called an arm): {instead[0]}" if instead else ""
+    return told
+
+
+def alone_compared(evidence: Evidence) -> bool:
+    """Whether hospitals are compared with themselves alone; parties are not."""
+    return evidence.decision["why_not"] is None and not evidence.decision["parties"]
+
+
+def comparisons(evidence: Evidence) -> dict[str, Mapping[str, Any] | None]:
+    """Each hospital and their mean against staying alone; where that was not compared, arms against the reference."""
+    decision = evidence.decision
+    if not alone_compared(evidence):
+        return {test["arm"]: test for test in evidence.tests() if test["difference"] is not None}
+    own = {site: entry["comparison"] for site, entry in decision["sites"].items()}
+    return own | ({MEAN: decision["mean"]} if len(own) > 1 else {})
+
+
+def forest(evidence: Evidence) -> Forest | None:
+    """With more than MOST_LINES hospitals those with a gain or a loss, then those with the largest differences."""
+    entries = comparisons(evidence)
+    if not any(entry and entry["difference"] is not None for entry in entries.values()):
+        return None
+    shown = dict(entries)
+    if len(entries) > MOST_LINES:
+        ranked = sorted((name for name in entries if name != MEAN), key=lambda name: _rank(entries[name]))
+        kept = {*ranked[: MOST_LINES - 1], MEAN}
+        shown = {name: entry for name, entry in entries.items() if name in kept}
+    drawn = forest_of(shown, sizes(evidence), evidence.headline.measure, MEAN)
+    folded = len(entries) - len(shown)
+    if not folded:
+        return drawn
+    text = f"Not drawn: {folded} hospitals with the smallest differences, none of them clear. Each has a page."
+    return replace(drawn, folded=text)
+
+
+def _rank(entry: Mapping[str, Any] | None) -> tuple[bool, float]:
+    """Clear ones first, then by the size of the difference."""
+    if entry is None or entry["difference"] is None:
+        return True, 0.0
+    return not is_clear(entry), -abs(entry["difference"])
+
+
+def sizes(evidence: Evidence) -> dict[str, str]:
+    """By hospital: its rows, and of two classes those with the second."""
+    texts = {}
+    for site, counts in evidence.site_counts.items():
+        event = events(evidence, counts)
+        texts[site] = f"{rows_of(counts):,}" if event is None else f"{rows_of(counts):,} / {event}"
+    return texts
+
+
+def events(evidence: Evidence, counts: Mapping[str, Any]) -> str | None:
+    """Rows of the second of two classes. Not where one class has few rows: it would follow from the other."""
+    if len(evidence.classes) != 2 or evidence.findings:
+        return None
+    known = counts["classes"].values()
+    if any(count is None or 0 < count < FEWEST for count in known):
+        return NONE
+    return f"{counts['classes'][evidence.classes[1]]:,}"
+
+
+def forest_table(evidence: Evidence) -> Table | None:
+    rows = [
+        [name, entry["difference"], *limits(entry["interval"]), entry["verdict"]]
+        for name, entry in comparisons(evidence).items()
+        if entry is not None and entry["difference"] is not None
+    ]
+    headline = evidence.headline
+    columns = {"hospital": None, **dict.fromkeys((headline.points, "from", "to"), headline.difference), "verdict": None}
+    return make_table("forest", "Page one: every hospital and their mean against staying alone", columns, rows)
+
+
+def facts(evidence: Evidence) -> dict[str, str]:
+    told = {
+        "Who took part": took_part(evidence),
+        "Patients": patients(evidence),
+        "What left the hospitals": released(evidence),
+        "Privacy": protected(evidence),
+        "What these data could have shown": evidence.decision["sentences"]["power"],
+        "Other ways": evidence.decision["sentences"]["others"],
+    }
+    return {title: text for title, text in told.items() if text}
+
+
+def took_part(evidence: Evidence) -> str:
+    names = evidence.sites
+    if evidence.decision["parties"]:
+        names = list(evidence.study.get("topology", {}).get("parties", names))
+    some = listed([*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else names)
+    many = f"{len(names)} hospital{'s' if len(names) != 1 else ''}"
+    if not evidence.deployed:
+        return f"{many}: {some}."
+    missing = participation_sentence(evidence.results)
+    return f"{many}: {some}. {'Who did not: see above.' if missing else 'All that were invited took part throughout.'}"
+
+
+def patients(evidence: Evidence) -> str:
+    decision, counts = evidence.decision, evidence.site_counts.values()
+    rows, tested = sum(map(rows_of, counts)), sum(site["test"] for site in counts)
+    people = decision["patients"] or rows
+    text = f"{people:,} patients" + (f" with {rows:,} records" if rows != people else "")
+    known = [site["classes"].get(evidence.classes[1]) for site in counts] if _two_classes(evidence) else []
+    if known and None not in known and not 0 < sum(known) < FEWEST:
+        text += f", {few(sum(known))} with {decision['event']}"
+    runs = "" if evidence.seeds == 1 else f"; {evidence.seeds} training runs"
+    return f"{text}. {tested:,} records were kept for testing{runs}."
+
+
+def _two_classes(evidence: Evidence) -> bool:
+    return len(evidence.classes) == 2 and not evidence.findings
+
+
+def released(evidence: Evidence) -> str:
+    cost = evidence.arms[evidence.main_arm]["cost"]
+    what = (
+        "numbers that its part of the model computes of each patient"
+        if evidence.decision["parties"]
+        else ("the change of its model's weights")
+    )
+    sent = (
+        f"each hospital sends {what} {cost['rounds']} times: in all "
+        f"{cost['bytes_up'] / 1000:,.1f} KB in one training run"
+    )
+    if not evidence.deployed:
+        return f"Nothing: this was a simulation on one machine. Between hospitals, {sent}; no patient's record."
+    told = "after training, counts and sums over its test patients"
+    return f"No patient's record: {sent}, and {told}."
+
+
+def protected(evidence: Evidence) -> str:
+    arm = evidence.private_arms.get(evidence.main_arm)
+    if arm is None or not (arm["example"] or arm["site"] or arm["secure_sum"]):
+        return "No noise was added (no differential privacy) and sums were not hidden (no secure aggregation)."
+    from wardround.report.sections.privacy.spending import spent_text  # only where something is protected
+
+    parts = [spent_text(arm, evidence.results["privacy"]["guarantee"])]
+    parts.append("only sums over hospitals were seen (secure aggregation)" if arm["secure_sum"] else "")
+    return f"{'; '.join(filter(None, parts))}.".replace("epsilon", "privacy loss epsilon", 1)
+
+
+def _against(decision: Mapping[str, Any]) -> str:
+    if decision["alone"] is None:
+        return ""
+    return f", against {decision['alone']}" + ("" if decision["parties"] else ", in which each hospital trains alone")
+
+
+def notes(evidence: Evidence) -> list[str]:
+    """What words mean, and by which rules the page was made."""
+    decision, mean = evidence.decision, evidence.decision["mean"]
+    lines = []
+    if decision["arm"] is not None:
+        alone = _against(decision)
+        lines.append(
+            f"“Training together” is the way of training (below: arm) called {decision['arm']}{alone}. It was fixed "
+            f"before any result: {RULES[decision['chosen_by']]}."
+        )
+    if mean is not None and mean["interval"] is not None:
+        count = mean["comparisons"]
+        widened = f", widened because this report looks at {count} differences" if count > 1 else ""
+        lines.append(f"95 % CI: the range in which the true difference lies in 95 of 100 such studies{widened}.")
+    if decision["patients_needed"] is not None:
+        important = decision["important_difference"]
+        which = "as the study states it" if important["stated"] else "by default, because the study states none"
+        lines.append(
+            f"The smallest difference that matters is taken {which}. Numbers of patients assume enough training runs, "
+            "and uncertainty that shrinks with the square root of the number of patients."
+        )
+    return lines
+
+
+PAGE = """
+{% from "front.html" import forest_plot with context %}
+<section id="front">
+{% for sentence in alarms %}<p class="failed" role="alert">{{ sentence }}</p>{% endfor %}
+{% for sentence in cautions %}<p class="caution">{{ sentence }}</p>{% endfor %}
+<p class="board">{{ sentences.answer }}</p>
+{% if sentences.size %}<p class="lead">{{ sentences.size }} {{ sentences.hospitals }}</p>{% endif %}
+<p class="next"><b>What to do next.</b> {{ sentences.next }}</p>
+<div class="beside">
+{% if forest %}{{ forest_plot(forest, "table-forest", caption, sized) }}{% endif %}
+<dl class="facts">
+{% for title, text in facts.items() %}<div><dt>{{ title }}</dt><dd>{{ text }}</dd></div>{% endfor %}
+</dl>
+</div>
+<p class="meta">{{ notes | join(" ") }}</p>
+</section>"""
+
+
+def caption(evidence: Evidence) -> str:
+    if not alone_compared(evidence):
+        return f"Each way of training (arm) against {evidence.reference}"
+    return "Training together against staying alone"
+
+
+def sized(evidence: Evidence) -> str:
+    """The heading of the numbers of patients; empty where lines are no hospitals."""
+    if not alone_compared(evidence):
+        return ""
+    return f"records / {evidence.decision['event']}" if _two_classes(evidence) else "records"
+
+
+SECTION = Section(
+    PAGE,
+    "front",
+    "Page one",
+    values={
+        "alarms": partial(remarks, target="alarms"),
+        "cautions": cautions,
+        "sentences": sentences,
+        "forest": forest,
+        "caption": caption,
+        "sized": sized,
+        "facts": facts,
+        "notes": notes,
+    },
+    tables=(forest_table,),
+)

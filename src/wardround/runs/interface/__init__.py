@@ -1,0 +1,1 @@
+"""What a finished run is to Python and to a notebook."""
