@@ -53,9 +53,10 @@ LAYERS = [
     ["engines", "evaluation", "uncertainty"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
-    ["attacks", "bundles"],
+    ["attacks", "bundles", "tracking"],
     ["serving"],
-    ["runs.execute", "runs.interface"],  # a run ends with the bundles and attacks that its study asks for
+    # a run ends with the bundles and attacks that its study asks for
+    ["runs.execute", "runs.interface", "runs.drafting"],
     ["deployment"],
     ["adaptation"],
     ["cli"],

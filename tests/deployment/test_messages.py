@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec import Struct
 
 from tests.deployment.in_process_federation import key, public
 from wardround.core.errors import DeployError
@@ -40,7 +41,8 @@ def carried(message: Message, sender: str = "alder") -> Message:
 def through(content: Any) -> Any:
     """Through a message, and through a file of the coordinator's."""
     body: Any = carried(Message("facts", {"content": content})).body
-    return json.loads(json.dumps(body["content"]))
+    read = json.loads(json.dumps(body["content"]))
+    return type(content)(**read) if isinstance(content, Struct) else read
 
 
 def same_bits(first: np.ndarray, other: np.ndarray) -> bool:
