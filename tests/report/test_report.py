@@ -158,7 +158,7 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
         figures = run.results["arms"][row["arm"]]["metrics"]
         within = run.results["arms"][row["arm"]]["within_sites"]["auc"]
         assert float(row["AUC within sites"]) == within["mean"]
-        assert [float(row["from"]), float(row["to"])] == within["interval"]
+        assert [float(row["95 % CI from"]), float(row["95 % CI to"])] == within["interval"]
         assert float(row["AUC over all rows"]) == figures["auc"]["mean"]
         assert float(row["accuracy"]) == figures["accuracy"]["mean"]
     tex = (run.folder / "tables" / "tests.tex").read_text()

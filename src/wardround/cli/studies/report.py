@@ -11,19 +11,24 @@ from wardround.cli.studies.render_run import drawing_workers, show_comparison
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
 
+NAMES = {"report": "Report", "pdf": "PDF"}
+
 
 def report(
     run: RunArgument,
     site: Annotated[
         str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
     ] = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.")] = False,
     json: Json = False,
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.report import build_report
+    from wardround.report import build_report, write_pdf
 
-    path = build_report(run, drawing_workers(), site)
-    render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
+    made = {"report": build_report(run, drawing_workers(), site)}
+    if pdf:
+        made["pdf"] = write_pdf(made["report"])
+    render.show_either(json, made, render.show_lines, [f"{NAMES[kind]}: {path}" for kind, path in made.items()])
 
 
 def compare(

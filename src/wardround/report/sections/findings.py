@@ -26,6 +26,7 @@ from wardround.report.render.style import (
     small_panels,
 )
 from wardround.report.render.table import (
+    CI,
     FEWEST,
     Format,
     Table,
@@ -154,10 +155,10 @@ def finding_table(evidence: Evidence, all_arms: bool = False) -> Table:
         ranked = [figures["auc"], *evidence.headline_for("auc").limits(entry["metrics"]["auc"]["interval"])]
         others = [figures[metric] for metric in ("pr_auc", "f1", "brier", "sensitivity", "specificity")]
         rows.append([*names, positives, *ranked, *others, entry["threshold"]["mean"]])
-    numbers = ("AUC", "from", "to", "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
+    numbers = ("AUC", *CI, "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
     columns = {"positives": count_text, **dict.fromkeys(numbers, decimals)}
     average = "" if evidence.seeds == 1 else ", on average over seeds"
-    note = f"Positives: test rows that have the finding{average}. AUC with its 95 % interval. {WITHHELD}"
+    note = f"Positives: test rows that have the finding{average}. AUC with its 95 % CI. {WITHHELD}"
     return _table("findings", "Each finding", evidence, all_arms, columns, rows, note)
 
 
@@ -264,7 +265,7 @@ def auc_by_finding(evidence: Evidence) -> Figure:
         for place, metrics in enumerate(figures):
             bar(axes, metrics["auc"], place + aside, headline, colour, mark, arm if place == 0 else None, thin=True)
     name_rows(axes, [name.replace("_", " ") for name in names])
-    axes.set_xlabel("AUC on all sites' test rows, with 95 % interval; 0.5: a coin")
+    axes.set_xlabel("AUC on all sites' test rows, with 95 % CI; 0.5: a coin")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
@@ -336,7 +337,7 @@ SECTION = Section(
         ),
         "auc-by-finding": Drawing(
             "AUC of each finding",
-            "With 95 % intervals; none where too few test rows have the finding.",
+            "With 95 % CI; none where too few test rows have the finding.",
             auc_by_finding,
             tall=True,
         ),

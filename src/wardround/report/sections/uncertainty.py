@@ -24,6 +24,7 @@ from wardround.report.render.style import (
     small_panels,
 )
 from wardround.report.render.table import (
+    CI,
     FEWEST,
     Table,
     count_text,
@@ -207,7 +208,7 @@ def _change(headline: Headline, entry: Mapping[str, Any]) -> str:
     if difference["interval"] is not None:
         low, high = difference["interval"]
         interval = (
-            f", 95 % interval {measure.difference(low, with_unit=False)} to {measure.difference(high, with_unit=False)}"
+            f", 95 % CI {measure.difference(low, with_unit=False)} to {measure.difference(high, with_unit=False)}"
         )
         interval += ", which chance can explain" if low <= 0 <= high else ""
     return f"{headline.word} goes from {numbers} ({measure.difference(difference['difference'])}{interval})"
@@ -251,7 +252,7 @@ def _errors(arm: str, errors: Mapping[str, Any]) -> str:
     if auc["mean"] is not None:
         interval = ""
         if auc["interval"] is not None:
-            interval = f", 95 % interval {auc['interval'][0]:.2f} to {auc['interval'][1]:.2f}"
+            interval = f", 95 % CI {auc['interval'][0]:.2f} to {auc['interval'][1]:.2f}"
         text += f" Of a wrong and a right call it points at the wrong one in {100 * auc['mean']:.0f} of 100 pairs"
         text += f" (AUC {auc['mean']:.2f}{interval})."
     return text
@@ -348,7 +349,7 @@ def referral_table(evidence: Evidence) -> Table:
             "referred, %": percent,
             headline.above(f"{headline.word} on all"): headline.shown,
             headline.above("on the rest"): headline.shown,
-            **dict.fromkeys(("points", "from", "to"), points),
+            **dict.fromkeys(("points", *CI), points),
             **dict.fromkeys((f"{second.above()} on all", f"{second.above()} on rest"), second.shown),
             **dict.fromkeys(doubt_columns, decimals),
         },
@@ -648,7 +649,7 @@ SECTION = Section(
         ),
         "doubt": Drawing(
             "Doubt on right and on wrong calls",
-            "One bit is a coin that is tossed. On the right, 0.5 means that doubt tells nothing; with 95 % intervals.",
+            "One bit is a coin that is tossed. On the right, 0.5 means that doubt tells nothing; with 95 % CI.",
             doubt,
         ),
         "strange-images": Drawing(
