@@ -40,7 +40,7 @@ from wardround.report.render.table import (
 from wardround.report.section import Section
 from wardround.study.schema import CHOSEN
 
-MOST_COLUMNS, MOST_DRAWN = 30, 16  # sites
+MOST_DRAWN = 16  # sites
 PANELS_IN_A_LINE = 5
 WITHHELD = f"Where fewer than {FEWEST} test rows have a finding, the count and what counts them are withheld."
 CELLS = {"TP": "tp", "FP": "fp", "FN": "fn", "TN": "tn"}
@@ -109,10 +109,8 @@ def _thresholds(evidence: Evidence) -> list[str]:
     return [f"{rule}; from 0.5 on where no validation row has it: {listed(without)}."]
 
 
-def prevalence_table(evidence: Evidence) -> Table | None:
+def prevalence_table(evidence: Evidence) -> Table:
     described = evidence.site_counts
-    if len(described) > MOST_COLUMNS:
-        return None
     rows = [[name, *(_share(counts, name) for counts in described.values())] for name in evidence.classes]
     return make_table(
         "prevalence",
@@ -175,9 +173,7 @@ def confusion_table(evidence: Evidence, all_arms: bool = False) -> Table:
     return _table("confusion", "Right and wrong calls of each finding", evidence, all_arms, columns, rows, note)
 
 
-def findings_at_sites_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
-    if len(evidence.sites) > MOST_COLUMNS:
-        return None
+def findings_at_sites_table(evidence: Evidence, all_arms: bool = False) -> Table:
     entries = _entries(evidence, all_arms)
     rows = [[*names, *(auc_at(entry, site) for site in evidence.sites)] for names, entry in entries]
     columns = dict.fromkeys(evidence.sites, decimals)

@@ -71,7 +71,7 @@ def other_test_table(evidence: Evidence) -> Table:
 
 PAGE = """
 <section id="statistics"><h2>Statistics</h2>
-<p>{{ results.interval.method | capitalize }}; intervals are 95 % and cover {{ results.interval.covers }}.</p>
+<p>{{ results.interval.method | capitalize }}; every 95 % CI covers {{ results.interval.covers }}.</p>
 {{ show("tests") }}{{ show("tests-as-published") }}
 </section>"""
 SECTION = Section(PAGE, "statistics", "Statistics", tables=(test_table, other_test_table))

@@ -16,8 +16,15 @@
   const sortable = table => {
     const body = table.tBodies[0], original = [...body.rows], headings = [...table.tHead.rows[0].cells];
     headings.forEach((heading, column) => {
-      const button = make("button", { type: "button", className: "sort" }, ...heading.childNodes);
+      // no <button>: with one in it Chromium does not repeat a table's head on each page of paper
+      const button = make("span", { className: "sort", tabIndex: 0 }, ...heading.childNodes);
+      button.setAttribute("role", "button");
       heading.append(button);
+      button.addEventListener("keydown", event => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        button.click();
+      });
       button.addEventListener("click", () => {
         const before = heading.getAttribute("aria-sort");
         headings.forEach(other => other.removeAttribute("aria-sort"));
