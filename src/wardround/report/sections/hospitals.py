@@ -10,7 +10,7 @@ from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
-from wardround.report.phrases import corrected
+from wardround.report.phrases import corrected, drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -425,6 +425,12 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    count = len(evidence.sites)
+    lines = drawn_up_to(MOST_PANELS, count, "Hospitals with a panel of their own")
+    return [*lines, *(drawn_up_to(MOST_ROWS, count, "Hospitals under every arm") if evidence.local else [])]
+
+
 PAGE = """
 <section id="hospitals"><h2>Hospital by hospital</h2>
 {% for sentence in site_differences %}<p>{{ sentence }}</p>{% endfor %}
@@ -478,4 +484,5 @@ SECTION = Section(
             number_of_sites,
         ),
     },
+    remarks={"limits": not_drawn},
 )

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
+from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -600,6 +601,11 @@ def unfamiliar_images(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    lines = drawn_up_to(MOST_ARMS, len(evidence.uncertainty), "Arms with their uncertainty")
+    return [*lines, *drawn_up_to(MOST_SITES, len(evidence.sites), "Sites with their uncertainty")]
+
+
 PAGE = """
 <section id="sure"><h2>How sure is it?</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
@@ -659,4 +665,5 @@ SECTION = Section(
             unfamiliar_images,
         ),
     },
+    remarks={"limits": not_drawn},
 )

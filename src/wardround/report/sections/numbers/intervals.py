@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
+from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import figure, legend, looks, name_rows, offset
 from wardround.report.render.table import (
@@ -358,6 +359,11 @@ def number_referral(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    lines = drawn_up_to(MOST_ARMS, len(evidence.uncertainty), "Arms with their uncertainty")
+    return [*lines, *drawn_up_to(MOST_SITES, len(evidence.sites), "Sites with their uncertainty")]
+
+
 PAGE = """
 <section id="intervals"><h2>How sure is it?</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
@@ -388,4 +394,5 @@ SECTION = Section(
             number_referral,
         ),
     },
+    remarks={"limits": not_drawn},
 )
