@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from wardround.report.render.table import Table
 
-LETTERS = 112  # that a line of A4 holds at the size of a table's letters
-GAP = 1.5  # between two columns, in letters
+LETTER = 5.9  # pixels; the widest that was measured in words of a table's size on paper is 5.7
+LETTERS = 688 / LETTER  # that a line of A4 holds
+GAP = 7.04 / LETTER  # between two columns, in letters
 BREAKS = re.compile(r"[\s\-–/]+")  # where a line may end
 
 
@@ -29,16 +30,29 @@ class PageTable:
             return []
         names = next((place for place, number in enumerate(self.numeric) if number), 1) or 1
         names = names if sum(widths[:names]) < LETTERS / 2 else 1
-        groups: list[list[int]] = [[]]
-        for place in self.places[names:]:
-            if groups[-1] and sum(widths[i] for i in (*range(names), *groups[-1], place)) > LETTERS:
-                groups.append([])
-            groups[-1].append(place)
-        return [self._of([*range(names), *group]) for group in groups] if len(groups) > 1 else []
+        room, names_room = LETTERS, sum(widths[:names])
+        groups = _groups(widths[names:], room - names_room)
+        while len(even := _groups(widths[names:], room - 1 - names_room)) == len(groups) and room > 1:
+            groups, room = even, room - 1  # parts of about the same width
+        return (
+            [self._of([*range(names), *(names + place for place in group)]) for group in groups]
+            if len(groups) > 1
+            else []
+        )
 
     def _of(self, places: Sequence[int]) -> "PageTable":
         rows = [[row[place] for place in places] for row in self.rows]
         return PageTable([self.headings[i] for i in places], [self.numeric[i] for i in places], rows)
+
+
+def _groups(widths: Sequence[float], room: float) -> list[list[int]]:
+    """Places of columns, in order, as many to a group as its room holds."""
+    groups: list[list[int]] = [[]]
+    for place, width in enumerate(widths):
+        if groups[-1] and sum(widths[i] for i in groups[-1]) + width > room:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
 
 
 def on_page(table: Table) -> PageTable:
