@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.options import Json
-from wardround.cli.studies.render_run import drawing_workers, show_comparison
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
+from wardround.cli.completion import complete_run
+from wardround.cli.options import Json, Open, RunArgument
+from wardround.cli.studies.render_run import drawing_workers, make_report, open_page, show_comparison
 
 NAMES = {"report": "Report", "pdf": "PDF"}
 
@@ -20,19 +19,25 @@ def report(
         str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
     ] = None,
     pdf: Annotated[bool, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.")] = False,
+    open_: Open = False,
     json: Json = False,
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.report import build_report, write_pdf
+    from wardround.report import write_pdf
 
-    made = {"report": build_report(run, drawing_workers(), site)}
+    made = {"report": make_report(run, not json, site)}
     if pdf:
         made["pdf"] = write_pdf(made["report"])
     render.show_either(json, made, render.show_lines, [f"{NAMES[kind]}: {path}" for kind, path in made.items()])
+    if open_:
+        open_page(made["report"])
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of two or more complete runs.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of two or more complete runs.", autocompletion=complete_run),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Also write the tables there, as CSV and LaTeX.")
     ] = None,
