@@ -101,7 +101,7 @@ def test_the_sandbox_is_left_only_for_root(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "browser").chmod(0o755)
     monkeypatch.setattr(pdf, "which", lambda _: str(tmp_path / "browser"))
     for user, without in ((0, True), (1000, False)):
-        monkeypatch.setattr(pdf.os, "geteuid", lambda user=user: user)
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
         told = write_pdf(tmp_path / "report.html").read_text(encoding="utf-8")
         assert ("--no-sandbox" in told) is without
         assert "--headless" in told
