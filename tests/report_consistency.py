@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+from wardround.report.render.table import CI
 from wardround.tasks import METRIC_FACTS
 
 CLEAR = ("gains", "loses")
@@ -82,8 +83,8 @@ def _in_tables(page: "_Page") -> Iterator[str]:
 
 
 def _columns(head: Sequence[str]) -> Iterator[tuple[int, int, int, int | None]]:
-    if {"from", "to", "verdict"} <= set(head):
-        yield head.index("from"), head.index("to"), head.index("verdict"), head.index("p") if "p" in head else None
+    if {*CI, "verdict"} <= set(head):
+        yield head.index(CI[0]), head.index(CI[1]), head.index("verdict"), head.index("p") if "p" in head else None
 
 
 def _in_sentences(text: str) -> Iterator[str]:

@@ -28,7 +28,9 @@ def test_a_verdict_that_its_interval_contradicts_is_found(run: wardround.StudyRu
 
 
 def test_a_row_and_a_sentence_that_contradict_their_interval_are_found(tmp_path: Path) -> None:
-    head = "<table><tr><th>arm</th><th>points</th><th>from</th><th>to</th><th>p</th><th>verdict</th></tr>"
+    head = (
+        "<table><tr><th>arm</th><th>points</th><th>95 % CI from</th><th>95 % CI to</th><th>p</th><th>verdict</th></tr>"
+    )
     row = "<tr><td>a</td><td>+8.7</td><td>+3.9</td><td>+13.5</td><td>0.001</td><td>no evidence</td></tr></table>"
     assert len(contradictions({}, head + row)) == 2  # the interval, and the p-value
     for sentence in (

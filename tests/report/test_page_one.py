@@ -4,10 +4,12 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import wardround
@@ -18,6 +20,7 @@ from tests.report.test_report import Page, page_of, small
 from tests.report_consistency import contradictions
 from tests.representatives import represented
 from wardround.cli.main import app
+from wardround.cli.studies.render_run import _show_sites_and_variants
 from wardround.core.errors import RunError
 from wardround.report import Evidence, read_evidence
 from wardround.report.sections.front.board import MEAN, MOST_LINES, forest, took_part
@@ -197,7 +200,23 @@ def test_few_patients_are_counted_on_neither_page(tmp_path: Path) -> None:
     assert {line.name: line.size for line in drawn.lines}[site].endswith(" / –")
 
 
-def test_fifty_hospitals_stay_below_three_megabytes(tmp_path: Path) -> None:
+def test_fifty_hospitals_stay_below_three_megabytes_and_nothing_is_left_out_unsaid(tmp_path: Path) -> None:
     run = wardround.run_study(study_of(tmp_path / "data", "many", hospitals=50, patients=40, seeds=2), tmp_path)
-    size = wardround.build_report(run.folder).stat().st_size
-    assert size < 3_000_000
+    path = wardround.build_report(run.folder)
+    assert path.stat().st_size < 3_000_000
+    (header, *rows) = (run.folder / "tables" / "hospitals.csv").read_text(encoding="utf-8").splitlines()
+    assert header.split(",")[1::3] == [f"hospital-{number:02}" for number in range(1, 51)]
+    assert len(rows) == 3
+    text = page_of(run.folder).text
+    for sentence in (
+        "Hospitals with a panel of their own are drawn up to 12; a table has all 50.",
+        "Hospitals under every arm are drawn up to 20; a table has all 50.",
+        "Sites with their rows of each class are drawn up to 20; a table has all 50.",
+        "Distributions of columns are drawn for all rows, and for the first 12 of 50 sites.",
+    ):
+        assert sentence in text
+    assert not (run.folder / "figures" / "hospitals.svg").exists()
+    assert not (run.folder / "figures" / "benefit.svg").exists()
+    printed = StringIO()
+    _show_sites_and_variants(Console(file=printed, width=120), read_evidence(RunFolder(run.folder)))
+    assert "Each of the 50 sites: in results.json, and in the report's tables/hospitals.csv." in printed.getvalue()

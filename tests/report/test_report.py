@@ -1,6 +1,8 @@
 """The report: made from the run folder alone, complete, and honest about what cannot be computed."""
 
+import base64
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -71,6 +73,8 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.outside: list[str] = []
         self.text = ""
+        self.scripts: list[str] = []
+        self.in_script = False
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -79,10 +83,20 @@ class Page(HTMLParser):
                 self.ids.append(value)
             if name in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:")):
                 self.outside.append(value)
-        assert tag not in ("script", "iframe", "object", "embed")
+        assert tag not in ("iframe", "object", "embed")
+        if tag == "script":  # the page's own, which its policy allows by hash
+            assert not attrs
+            self.scripts.append("")
+        self.in_script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_script = False
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self.in_script:
+            self.scripts[-1] += data
+        else:
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +116,10 @@ def test_every_section_figure_and_table_is_there_once_and_nothing_comes_from_out
     assert set(page.ids) >= SECTIONS
     assert len(page.ids) == len(set(page.ids)), "an id occurs twice"
     assert not page.outside
+    (script,) = page.scripts
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; img-src data:;"
+    assert policy in (run.folder / "report.html").read_text(encoding="utf-8")
     drawn = {path.stem for path in (run.folder / "figures").glob("*.svg")}
     assert drawn == {path.stem for path in (run.folder / "figures").glob("*.png")} == FIGURES - OF_IMAGES
     assert {f"figure-{name}" for name in drawn} <= set(page.ids)
@@ -158,7 +176,7 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
         figures = run.results["arms"][row["arm"]]["metrics"]
         within = run.results["arms"][row["arm"]]["within_sites"]["auc"]
         assert float(row["AUC within sites"]) == within["mean"]
-        assert [float(row["from"]), float(row["to"])] == within["interval"]
+        assert [float(row["95 % CI from"]), float(row["95 % CI to"])] == within["interval"]
         assert float(row["AUC over all rows"]) == figures["auc"]["mean"]
         assert float(row["accuracy"]) == figures["accuracy"]["mean"]
     tex = (run.folder / "tables" / "tests.tex").read_text()

@@ -63,7 +63,5 @@ def _words(metric: Metric) -> str:
 def _title(content: Mapping[str, Any]) -> str:
     repeats = len(content["seeds"])
     return (
-        f"{content['hospital']}: means over {repeats} splits, with 95 % intervals"
-        if repeats > 1
-        else str(content["hospital"])
+        f"{content['hospital']}: means over {repeats} splits, with 95 % CI" if repeats > 1 else str(content["hospital"])
     )

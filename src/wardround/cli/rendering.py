@@ -233,7 +233,11 @@ def _sites_of(described: Mapping[str, Any]) -> Table:
         [name, *map(str, (*(counts[subset] for subset in subsets), *(counts["classes"][c] for c in shown)))]
         for name, counts in list(described["sites"].items())[: 3 * MOST_SITES]
     ]
-    left_out = "" if len(rows) == len(described["sites"]) else f"; {len(rows)} of {len(described['sites'])} are shown"
+    left_out = (
+        ""
+        if len(rows) == len(described["sites"])
+        else f"; {len(rows)} of {len(described['sites'])} are shown, all with --json"
+    )
     return table_of(["site", *numbers], rows, numbers, Text(f"Sites ({words}), first seed{left_out}"))
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.report.evidence import Evidence as Evidence
     from wardround.report.evidence import read_evidence as read_evidence
+    from wardround.report.pdf import write_pdf as write_pdf
     from wardround.report.render.table import write_tables as write_tables
     from wardround.report.sections import sections_of as sections_of
     from wardround.report.sections.answer import answer as answer
@@ -21,6 +22,7 @@ _HOMES = {
     "wardround.report.build": ("build_report", "draw_figures", "make_tables"),
     "wardround.report.compare": ("compare_runs",),
     "wardround.report.evidence": ("Evidence", "read_evidence"),
+    "wardround.report.pdf": ("write_pdf",),
     "wardround.report.render.table": ("write_tables",),
     "wardround.report.sections": ("sections_of",),
     "wardround.report.sections.answer": ("answer", "participation_sentence"),
@@ -37,6 +39,7 @@ __all__ = [
     "participation_sentence",
     "read_evidence",
     "sections_of",
+    "write_pdf",
     "write_tables",
 ]
 __getattr__ = lazy(__name__, _HOMES)

@@ -40,3 +40,8 @@ def ranking_sentence(evidence: Evidence) -> str:
         "scores of different models against each other, and rewards knowing which site a patient is at. So all arms "
         "are compared by the mean of the sites' own AUC (within sites)."
     )
+
+
+def drawn_up_to(most: int, count: int, what: str) -> list[str]:
+    """A figure that would be too crowded is left out, and said to be."""
+    return [f"{what} are drawn up to {most}; a table has all {count}."] if count > most else []

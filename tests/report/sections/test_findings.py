@@ -103,7 +103,7 @@ def test_arms_and_sites_have_the_numbers_of_the_results(run: wardround.StudyRun)
         figures = arms[row["arm"]]["metrics"]
         within = arms[row["arm"]]["within_sites"]["auc"]
         assert float(row["AUC within sites"]) == within["mean"]
-        assert [float(row["from"]), float(row["to"])] == pytest.approx(within["interval"])
+        assert [float(row["95 % CI from"]), float(row["95 % CI to"])] == pytest.approx(within["interval"])
         assert float(row["AUC over all rows"]) == figures["auc"]["mean"]
         assert float(row["PR-AUC"]) == figures["pr_auc"]["mean"]
         assert "SD" not in row  # of one seed
@@ -132,7 +132,7 @@ def test_each_finding_has_the_numbers_of_the_results(run: wardround.StudyRun) ->
         assert float(rows[finding]["threshold"]) == finding_results["threshold"]["mean"]
         for column, metric in names.items():
             assert float(rows[finding][column]) == finding_results["metrics"][metric]["mean"]
-        assert float(rows[finding]["from"]) == pytest.approx(finding_results["metrics"]["auc"]["interval"][0])
+        assert float(rows[finding]["95 % CI from"]) == pytest.approx(finding_results["metrics"]["auc"]["interval"][0])
     every = {(row["arm"], row["finding"]): row for row in table(run, "findings-of-all-arms")}
     assert list(every) == [(arm, finding) for arm in ARMS for finding in FINDINGS]
     local = run.results["arms"]["local"]["findings"]["Edema"]["metrics"]["auc"]["mean"]

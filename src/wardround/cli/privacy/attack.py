@@ -61,7 +61,7 @@ def _membership(results: Mapping[str, Any]) -> Table:
         shadows = entry.get("likelihood_ratio")
         lines.append([arm, _auc(entry["threshold"]), _auc(shadows), _caught(shadows or entry["threshold"])])
     numbers = ("by threshold", "by shadow models", "caught at 1 % false alarms")
-    title = "Who was trained on (area under the curve, 95 % interval)"
+    title = "Who was trained on (area under the curve, 95 % CI)"
     return table_of(("arm", *numbers), lines, numbers, title, title_style=None)
 
 

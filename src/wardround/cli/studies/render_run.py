@@ -150,6 +150,14 @@ def _show_sites_and_variants(out: Console, evidence: "Evidence") -> None:
     if len(evidence.sites) <= MOST_SITES:
         for sites in _fitting(evidence, out.width):
             out.print(_site_table(evidence.arms, sites, evidence.headline))
+    else:
+        out.print(
+            f"Each of the {len(evidence.sites)} sites: in results.json, and in the report's tables/hospitals.csv.",
+            soft_wrap=True,
+        )
+    if len(evidence.arms) > MOST_ARMS:
+        more = len(evidence.arms) - MOST_ARMS
+        out.print(f"Not shown: {more} more arms, in results.json and the report's tables/arms.csv.", soft_wrap=True)
     if evidence.variants:
         out.print(_variant_table(evidence))
     show_lines([f"{name}: {variant['text']}" for name, variant in evidence.variants.items() if variant["text"]])

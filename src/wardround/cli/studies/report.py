@@ -10,20 +10,27 @@ from wardround.cli.completion import complete_run
 from wardround.cli.options import Json, Open, RunArgument
 from wardround.cli.studies.render_run import drawing_workers, make_report, open_page, show_comparison
 
+NAMES = {"report": "Report", "pdf": "PDF"}
+
 
 def report(
     run: RunArgument,
     site: Annotated[
         str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
     ] = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.")] = False,
     open_: Open = False,
     json: Json = False,
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    path = make_report(run, not json, site)
-    render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
+    from wardround.report import write_pdf
+
+    made = {"report": make_report(run, not json, site)}
+    if pdf:
+        made["pdf"] = write_pdf(made["report"])
+    render.show_either(json, made, render.show_lines, [f"{NAMES[kind]}: {path}" for kind, path in made.items()])
     if open_:
-        open_page(path)
+        open_page(made["report"])
 
 
 def compare(

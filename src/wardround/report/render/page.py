@@ -1,6 +1,8 @@
 """The page of a report, put together from the sections' own templates."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ from markupsafe import Markup
 
 from wardround.report.evidence import Evidence
 from wardround.report.phrases import SYNTHETIC
+from wardround.report.render.page_table import on_page
 from wardround.report.render.table import Table
 from wardround.report.section import Section
 
-MACROS = '{% from "macros.html" import show, draw, fold %}'
+MACROS = '{% from "macros.html" import show, draw, fold with context %}'
 
 
 def render_page(
@@ -51,11 +54,12 @@ def render_site(evidence: Evidence, page: Any, named: str, alarms: Sequence[str]
 
 
 def _templates(evidence: Evidence, pages: Mapping[str, str]) -> Environment:
-    names = ("page.html", "site.html", "header.html", "macros.html", "front.html")
+    names = ("page.html", "site.html", "header.html", "macros.html", "front.html", "tables.html")
     templates = {name: _text(name) for name in names}
     jinja = Environment(
         loader=DictLoader({**pages, **templates}), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    script = _text("report.js")
     jinja.globals.update(
         evidence=evidence,
         study=evidence.study,
@@ -63,6 +67,9 @@ def _templates(evidence: Evidence, pages: Mapping[str, str]) -> Environment:
         environment=evidence.environment,
         synthetic=SYNTHETIC if evidence.synthetic else "",
         style=Markup(_text("report.css")),  # quotes in it are none of HTML
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",  # no other script may run
+        on_page=on_page,
     )
     return jinja
 

@@ -11,6 +11,8 @@ from wardround.core.notices.code import listed as listed
 from wardround.evaluation.comparisons.measures import plainly, signed
 
 NONE = "–"
+CI = ("95 % CI from", "95 % CI to")  # headings of an interval's two ends
+OTHER_CI = ("its 95 % CI from", "its 95 % CI to")  # of the second interval of a table
 FEWEST = 5  # patients that a count must have to be shown
 
 

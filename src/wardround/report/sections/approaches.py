@@ -87,7 +87,7 @@ def approach_table(evidence: Evidence) -> Table:
         figures += _figure(approach.within, headline.shown) if evidence.ranked_within else []
         figures += [*_figure(approach.f1, decimals), approach.error, approach.megabytes, approach.seconds]
         rows.append([approach.arm, approach.how, *figures, approach.epsilon, *_figure(approach.attack, decimals)])
-    within = {f"{headline.word} in sites": headline.shown, "95 % in sites": None} if evidence.ranked_within else {}
+    within = {f"{headline.word} in sites": headline.shown, "95 % CI in sites": None} if evidence.ranked_within else {}
     return make_table(
         "ways",
         "Ways to train together, side by side",
@@ -95,17 +95,17 @@ def approach_table(evidence: Evidence) -> Table:
             "arm": None,
             "how": None,
             headline.above(): headline.shown,
-            f"95 % of {headline.word}": None,
+            f"95 % CI of {headline.word}": None,
             **within,
             "F1": decimals,
-            "95 % of F1": None,
+            "95 % CI of F1": None,
             "calibration error": decimals,
             **dict.fromkeys(("MB", "seconds", "epsilon"), one_decimal),
             "attack: AUC": decimals,
-            "95 % of attack": None,
+            "95 % CI of attack": None,
         },
         rows,
-        "Intervals are of 95 %. Calibration error: how far scores are from what happens, on average, before any "
+        "Calibration error: how far scores are from what happens, on average, before any "
         "correction. MB: tensors sent and received with one seed, on all links. Seconds: of training on this machine, "
         "arm after arm; the first one also warms it up. Attack: telling from losses who was trained on; 0.5 is a "
         "guess.",
@@ -309,7 +309,7 @@ SECTION = Section(
     figures={
         "ways": Drawing(
             "Ways to train together, side by side",
-            "Bars with 95 % intervals where there are any. Those of an AUC begin at one half, which is a guess.",
+            "Bars with 95 % CI where there is one. Those of an AUC begin at one half, which is a guess.",
             approach_bars,
             tall=True,
         )

@@ -26,6 +26,7 @@ from wardround.report.render.style import (
     small_panels,
 )
 from wardround.report.render.table import (
+    CI,
     FEWEST,
     Format,
     Table,
@@ -39,7 +40,7 @@ from wardround.report.render.table import (
 from wardround.report.section import Section
 from wardround.study.schema import CHOSEN
 
-MOST_COLUMNS, MOST_DRAWN = 30, 16  # sites
+MOST_DRAWN = 16  # sites
 PANELS_IN_A_LINE = 5
 WITHHELD = f"Where fewer than {FEWEST} test rows have a finding, the count and what counts them are withheld."
 CELLS = {"TP": "tp", "FP": "fp", "FN": "fn", "TN": "tn"}
@@ -108,10 +109,8 @@ def _thresholds(evidence: Evidence) -> list[str]:
     return [f"{rule}; from 0.5 on where no validation row has it: {listed(without)}."]
 
 
-def prevalence_table(evidence: Evidence) -> Table | None:
+def prevalence_table(evidence: Evidence) -> Table:
     described = evidence.site_counts
-    if len(described) > MOST_COLUMNS:
-        return None
     rows = [[name, *(_share(counts, name) for counts in described.values())] for name in evidence.classes]
     return make_table(
         "prevalence",
@@ -154,10 +153,10 @@ def finding_table(evidence: Evidence, all_arms: bool = False) -> Table:
         ranked = [figures["auc"], *evidence.headline_for("auc").limits(entry["metrics"]["auc"]["interval"])]
         others = [figures[metric] for metric in ("pr_auc", "f1", "brier", "sensitivity", "specificity")]
         rows.append([*names, positives, *ranked, *others, entry["threshold"]["mean"]])
-    numbers = ("AUC", "from", "to", "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
+    numbers = ("AUC", *CI, "PR-AUC", "F1", "Brier", "sensitivity", "specificity", "threshold")
     columns = {"positives": count_text, **dict.fromkeys(numbers, decimals)}
     average = "" if evidence.seeds == 1 else ", on average over seeds"
-    note = f"Positives: test rows that have the finding{average}. AUC with its 95 % interval. {WITHHELD}"
+    note = f"Positives: test rows that have the finding{average}. AUC with its 95 % CI. {WITHHELD}"
     return _table("findings", "Each finding", evidence, all_arms, columns, rows, note)
 
 
@@ -174,9 +173,7 @@ def confusion_table(evidence: Evidence, all_arms: bool = False) -> Table:
     return _table("confusion", "Right and wrong calls of each finding", evidence, all_arms, columns, rows, note)
 
 
-def findings_at_sites_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
-    if len(evidence.sites) > MOST_COLUMNS:
-        return None
+def findings_at_sites_table(evidence: Evidence, all_arms: bool = False) -> Table:
     entries = _entries(evidence, all_arms)
     rows = [[*names, *(auc_at(entry, site) for site in evidence.sites)] for names, entry in entries]
     columns = dict.fromkeys(evidence.sites, decimals)
@@ -264,7 +261,7 @@ def auc_by_finding(evidence: Evidence) -> Figure:
         for place, metrics in enumerate(figures):
             bar(axes, metrics["auc"], place + aside, headline, colour, mark, arm if place == 0 else None, thin=True)
     name_rows(axes, [name.replace("_", " ") for name in names])
-    axes.set_xlabel("AUC on all sites' test rows, with 95 % interval; 0.5: a coin")
+    axes.set_xlabel("AUC on all sites' test rows, with 95 % CI; 0.5: a coin")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
@@ -336,7 +333,7 @@ SECTION = Section(
         ),
         "auc-by-finding": Drawing(
             "AUC of each finding",
-            "With 95 % intervals; none where too few test rows have the finding.",
+            "With 95 % CI; none where too few test rows have the finding.",
             auc_by_finding,
             tall=True,
         ),

@@ -10,7 +10,7 @@ from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import COLOURS, MARKERS, legend, name_rows, offset, single_axes
-from wardround.report.render.table import Table, count_text, limits, listed, make_table, whole, without_empty
+from wardround.report.render.table import CI, Table, count_text, limits, listed, make_table, whole, without_empty
 from wardround.report.section import Section
 from wardround.runs.spending import EACH_SITE
 
@@ -156,7 +156,7 @@ def forgetting_table(evidence: Evidence) -> Table | None:
                 "old hospital": None,
                 "test rows": count_text,
                 **dict.fromkeys((headline.above("old model"), headline.above("new model")), headline.shown),
-                **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+                **dict.fromkeys((headline.points, *CI), headline.difference),
                 "verdict": None,
             },
             rows,

@@ -146,6 +146,6 @@ SECTION = Section(
             "After the last round. Above {metric}, below the loss; bright is better.",
             grid_sides,
         ),
-        "grid-lines": Drawing("The grid from both sides", "On all sites' test rows, with 95 % intervals.", grid_lines),
+        "grid-lines": Drawing("The grid from both sides", "On all sites' test rows, with 95 % CI.", grid_lines),
     },
 )

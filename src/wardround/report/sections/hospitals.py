@@ -10,7 +10,7 @@ from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
-from wardround.report.phrases import corrected
+from wardround.report.phrases import corrected, drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -24,6 +24,8 @@ from wardround.report.render.style import (
     single_axes,
 )
 from wardround.report.render.table import (
+    CI,
+    OTHER_CI,
     Format,
     Table,
     limits,
@@ -36,7 +38,6 @@ from wardround.report.render.table import (
 from wardround.report.section import Section, compact
 
 UNLIKE = 20  # per cent by which disease rates must differ to be named as a reason
-MOST_DESCRIBED = 30  # sites with a paragraph or a column of their own
 MOST_ARMS = 6  # with a sentence of their own; the table has them all
 MOST_PANELS = 12
 MOST_ROWS = 20
@@ -150,9 +151,7 @@ def _behind(evidence: Evidence, name: str, entry: Mapping[str, Any]) -> str:
     return f"{sentence} Its mean is {worse} at {listed([described(site) for site in lower])}{rest}."
 
 
-def hospital_table(evidence: Evidence) -> Table | None:
-    if len(evidence.sites) > MOST_DESCRIBED:
-        return None
+def hospital_table(evidence: Evidence) -> Table:
     headline, columns = evidence.headline, []
     rows = [
         [name, *(x for s in evidence.sites for x in mean_sd(arm["sites"].get(s, {}).get(headline.metric)))]
@@ -194,7 +193,7 @@ def spread_table(evidence: Evidence) -> Table:
 
 
 def _difference_columns(headline: Headline) -> dict[str, Format | None]:
-    return dict.fromkeys((headline.points, "from", "to"), headline.difference)
+    return dict.fromkeys((headline.points, *CI), headline.difference)
 
 
 def benefit_table(evidence: Evidence) -> Table:
@@ -239,9 +238,9 @@ def site_difference_table(evidence: Evidence) -> Table:
             entry = evidence.mean_difference(name, kind)
             row += [entry["difference"], *limits(entry["interval"])] if entry else [None, None, None]
         rows.append(row)
-    means = (headline.above("mean over sites"), "its lower limit", "its upper limit")
+    means = (headline.above("mean over sites"), *CI)
     rivals = ("alone", evidence.reference or "the reference")
-    differences = [column for rival in rivals for column in (f"against {rival}", f"from ({rival})", f"to ({rival})")]
+    differences = [column for rival in rivals for column in (f"against {rival}", *(f"{end} ({rival})" for end in CI))]
     return without_empty(
         make_table(
             "site-differences",
@@ -301,7 +300,7 @@ def external_table(evidence: Evidence) -> Table:
         {
             "left out": None,
             "algorithm": None,
-            **dict.fromkeys((headline.above(), "from", "to"), headline.shown),
+            **dict.fromkeys((headline.above(), *CI), headline.shown),
             **dict(evidence.headline_for(other).column for other in others),
             headline.above("its own model"): headline.shown,
         },
@@ -319,7 +318,7 @@ def number_table(evidence: Evidence) -> Table | None:
         inside, outside = entry["inside"] or {}, entry["outside"] or {}
         figures = [x for part in (inside, outside) for x in (part.get("mean"), *headline.limits(part.get("interval")))]
         rows.append([entry["algorithm"], entry["sites"], entry["combinations"], *figures])
-    shown = (headline.above("taking part"), "from", "to", headline.above("outside"), "from ", "to ")
+    shown = (headline.above("taking part"), *CI, headline.above("outside"), *OTHER_CI)
     return make_table(
         "number-of-sites",
         f"{headline.title} against the number of hospitals",
@@ -426,6 +425,12 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    count = len(evidence.sites)
+    lines = drawn_up_to(MOST_PANELS, count, "Hospitals with a panel of their own")
+    return [*lines, *(drawn_up_to(MOST_ROWS, count, "Hospitals under every arm") if evidence.local else [])]
+
+
 PAGE = """
 <section id="hospitals"><h2>Hospital by hospital</h2>
 {% for sentence in site_differences %}<p>{{ sentence }}</p>{% endfor %}
@@ -459,9 +464,7 @@ SECTION = Section(
         number_table,
     ),
     figures={
-        "hospitals": Drawing(
-            "{Metric} at each site", "Each site's own test rows, with 95 % intervals.", hospitals, tall=True
-        ),
+        "hospitals": Drawing("{Metric} at each site", "Each site's own test rows, with 95 % CI.", hospitals, tall=True),
         "benefit": Drawing(
             "What joining changed for each site",
             "Against the same site training alone, paired over seeds. {better} of 0: joining helped.{point}",
@@ -477,8 +480,9 @@ SECTION = Section(
         "number-of-sites": Drawing(
             "{single} against the number of hospitals",
             "Mean over the combinations of that many hospitals in the study, every hospital counting alike, with 95 % "
-            "intervals over seeds.",
+            "CI over seeds.",
             number_of_sites,
         ),
     },
+    remarks={"limits": not_drawn},
 )

@@ -29,7 +29,7 @@ def outcomes_table(evidence: Evidence) -> Table:
         for name, content in evidence.outcomes.items()
     ]
     columns = {"outcome": None, "metric": None, **dict.fromkeys(arms)}
-    return make_table("outcomes", "Every outcome by its own metric", columns, rows, "Mean with its 95 % interval.")
+    return make_table("outcomes", "Every outcome by its own metric", columns, rows, "Mean with its 95 % CI.")
 
 
 def _metric(content: dict[str, Any]) -> str:

@@ -27,7 +27,9 @@ from wardround.report.render.style import (
     single_axes,
 )
 from wardround.report.render.table import (
+    CI,
     FEWEST,
+    OTHER_CI,
     Table,
     decimals,
     listed,
@@ -67,7 +69,7 @@ def arm_table(evidence: Evidence) -> Table:
             {
                 "arm": None,
                 headline.above(evidence.primary_word): shown,
-                **dict.fromkeys(("SD", "from", "to"), shown),
+                **dict.fromkeys(("SD", *CI), shown),
                 **dict.fromkeys(map(headline.above, over_all_rows.values()), shown),
                 **dict(evidence.headline_for(metric).column for metric in others),
                 "KB": one_decimal,
@@ -112,7 +114,7 @@ def calibration_table(evidence: Evidence) -> Table | None:
     return make_table(
         "calibration",
         "Calibration",
-        {"arm": None, **dict.fromkeys(("slope", "from", "to", "intercept", "from ", "to ", "Brier"), decimals)},
+        {"arm": None, **dict.fromkeys(("slope", *CI, "intercept", *OTHER_CI, "Brier"), decimals)},
         rows,
         "A slope of 1 and an intercept of 0 are calibrated; a slope below 1 means scores that are too extreme.",
     )
@@ -146,7 +148,7 @@ def subgroup_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
                 "arm": None,
                 "group": None,
                 "rows": one_decimal,
-                **dict.fromkeys((headline.above(), "from", "to"), shown),
+                **dict.fromkeys((headline.above(), *CI), shown),
                 **dict(evidence.headline_for(metric).column for metric in others),
             },
             rows,
@@ -524,7 +526,7 @@ SECTION = Section(
         ),
         "sweep": Drawing(
             "The swept setting",
-            "{Metric} with its 95 % interval, rounds to {nearly} of the final {metric} (on validation rows where there "
+            "{Metric} with its 95 % CI, rounds to {nearly} of the final {metric} (on validation rows where there "
             "are any, else on test rows), and mean weight change per round.",
             sweep,
         ),

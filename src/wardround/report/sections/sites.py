@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from wardround.report.arms import partition_title, read_grid
 from wardround.report.evidence import STAY, Evidence, rows_of
+from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import COLOURS, WIDTH, name_rows, numbered_style, panel_grid, single_axes
 from wardround.report.render.table import FEWEST, Format, Table, decimals, make_table, one_decimal, percent
@@ -261,6 +262,23 @@ def distributions(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    count, columns = len(evidence.sites), evidence.results["columns"]
+    lines = drawn_up_to(MOST_SITES, count, "Sites with their rows of each class")
+    if columns is not None:
+        known = columns["distributions"]
+        drawn = max((len(column["sites"]) for column in known.values()), default=count)
+        if drawn < count:
+            lines.append(
+                f"Distributions of columns are drawn for all rows, and for the first {drawn} of {count} sites."
+            )
+        if len(known) > MOST_COLUMNS:
+            lines.append(
+                f"Distributions of the first {MOST_COLUMNS} of {len(known)} columns are drawn; all are in results.json."
+            )
+    return lines
+
+
 def left_out(evidence: Evidence) -> str:
     """What a run across hospitals has no figure of, and why."""
     titles = ", ".join(drawing.title.lower() for drawing in NEED_ROWS.values())
@@ -310,4 +328,5 @@ SECTION = Section(
         ),
         **NEED_ROWS,
     },
+    remarks={"limits": not_drawn},
 )

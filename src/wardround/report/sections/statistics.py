@@ -4,7 +4,7 @@ from typing import Any
 
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.phrases import corrected
-from wardround.report.render.table import Table, decimals, limits, make_table, p_text, without_empty
+from wardround.report.render.table import CI, Table, decimals, limits, make_table, p_text, without_empty
 from wardround.report.section import Section
 
 
@@ -25,9 +25,9 @@ def test_table(evidence: Evidence) -> Table:
             f"Comparisons with {evidence.reference}",
             {
                 "arm": None,
-                **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+                **dict.fromkeys((headline.points, *CI), headline.difference),
                 "p": p_text,
-                **dict.fromkeys(("from, by itself", "to, by itself"), headline.difference),
+                **dict.fromkeys((f"{end}, by itself" for end in CI), headline.difference),
                 **dict.fromkeys(("p by itself", "p, Holm"), p_text),
             },
             rows,
@@ -71,7 +71,7 @@ def other_test_table(evidence: Evidence) -> Table:
 
 PAGE = """
 <section id="statistics"><h2>Statistics</h2>
-<p>{{ results.interval.method | capitalize }}; intervals are 95 % and cover {{ results.interval.covers }}.</p>
+<p>{{ results.interval.method | capitalize }}; every 95 % CI covers {{ results.interval.covers }}.</p>
 {{ show("tests") }}{{ show("tests-as-published") }}
 </section>"""
 SECTION = Section(PAGE, "statistics", "Statistics", tables=(test_table, other_test_table))

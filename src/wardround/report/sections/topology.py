@@ -11,7 +11,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import COLOURS, WIDTH, bar, legend, name_rows, single_axes
-from wardround.report.render.table import Table, count_text, counted, limits, listed, make_table, one_decimal, whole
+from wardround.report.render.table import CI, Table, count_text, counted, limits, listed, make_table, one_decimal, whole
 from wardround.report.section import Section
 
 LINKS = {
@@ -124,7 +124,7 @@ def region_table(evidence: Evidence) -> Table:
             "test rows": count_text,
             headline.above(f"own model: {headline.word}"): headline.shown,
             headline.above(f"model of all: {headline.word}"): headline.shown,
-            **dict.fromkeys((f"own less all, {headline.points}", "from", "to"), headline.difference),
+            **dict.fromkeys((f"own less all, {headline.points}", *CI), headline.difference),
             "verdict": None,
         },
         rows,
@@ -297,11 +297,11 @@ def missing_party_table(evidence: Evidence) -> Table:
             "missing": None,
             headline.above(f"with it: {headline.word}"): headline.shown,
             headline.above(f"without it: {headline.word}"): headline.shown,
-            **dict.fromkeys((headline.points, "from", "to"), headline.difference),
+            **dict.fromkeys((headline.points, *CI), headline.difference),
             "verdict": None,
         },
         rows,
-        f"All test rows; the difference is paired, with its 95 % interval.{headline.point}",
+        f"All test rows; the difference is paired, with its 95 % CI.{headline.point}",
     )
 
 
@@ -395,7 +395,7 @@ def regional_models(evidence: Evidence) -> Figure | None:
             bar(axes, metrics[kind][headline.metric], place + aside, headline, colour, marker, label)
     several_arms = len({name for name, _ in scored}) > 1
     name_rows(axes, [f"{name}: {region}" if several_arms else region for name, region in scored])
-    axes.set_xlabel(f"{headline.word} on the region's own test rows{headline.unit}, with 95 % interval")
+    axes.set_xlabel(f"{headline.word} on the region's own test rows{headline.unit}, with 95 % CI")
     legend(drawn, loc="outside lower center", ncols=2)
     return drawn
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
+from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
@@ -24,6 +25,7 @@ from wardround.report.render.style import (
     small_panels,
 )
 from wardround.report.render.table import (
+    CI,
     FEWEST,
     Table,
     count_text,
@@ -207,7 +209,7 @@ def _change(headline: Headline, entry: Mapping[str, Any]) -> str:
     if difference["interval"] is not None:
         low, high = difference["interval"]
         interval = (
-            f", 95 % interval {measure.difference(low, with_unit=False)} to {measure.difference(high, with_unit=False)}"
+            f", 95 % CI {measure.difference(low, with_unit=False)} to {measure.difference(high, with_unit=False)}"
         )
         interval += ", which chance can explain" if low <= 0 <= high else ""
     return f"{headline.word} goes from {numbers} ({measure.difference(difference['difference'])}{interval})"
@@ -251,7 +253,7 @@ def _errors(arm: str, errors: Mapping[str, Any]) -> str:
     if auc["mean"] is not None:
         interval = ""
         if auc["interval"] is not None:
-            interval = f", 95 % interval {auc['interval'][0]:.2f} to {auc['interval'][1]:.2f}"
+            interval = f", 95 % CI {auc['interval'][0]:.2f} to {auc['interval'][1]:.2f}"
         text += f" Of a wrong and a right call it points at the wrong one in {100 * auc['mean']:.0f} of 100 pairs"
         text += f" (AUC {auc['mean']:.2f}{interval})."
     return text
@@ -348,7 +350,7 @@ def referral_table(evidence: Evidence) -> Table:
             "referred, %": percent,
             headline.above(f"{headline.word} on all"): headline.shown,
             headline.above("on the rest"): headline.shown,
-            **dict.fromkeys(("points", "from", "to"), points),
+            **dict.fromkeys(("points", *CI), points),
             **dict.fromkeys((f"{second.above()} on all", f"{second.above()} on rest"), second.shown),
             **dict.fromkeys(doubt_columns, decimals),
         },
@@ -599,6 +601,11 @@ def unfamiliar_images(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    lines = drawn_up_to(MOST_ARMS, len(evidence.uncertainty), "Arms with their uncertainty")
+    return [*lines, *drawn_up_to(MOST_SITES, len(evidence.sites), "Sites with their uncertainty")]
+
+
 PAGE = """
 <section id="sure"><h2>How sure is it?</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
@@ -648,7 +655,7 @@ SECTION = Section(
         ),
         "doubt": Drawing(
             "Doubt on right and on wrong calls",
-            "One bit is a coin that is tossed. On the right, 0.5 means that doubt tells nothing; with 95 % intervals.",
+            "One bit is a coin that is tossed. On the right, 0.5 means that doubt tells nothing; with 95 % CI.",
             doubt,
         ),
         "strange-images": Drawing(
@@ -658,4 +665,5 @@ SECTION = Section(
             unfamiliar_images,
         ),
     },
+    remarks={"limits": not_drawn},
 )

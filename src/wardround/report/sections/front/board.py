@@ -7,7 +7,7 @@ from typing import Any
 
 from wardround.evaluation.comparisons.differences import is_clear
 from wardround.report.evidence import Evidence, rows_of
-from wardround.report.render.table import FEWEST, NONE, Table, few, limits, listed, make_table
+from wardround.report.render.table import CI, FEWEST, NONE, Table, few, limits, listed, make_table
 from wardround.report.section import Section
 from wardround.report.sections import remarks
 from wardround.report.sections.answer import QUICK, participation_sentence
@@ -104,7 +104,7 @@ def forest_table(evidence: Evidence) -> Table | None:
         if entry is not None and entry["difference"] is not None
     ]
     headline = evidence.headline
-    columns = {"hospital": None, **dict.fromkeys((headline.points, "from", "to"), headline.difference), "verdict": None}
+    columns = {"hospital": None, **dict.fromkeys((headline.points, *CI), headline.difference), "verdict": None}
     return make_table("forest", "Page one: every hospital and their mean against staying alone", columns, rows)
 
 

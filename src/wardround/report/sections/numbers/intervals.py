@@ -8,9 +8,11 @@ from matplotlib.figure import Figure
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
+from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import figure, legend, looks, name_rows, offset
 from wardround.report.render.table import (
+    CI,
     Table,
     count_text,
     limits,
@@ -197,7 +199,7 @@ def interval_table(evidence: Evidence) -> Table | None:
             {
                 "arm": None,
                 "from passes": None,
-                **dict.fromkeys(("hold the outcome, %", "from", "to", "expected, %"), percent),
+                **dict.fromkeys(("hold the outcome, %", *CI, "expected, %"), percent),
                 f"mean width{_of_unit(evidence)}": evidence.in_units,
                 f"spread of passes{_of_unit(evidence)}": evidence.in_units,
             },
@@ -234,7 +236,7 @@ def intervals_at_sites_table(evidence: Evidence) -> Table | None:
                 "arm": None,
                 "site": None,
                 **dict.fromkeys(("validation rows", "test rows"), count_text),
-                **dict.fromkeys(("hold the outcome, %", "from", "to"), percent),
+                **dict.fromkeys(("hold the outcome, %", *CI), percent),
                 "expected, %": None,
                 f"mean width{_of_unit(evidence)}": evidence.in_units,
                 "referred, %": percent,
@@ -267,7 +269,7 @@ def number_referral_table(evidence: Evidence) -> Table | None:
             "referred, %": percent,
             f"{first.above()} on all": first.shown,
             "on the rest": first.shown,
-            **dict.fromkeys(("difference", "from", "to"), first.difference),
+            **dict.fromkeys(("difference", *CI), first.difference),
             f"{second.above()} on all": second.shown,
             f"{second.above()} on rest": second.shown,
         },
@@ -357,6 +359,11 @@ def number_referral(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def not_drawn(evidence: Evidence) -> list[str]:
+    lines = drawn_up_to(MOST_ARMS, len(evidence.uncertainty), "Arms with their uncertainty")
+    return [*lines, *drawn_up_to(MOST_SITES, len(evidence.sites), "Sites with their uncertainty")]
+
+
 PAGE = """
 <section id="intervals"><h2>How sure is it?</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
@@ -387,4 +394,5 @@ SECTION = Section(
             number_referral,
         ),
     },
+    remarks={"limits": not_drawn},
 )

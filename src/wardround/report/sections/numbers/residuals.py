@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import MARKERS, figure, legend, looks, single_axes
-from wardround.report.render.table import Table, decimals, make_table
+from wardround.report.render.table import CI, OTHER_CI, Table, decimals, make_table
 from wardround.report.section import Section
 
 
@@ -30,8 +30,8 @@ def number_calibration_table(evidence: Evidence) -> Table | None:
         "Calibration",
         {
             "arm": None,
-            **dict.fromkeys(("slope", "from", "to"), decimals),
-            **dict.fromkeys((intercept, "from ", "to "), evidence.in_units),
+            **dict.fromkeys(("slope", *CI), decimals),
+            **dict.fromkeys((intercept, *OTHER_CI), evidence.in_units),
         },
         rows,
         "The line of observed on predicted, over all test rows, with 95 % CI clustered by patient. A slope of 1 and an "

@@ -9,7 +9,7 @@ from typing import Any
 from wardround.privacy.dp.epsilons import INFINITE
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
-from wardround.report.render.table import Table, decimals, listed, make_table, without_empty
+from wardround.report.render.table import CI, Table, decimals, listed, make_table, without_empty
 from wardround.report.section import Section
 from wardround.report.sections.privacy.private_arms import epsilon_number, epsilon_text
 
@@ -166,7 +166,7 @@ def membership_table(evidence: Evidence) -> Table:
                 "arm": None,
                 "epsilon": "{:g}".format,
                 "attack": None,
-                **dict.fromkeys(("AUC", "from", "to"), decimals),
+                **dict.fromkeys(("AUC", *CI), decimals),
                 "members": str,
                 "others": str,
                 **{f"found at {100 * alarm:g} % false alarms": decimals for alarm in alarms},

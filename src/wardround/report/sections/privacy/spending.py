@@ -566,7 +566,7 @@ SECTION = Section(
     figures={
         "epsilon-cost": Drawing(
             "{Metric} against epsilon",
-            "On all sites' test rows, with 95 % intervals. A line joins arms that differ in epsilon alone; right of "
+            "On all sites' test rows, with 95 % CI. A line joins arms that differ in epsilon alone; right of "
             "the dotted line stand arms without noise.",
             cost_of_epsilon,
         ),
