@@ -56,6 +56,8 @@ def _terms(evidence: Evidence) -> dict[str, str]:
         "groups": listed(evidence.kinds) if evidence.kinds else "group",
         "arm": evidence.main_arm,
         "single": _single(evidence).title,
+        "part": "finding" if evidence.findings else "class",
+        "positive": evidence.classes[-1] if evidence.classes else "",
         "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
         "weights": " The training loss has the study's class weights in it, the others have not." if weighted else "",
     }
@@ -122,4 +124,5 @@ def _for_page(svg: str, name: str, title: str) -> str:
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    element = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', r'<svg\1 width="100%"', element, count=1)
     return element.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

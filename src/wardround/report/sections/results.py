@@ -291,44 +291,6 @@ def differences(evidence: Evidence) -> Figure | None:
     return drawn
 
 
-def calibration(evidence: Evidence) -> Figure | None:
-    arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["calibration"]]
-    if not arms:
-        return None
-    drawn, axes = single_axes(3.9, 5.4)
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
-    for number, arm in enumerate(arms):
-        bins = evidence.arms[arm]["calibration"]["bins"]
-        look = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1, "label": arm}
-        colour = looks(evidence, arm)["color"]
-        axes.plot([b["score"] for b in bins], [b["positive"] for b in bins], color=colour, linestyle="-", **look)
-    axes.set(xlabel="mean score", ylabel=f"share with {evidence.classes[1]}")
-    axes.set_aspect("equal")
-    legend(drawn, loc="outside right center")
-    return drawn
-
-
-def decision_curve(evidence: Evidence) -> Figure | None:
-    curves = {arm: evidence.arms[arm]["decision_curve"] for arm in evidence.few_arms}
-    curves = {arm: curve for arm, curve in curves.items() if curve}
-    if not curves:
-        return None
-    drawn, axes = single_axes(3.4)
-    for arm, curve in curves.items():
-        colour = looks(evidence, arm)["color"]
-        axes.plot(curve["threshold"], curve["net_benefit"], linewidth=1.4, label=arm, color=colour)
-    first = next(iter(curves.values()))
-    axes.plot(first["threshold"], first["treat_all"], color="grey", linestyle="--", label="act on all")
-    axes.axhline(0, color="grey", linestyle=":", label="act on none")
-    top = max(max(curve["net_benefit"]) for curve in curves.values())
-    if top > 0:  # where nothing is better than acting on none, there is no top
-        axes.set_ylim(-0.12 * top, 1.1 * top)
-    axes.set(xlabel="threshold: the risk from which one would act")
-    axes.set_ylabel("net benefit")
-    legend(drawn, loc="outside right center")
-    return drawn
-
-
 def subgroups(evidence: Evidence) -> Figure | None:
     arms, kinds, headline = evidence.few_arms, evidence.kinds, evidence.headline
     if not kinds:
@@ -457,10 +419,9 @@ PAGE = """
 <h3>Training</h3>
 {{ draw("test-" ~ evidence.task.curve) }}{{ draw("test-loss") }}{{ draw("weight-change") }}
 {{ draw("curves") }}{{ draw("losses") }}{{ draw("movement") }}{{ show("sides") }}
-{% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
+{% if evidence.task.answers == "class" %}<h3>Calibration, ranking and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
-{{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
-{{ show("predicted-classes") }}
+{{ show("calibration") }}{{ part("probabilities.calibration") }}{{ show("predicted-classes") }}{% endif %}
 {{ part("numbers.residuals") }}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}
 {% if "subgroups-of-all-arms" in tables %}
@@ -496,24 +457,6 @@ SECTION = Section(
             differences,
             one_seed="Difference on the same test rows with its 95 % CI over patients, corrected for all comparisons "
             "of this report.{point}",
-        ),
-        "calibration": Drawing(
-            "Calibration",
-            "Tenths of all test rows by score. On the diagonal, scores mean what they say.",
-            calibration,
-            deployed="Tenths of all test rows by score, from the sites' histograms: a cell's rows are taken as evenly "
-            "spread around their mean. On the diagonal, scores mean what they say.",
-            of_task=True,
-            detailed=True,
-        ),
-        "decision-curve": Drawing(
-            "Decision curve",
-            "Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody.",
-            decision_curve,
-            deployed="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. "
-            "From the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
-            of_task=True,
-            detailed=True,
         ),
         "subgroups": Drawing(
             "{Metric} by {groups}",
