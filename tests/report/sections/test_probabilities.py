@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.render.style import PAGE_FONT, as_svg, looks
+from wardround.report.render.table import FEWEST
 from wardround.report.sections.probabilities import calibration, ranking
 from wardround.runs.folder import RunFolder
 
@@ -45,10 +47,10 @@ def test_a_tenth_has_its_interval_and_few_rows_have_no_bar(evidence: Evidence) -
     drawn = [np.asarray(line.get_ydata()).tolist() for line in above.lines[1:]]  # the diagonal is first
     assert drawn[::2] == [tenth["interval"] for tenth in tenths]
     assert drawn[1::2] == [[tenth["positive"]] for tenth in tenths]
-    shown = [bar.get_height() for bar in below.patches]
+    shown = [bar.get_height() for bar in below.patches if isinstance(bar, Rectangle)]
     histogram = evidence.arms[arm]["score_histogram"]
     counts = [count / evidence.seeds for count in (*histogram["negative"], *histogram["positive"])]
-    assert shown == [count if count >= calibration.FEWEST else 0 for count in counts]
+    assert shown == [count if count >= FEWEST else 0 for count in counts]
 
 
 def test_a_run_of_an_earlier_version_says_why_it_has_no_curve(evidence: Evidence) -> None:

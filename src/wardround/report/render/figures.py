@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from wardround.core.processes import mapped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
-from wardround.report.render.style import STYLE, as_svg, save_png
+from wardround.report.render.style import STYLE, WIDTH, as_svg, save_png
 from wardround.report.render.table import listed
 
 ALL_ARMS = "-of-all-arms"
@@ -118,11 +118,16 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
     return svg
 
 
+def _in_page_width(found: re.Match[str]) -> str:
+    """Letters are of one size in all figures, so that one which is narrower than the page stays so."""
+    return f'<svg{found[1]} width="{min(100.0, 100 * float(found[2]) / (72 * WIDTH)):.4g}%"'
+
+
 def _for_page(svg: str, name: str, title: str) -> str:
     """An element of a page. Its ids are made its own, because a page holds several figures."""
     element = svg[svg.index("<svg") :]
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    element = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', r'<svg\1 width="100%"', element, count=1)
+    element = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"', _in_page_width, element, count=1)
     return element.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

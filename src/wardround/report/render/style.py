@@ -33,6 +33,7 @@ STYLE: Any = {
 }
 WIDTH = 8.4  # inches: between the width of an A4 page and that of the page on a screen, which figures are scaled to
 PAGE_FONT = '"DejaVu Sans", Verdana, Arial, sans-serif'  # of report.css; letters of a figure are those around it
+MOST_LABELLED = 6  # lines that are labelled at their ends; more have a legend
 TIP = "tip:"  # begins the id of a mark with something to say
 
 
@@ -131,10 +132,17 @@ def bar(
     tell(mark, f"{told or label or headline.word}: {headline.text(figures['mean'])}{interval}")
 
 
+def difference_text(evidence: Evidence, entry: Mapping[str, Any]) -> str:
+    """Of a mark: a paired difference with its interval."""
+    measure, low_high = evidence.headline.measure, entry["interval"]
+    interval = "" if low_high is None else f" ({' to '.join(measure.difference(x, with_unit=False) for x in low_high)})"
+    return f"{measure.difference(entry['difference'])}{interval}"
+
+
 def on_top_of(number: int, count: int) -> dict[str, Any]:
     """The width of one of several lines: each is narrower than the one under it, so that both are seen where they
     coincide."""
-    most = min(3.2, 1.2 + 0.5 * (count - 1))
+    most = min(3.6, 1.2 + 0.9 * (count - 1))
     return {"linewidth": most - (most - 1) * number / max(1, count - 1), "solid_capstyle": "butt"}
 
 
@@ -200,6 +208,7 @@ def label_panels(panels: Any, columns: Sequence[str], rows: Sequence[str]) -> No
     for above, below, title in zip(panels[0], panels[-1], columns, strict=True):
         above.set_title(title, fontsize=9)
         below.set_xlabel("round")
+        below.xaxis.get_major_locator().set_params(integer=True)
     for axes, label in zip(panels[:, 0], rows, strict=True):
         axes.set_ylabel(label)
 

@@ -206,7 +206,9 @@ def auc_by_finding(evidence: Evidence) -> Figure:
         figures = [entry["metrics"], *(entry["findings"][name]["metrics"] for name in evidence.findings)]
         colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
         for place, metrics in enumerate(figures):
-            bar(axes, metrics["auc"], place + aside, headline, colour, mark, arm if place == 0 else None, thin=True)
+            label = arm if place == 0 else None
+            told = f"{arm}, {names[place]}"
+            bar(axes, metrics["auc"], place + aside, headline, colour, mark, label, thin=True, told=told)
     name_rows(axes, [name.replace("_", " ") for name in names])
     axes.set_xlabel("AUC on all sites' test rows, with 95 % interval; 0.5: a coin")
     legend(drawn, loc="outside lower center", ncols=4)

@@ -1,5 +1,6 @@
 """The results over all sites: arms, differences, sweeps, training curves, calibration and groups of patients."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,16 +16,21 @@ from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
     MARKERS,
+    MOST_LABELLED,
     WIDTH,
     bar,
+    difference_text,
     figure,
+    label_ends,
     label_panels,
     legend,
     looks,
     name_rows,
     numbered_style,
     offset,
+    on_top_of,
     single_axes,
+    tell,
 )
 from wardround.report.render.table import (
     FEWEST,
@@ -264,7 +270,7 @@ def overall(evidence: Evidence) -> Figure:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
                 y = place + (number - (len(variants) - 1) / 2) * 0.24
-                bar(axes, primary_figure(evidence.results, name), y, headline, colour, mark, label, number)
+                bar(axes, primary_figure(evidence.results, name), y, headline, colour, mark, label, number, told=name)
     name_rows(axes, arms)
     axes.set_xlabel(f"{evidence.primary_word}, on all sites' test rows{headline.unit}, with 95 % CI")
     if len(variants) > 1:
@@ -284,7 +290,8 @@ def differences(evidence: Evidence) -> Figure | None:
     for place, test in enumerate(tests):
         colour = looks(evidence, test["arm"])["color"]
         axes.plot([scale * limit for limit in test["interval"]], [place, place], color=colour, linewidth=1.6)
-        axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
+        (mark,) = axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
+        tell(mark, f"{test['arm']}: {difference_text(evidence, test)}")
     name_rows(axes, [test["arm"] for test in tests])
     more = evidence.headline.more_than(evidence.primary_word, tests[0]["reference"])
     axes.set_xlabel(f"{more}, with corrected 95 % CI")
@@ -307,7 +314,8 @@ def subgroups(evidence: Evidence) -> Figure | None:
                 label = arm if place == 0 and kind == kinds[0] else None
                 colour, x = looks(evidence, arm)["color"], place + offset(number, len(arms), 0.7)
                 metric = measured[names[place]]["metrics"][headline.metric]
-                bar(axes, metric, x, headline, colour, label=label, upright=True, thin=True)
+                told = f"{arm}, {names[place]}"
+                bar(axes, metric, x, headline, colour, label=label, upright=True, thin=True, told=told)
         axes.set_xticks(range(len(names)), names)
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
@@ -326,11 +334,14 @@ def sweep(evidence: Evidence) -> Figure | None:
     converged = [evidence.arms[name]["convergence"] for name in values.values()]
     colour, headline = COLOURS[evidence.families.index(family) % len(COLOURS)], evidence.headline
     for place, name in enumerate(values.values()):
-        bar(panels[0], evidence.figure(name), place, headline, colour, upright=True)
+        bar(panels[0], evidence.figure(name), place, headline, colour, upright=True, told=name)
     rounds = np.array([entry["rounds_to_95_percent"]["mean"] for entry in converged], dtype=float)
     changes = np.array([entry["mean_change"] for entry in converged], dtype=float)
-    panels[1].plot(range(len(values)), rounds, "o-", color=colour)
-    panels[2].plot(range(len(values)), changes, "o-", color=colour)
+    for axes, numbers in ((panels[1], rounds), (panels[2], changes)):
+        for place, (name, number) in enumerate(zip(values.values(), numbers, strict=True)):
+            (mark,) = axes.plot(place, number, "o", color=colour)  # values stand evenly: a line would be no slope
+            tell(mark, f"{name}: {number:.3g}")
+        axes.set_ylim(0, 1.1 * np.nanmax(numbers) if np.nansum(numbers) > 0 else None)
     labels = (
         f"{evidence.primary_word}{headline.unit}",
         f"rounds to {evidence.nearly} of final",
@@ -339,7 +350,7 @@ def sweep(evidence: Evidence) -> Figure | None:
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set_xlabel(setting)
+        axes.set(xlabel=setting, xlim=(-0.5, len(values) - 0.5))
     return drawn
 
 
@@ -357,17 +368,32 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False, shared
     height = 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines)
     drawn = figure(height, max(WIDTH, 3.1 * len(columns)))
     panels = drawn.subplots(len(rows), len(columns), sharex=True, sharey=shared, squeeze=False)
-    handles: dict[str, Any] = {}
+    handles = {}
     for name, (row, data, line) in layout.items():
         axes = panels[rows.index(row)][columns.index(data)]
         style = looks(evidence, name) if line == name else numbered_style(lines.index(line))
         # an arm that diverged at once has no number to draw, but keeps its place in the legend
-        (handles[line],) = axes.plot(*points[name], linewidth=1.4, **style)
+        (handles[line],) = axes.plot(*points[name], **style, **on_top_of(lines.index(line), len(lines)))
+        _tell_last(handles[line], f"{name}: {label}", *points[name])
     label_panels(panels, columns if len(columns) > 1 else [""], [f"{row}\n{label}" if row else label for row in rows])
     for axes in panels.flat if log and min(numbers) > 0 else ():
         axes.set_yscale("log")
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)))
+    _name_lines(drawn, panels, handles)
     return drawn
+
+
+def _tell_last(line: Any, what: str, rounds: Sequence[int], values: Sequence[float]) -> None:
+    if values:
+        tell(line, f"{what} {values[-1]:.4g} after round {rounds[-1]}")
+
+
+def _name_lines(drawn: Figure, panels: np.ndarray, handles: Mapping[str, Any]) -> None:
+    """At their ends where they are few, in one panel; else in a legend."""
+    heights = {name: list(line.get_ydata()) for name, line in handles.items()}
+    if panels.size == 1 and len(handles) <= MOST_LABELLED and all(heights.values()):
+        label_ends(panels.flat[0], [(heights[name][-1], name, line.get_color()) for name, line in handles.items()])
+    else:
+        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)))
 
 
 def _points(evidence: Evidence, arm: str, column: str) -> tuple[list[int], list[float]]:

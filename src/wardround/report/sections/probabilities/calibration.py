@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
+    MOST_LABELLED,
     WIDTH,
     label_ends,
     looks,
@@ -20,7 +21,6 @@ from wardround.report.render.table import FEWEST
 from wardround.report.section import Section
 
 SIDE, BELOW = 2.1, 0.6  # inches: of a panel and of the histogram under it
-MOST_LABELLED = 6  # arms whose lines are labelled at their ends
 
 
 def calibration(evidence: Evidence) -> Figure | None:
