@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ def no_report_contradicts_its_intervals() -> Iterator[None]:
     original = build._build
 
     @wraps(original)
-    def checked(folder: RunFolder, workers: int) -> Path:
-        page = original(folder, workers)
+    def checked(folder: RunFolder, *options: Any) -> Path:
+        page = original(folder, *options)
         problems = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))
         assert not problems, "\n".join(problems[:10])
         return page

@@ -53,9 +53,10 @@ LAYERS = [
     ["engines", "evaluation", "uncertainty"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
-    ["attacks", "bundles"],
+    ["attacks", "bundles", "tracking"],
     ["serving"],
-    ["runs.execute", "runs.interface"],  # a run ends with the bundles and attacks that its study asks for
+    # a run ends with the bundles and attacks that its study asks for
+    ["runs.execute", "runs.interface", "runs.drafting"],
     ["deployment"],
     ["adaptation"],
     ["cli"],
@@ -235,3 +236,63 @@ def test_every_command_exit_code_check_and_metric_is_in_the_reference() -> None:
         assert f"| {kind.exit_code} |" in DOCS["commands.md"], kind
     for metric in METRIC_FACTS:
         assert f"`{metric}`" in DOCS["results.md"]
+
+
+TOPOLOGIES = ("flat", "regional", "vertical")
+
+
+def deployment() -> dict[str, ast.Module]:
+    return {path: tree for path, tree in sources().items() if path.startswith("deployment/")}
+
+
+def called(tree: ast.Module) -> Counter[str]:
+    """How often functions and methods of a name are called."""
+    names = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return Counter(name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "") for name in names)
+
+
+def test_topologies_are_composed_and_not_inherited() -> None:
+    """One coordinator's loop; no topology's coordinator or wave is a special case of another's."""
+    wrong = [
+        f"{path}: {node.name} inherits from {ast.unparse(base)}"
+        for path, tree in deployment().items()
+        if any(name in path for name in ("_topology", "_rounds", "_coordinator", "block_wave", "coordinating/"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if ast.unparse(base).split("[")[0] not in ("Generic", "Protocol", "Struct", "SiteFacts")
+    ]
+    assert not wrong, listed(wrong)
+    loops = [path for path, tree in deployment().items() if called(tree)["train_wave"]]
+    assert loops == ["deployment/coordinating/coordinator.py"]
+
+
+def test_one_loop_answers_for_every_topology() -> None:
+    """Requests are opened, read and answered in one place, and answers are kept for repeats in one place."""
+    for name in ("read_request", "keep_answer", "refuse_old", "check_own"):
+        assert [path for path, tree in deployment().items() if called(tree)[name]] == ["deployment/site/answering.py"]
+    handlers = {path.split("/")[1] for path, tree in deployment().items() if called(tree)["OpenRun"]}
+    assert handlers == set(TOPOLOGIES)
+
+
+def test_rounds_are_closed_and_recorded_in_one_place() -> None:
+    """By the function that closes those of a simulation; region models are averaged as in a simulation."""
+    imported = {path for path, tree in deployment().items() if "training.rounds.close" in imports(tree)}
+    assert imported == {"deployment/coordinating/closing.py"}
+    callers = {path.split("/")[1] for path, tree in deployment().items() if called(tree)["close_round"]}
+    assert callers == set(TOPOLOGIES)
+    written = [path for path, tree in deployment().items() if called(tree)["append_records"]]
+    assert written == ["deployment/coordinating/coordinator.py"]
+    of_regions = {name for tree in deployment().values() for name in imports(tree) if "algorithms.hierarchical" in name}
+    constants = {"algorithms.hierarchical.WEIGHT", "algorithms.hierarchical.part_of"}
+    assert of_regions == {"algorithms.hierarchical.aggregate_regions", *constants}
+
+
+def test_bodies_of_messages_are_typed() -> None:
+    wrong = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in deployment().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "body"
+    ]
+    assert not wrong, listed(wrong)

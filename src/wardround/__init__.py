@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.runs.catalog import load_study as load_study
+    from wardround.runs.drafting.draft import init_study as init_study
     from wardround.runs.execute import resume_study as resume_study
     from wardround.runs.execute import run_study as run_study
     from wardround.runs.interface.quick_comparison import compare as compare
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from wardround.runs.plan import load_plan as load_plan
     from wardround.runs.records import RecordFollower as RecordFollower
     from wardround.runs.records import read_records as read_records
+    from wardround.tracking import export_run as export_run
     from wardround.training.round_record import RoundRecord as RoundRecord
 
 _HOMES = {
@@ -62,11 +64,13 @@ _HOMES = {
     "wardround.report.build": ("build_report",),
     "wardround.report.compare": ("compare_runs",),
     "wardround.runs.catalog": ("load_study",),
+    "wardround.runs.drafting.draft": ("init_study",),
     "wardround.runs.execute": ("resume_study", "run_study"),
     "wardround.runs.interface.quick_comparison": ("compare",),
     "wardround.runs.interface.study_run": ("StudyRun",),
     "wardround.runs.plan": ("check_study", "load_plan"),
     "wardround.runs.records": ("RecordFollower", "read_records"),
+    "wardround.tracking": ("export_run",),
     "wardround.training.round_record": ("RoundRecord",),
 }
 __all__ = [
@@ -83,6 +87,8 @@ __all__ = [
     "check_study",
     "compare",
     "compare_runs",
+    "export_run",
+    "init_study",
     "load_bundle",
     "load_plan",
     "load_shared",

@@ -15,6 +15,7 @@ from wardround.core.notices import (
     identity,
     line_of,
     lines_of,
+    lines_of_json,
     over_seeds,
     read_notice,
     reference,
@@ -314,3 +315,45 @@ def test_what_many_sites_have_is_said_once_with_the_sites() -> None:
         "rows)",
         line_of(LEAK),
     ]
+
+
+def test_what_many_columns_or_arms_have_is_said_once_with_their_names_and_a_count() -> None:
+    cased = [Notice("case-of-levels", "info", columns=(name,)) for name in ("ward", "unit", "drug")]
+    assert lines_of(cased) == [
+        "Levels of a column differ only in upper and lower case, and count as different (3 columns): ward, unit, drug"
+    ]
+    assert len(lines_of(cased[:2])) == 2
+    unused = [
+        Notice("declaration-not-used", "info", columns=(name,), details={"setting": setting})
+        for name, setting in (("a", "levels"), ("b", "ranges"), ("c", "levels"))
+    ]
+    assert len(lines_of(unused)) == 3  # they say different things
+    commas = [Notice("decimal-commas", "info", site, (name,)) for site in ("x", "y") for name in ("crp", "lactate")]
+    assert lines_of(commas) == [
+        "Commas in numbers are read as decimal signs (2 sites): x (crp, lactate), y (crp, lactate)"
+    ]
+    assert lines_of(commas[:2]) == [line_of(notice) for notice in commas[:2]]
+    flat = [Notice("flat-loss", "warning", arm=arm) for arm in ("a", "b", "c")]
+    assert lines_of(flat) == [f"a, b, c: {text_of(flat[0])}"]
+    high = [
+        Notice("saturated-scores", "warning", arm=arm, counts={"share": share})
+        for arm, share in (("a", 0.1), ("b", 0.2), ("c", 0.3))
+    ]
+    (line,) = lines_of(high)
+    assert "(3 arms): a, b, c. The learning rate" in line
+
+
+def test_notices_of_thirty_hospitals_are_few_lines() -> None:
+    sites = [f"s{number:02}" for number in range(30)]
+    notices = [
+        *(Notice("few-rows", "warning", site, counts={"rows": 20, "test": 4}) for site in sites),
+        *(Notice("infinite-values", "info", site, (name,), {"values": 1}) for site in sites for name in ("a", "b")),
+        *(Notice("update-not-finite", "warning", site, counts={"rounds": 2}, arm="fedavg") for site in sites),
+    ]
+    lines = lines_of_json(with_texts(notices))
+    assert len(lines) == 3
+    assert all("and 10 more" in line for line in lines)
+
+
+def test_texts_of_notices_that_are_not_known_stand_as_they_are() -> None:
+    assert lines_of_json([{"code": "of-a-later-version", "text": "Something."}]) == ["Something."]

@@ -126,11 +126,11 @@ class Hospitals:
     def join_all(self) -> dict[str, Process]:
         return {site: self.join(site) for site in self.sites}
 
-    def start(self, name: str, *words: str | Path) -> Process:
+    def start(self, name: str, *words: str | Path, program: Sequence[str] = ("-m", "wardround.cli.main")) -> Process:
         path = self.folder / f"{len(self.processes):03} {name}.log"
         with path.open("wb") as log:
             running = subprocess.Popen(
-                [sys.executable, "-m", "wardround.cli.main", *map(str, words)],
+                [sys.executable, *program, *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -14,9 +14,12 @@ from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Refusal, Refused, Step
-from wardround.deployment.flat.coordinator import Coordinator
-from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.flat.site_session import Gate
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.flat.flat_topology import flat_coordinator
+from wardround.deployment.governance.gate import Gate
+from wardround.deployment.hospital import Hospital
+from wardround.deployment.site.answering import SiteWork
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study
@@ -123,9 +126,13 @@ class Federation:
         return self.folder
 
     @property
+    def messenger(self) -> Messenger:
+        return self.coordinator.messenger
+
+    @property
     def lines(self) -> list[str]:
         """All that a watcher was told, also what no step has shown yet."""
-        return [step.line for step in self.steps if step.line] + self.coordinator.lines
+        return [step.line for step in self.steps if step.line] + self.messenger.lines
 
     def restart_site(self, name: str) -> None:
         """As if its process had died: what it knows is what its folder holds."""
@@ -133,9 +140,10 @@ class Federation:
 
     def restart_coordinator(self) -> "Federation":
         """Another process on the same folder; the sites live on."""
-        old = self.coordinator
+        old = self.messenger
         transport = ByHand(self.transport.sites)
-        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        ends = old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys
+        fresh = flat_coordinator(Messenger(*ends))
         return Federation(self.folder, transport, fresh, self.open_site)
 
 
@@ -157,7 +165,8 @@ def federation(
     keys = {name: public(name) for name in sources}
     transport = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    coordinator = Coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
+    ends = study, families, list(sources), run_folder, transport, key("coordinator"), keys
+    coordinator = flat_coordinator(Messenger(*ends))
     return Federation(run_folder, transport, coordinator, open_site)
 
 
@@ -179,4 +188,27 @@ def site_work(
     def load() -> Records:
         return own_records(source(), name)
 
-    return SiteWork(name, state, gate or OpenGate(study), families, load, key(name), public("coordinator"), peers=peers)
+    return answering(name, state, gate or OpenGate(study), families, load, public("coordinator"), peers=peers)
+
+
+def answering(
+    name: str,
+    state: Path,
+    gate: Gate,
+    families: Families,
+    load: Callable[[], Records],
+    coordinator: PublicKey,
+    notice: Callable[[str], None] = lambda line: None,
+    peers: Mapping[str, PublicKey] | None = None,
+) -> SiteWork:
+    """A hospital's process."""
+    hospital = Hospital(name, state, gate, families, load, key(name), peers or {})
+    return SiteWork(name, state, hospital, key(name), coordinator, notice)
+
+
+def session_of(work: SiteWork) -> Any:
+    """As it stands, or as its files have it after the run."""
+    if work.run is not None:
+        return work.run.session
+    (folder,) = [path.parent for path in work.state.glob("*/session.json")]
+    return work.topology.reopen(folder.name).session

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.deployment import hospital_files as hospitals
 from tests.deployment import number_hospitals
 from tests.deployment import radiology_sites as radiology
-from tests.deployment.in_process_federation import Federation, federation, kind_of
+from tests.deployment.in_process_federation import Federation, federation, kind_of, session_of
 from tests.small_federations import assert_same_tree
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
@@ -83,8 +83,7 @@ def assert_parity(
     document: Mapping[str, Any], folder: Path, sources: Sources | None = None, models: dict[str, Factory] | None = None
 ) -> Both:
     both = deploy(document, folder, sources, models)
-    session = both.deployed.transport.sites[hospitals.NAMES[0]].session
-    waves = [] if session is None else session.waves
+    waves = session_of(both.deployed.transport.sites[hospitals.NAMES[0]]).waves
     places = {member: (w, n) for w, wave in enumerate(waves) for n, member in enumerate(wave)}
     for arm in both.plan.study.trained_arms:
         for seed in both.plan.study.evaluation.seeds:

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import ByHand, OpenGate, key, own_records, public
+from tests.deployment.in_process_federation import ByHand, OpenGate, answering, key, own_records, public
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment import Step, refuse_undeployable
-from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
-from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
+from wardround.deployment.regional.region_handler import Region
+from wardround.deployment.regional.regional_topology import coordinator_of_regions
 from wardround.deployment.regional.regions import regions_of
-from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
+from wardround.deployment.site.answering import SiteWork
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
@@ -56,23 +58,15 @@ class Hierarchy:
 
     @property
     def lines(self) -> list[str]:
-        return [step.line for step in self.steps if step.line] + self.top.lines
+        return [step.line for step in self.steps if step.line] + self.top.messenger.lines
 
-    def open_top(self) -> CoordinatorOfAll:
+    def open_top(self) -> Coordinator:
         keys = {region: public(region) for region in self.regions}
         names = list(self.regions)
-        return CoordinatorOfAll(
-            self.study,
-            self.families,
-            names,
-            self.run_folder,
-            self.transport,
-            key("top"),
-            keys,
-            hospitals=list(self.sources),
-        )
+        ends = self.study, self.families, names, self.run_folder, self.transport, key("top"), keys
+        return coordinator_of_regions(Messenger(*ends), list(self.sources))
 
-    def open_region(self, region: str) -> RegionWork:
+    def open_region(self, region: str) -> SiteWork:
         """A process of its own: what it knows is what its folder holds."""
         sites = self.regions[region]
         keys = {site: public(site) for site in sites}
@@ -80,10 +74,11 @@ class Hierarchy:
 
         def own(folder: RunFolder) -> RegionalCoordinator:
             ends = self.transports[region], signer, keys
-            return RegionalCoordinator(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            messenger = Messenger(self.study, self.families, sites, folder, *ends, revoked=lambda: self.revoked)
+            return region_coordinator(messenger)
 
         state = self.folder / "regions" / region
-        return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
+        return SiteWork(region, state, Region(state, self.study, own), key(region), public("top"))
 
     def open_site(self, name: str) -> SiteWork:
         region = next(region for region, sites in self.regions.items() if name in sites)
@@ -95,7 +90,7 @@ class Hierarchy:
         peers = {site: public(site) for site in self.regions[region]}
         trusted = public(f"{region} as coordinator")
         state = self.folder / "sites" / name
-        return SiteWork(name, state, gate, self.families, load, key(name), trusted, peers=peers)
+        return answering(name, state, gate, self.families, load, trusted, peers=peers)
 
     def restart_site(self, name: str) -> None:
         region = next(region for region, sites in self.regions.items() if name in sites)

@@ -20,7 +20,7 @@ from tests.noticed import noticed
 from tests.representatives import represented
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.flat.site_handler import failure
+from wardround.deployment.site.answering import failure
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
 from wardround.report import participation_sentence

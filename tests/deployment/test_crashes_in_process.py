@@ -220,7 +220,7 @@ def test_late_answers_of_earlier_rounds_count_for_nothing(quiet: str, tmp_path: 
     network.transport.after = after
     network.run()
     assert len(shown) == len(PLACES) - len(SITES)
-    assert not network.coordinator.left
+    assert not network.messenger.left
     assert digest(tmp_path) == quiet
 
 
@@ -284,7 +284,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("flat.coordinator", "common.messaging"):
+    for module in ("flat.flat_rounds", "common.messaging"):
         monkeypatch.setattr(f"wardround.deployment.{module}.time", clock)
     return clock
 

@@ -1,21 +1,24 @@
 """A hospital whose label means the opposite is found across hospitals, by columns that everybody has a name for."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.deployment.forging import changed
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
 from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
 from wardround.data.sources import SOURCES, Source
-from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
-from wardround.study.schema import Evaluation, Study
-from wardround.tasks import class_task
+from wardround.deployment.common.schema_agreement import direction_payload
+from wardround.protocol.catalogue import Direction
+from wardround.protocol.messages import Sealed
 
 HOSPITALS = ("cleveland", "hungarian", "va")
 
@@ -108,20 +111,18 @@ def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("sent", [[0.7, 0.1], [0.1, 0.0], [0.1], [0.1, float("nan")], ["a", 1], [0.1, 0.2, 0.3]])
 def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
-    study = Study("s", "", None, Evaluation(), None, (), (), None, (), {})  # type: ignore[arg-type]
-    with pytest.raises((ValueError, TypeError)):
-        inverted_labels(study, class_task(("no", "yes")), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(json.dumps(sent), type=Direction)
 
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
     network = hospitals(tmp_path)
-    site = network.transport.sites["va"]
-    answer_facts = site._answer_body
 
-    def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
-        answer = answer_facts(kind, body, tensors)
-        return {**answer, "directions": {"x": [7, 7]}} if kind == "facts" else answer
+    def lying(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if (site, kind_of(answer)) != ("va", "facts"):
+            return answer
+        return changed(answer, site, lambda body, tensors: body.update(directions={"x": [7, 7]}))
 
-    site._answer_body = lying  # type: ignore[method-assign]
+    network.transport.after = lying
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
         network.run()

@@ -14,7 +14,7 @@ from tests.deployment.parity import KNOWN
 from tests.noticed import noticed
 from tests.representatives import represented
 from wardround.core.tree import Tree
-from wardround.deployment.flat.site_handler import failure
+from wardround.deployment.site.answering import failure
 from wardround.protocol.messages import Sealed
 from wardround.runs.audit import verify
 
@@ -145,7 +145,7 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
     """It is revoked while its answer is on the way."""
     network = begin(tmp_path)
     revoked: dict[str, str] = {}
-    network.coordinator.revoked = lambda: revoked
+    network.messenger.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "train" and body_of(sealed)["round"] == 1:

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec import Struct
 
 from tests.deployment.in_process_federation import key, public
 from wardround.core.errors import DeployError
@@ -40,7 +41,8 @@ def carried(message: Message, sender: str = "alder") -> Message:
 def through(content: Any) -> Any:
     """Through a message, and through a file of the coordinator's."""
     body: Any = carried(Message("facts", {"content": content})).body
-    return json.loads(json.dumps(body["content"]))
+    read = json.loads(json.dumps(body["content"]))
+    return type(content)(**read) if isinstance(content, Struct) else read
 
 
 def same_bits(first: np.ndarray, other: np.ndarray) -> bool:
@@ -172,7 +174,7 @@ def test_signed_garbage_is_an_error_that_a_user_can_read(head: bytes, tensors: b
 def test_another_protocol_names_both() -> None:
     head = orjson.dumps({"protocol": PROTOCOL + 1, "kind": "hello", "something": "new"})
     sealed = Sealed(head, b"", key("coordinator").sign(Sealed(head, b"", b"").digest))
-    with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* version {PROTOCOL}"):
+    with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* {PROTOCOL}; install the same"):
         open_sealed(sealed, public("coordinator"), "coordinator")
 
 

@@ -10,7 +10,8 @@ from tests.deployment.coordinator_restarts import Died, until_finished
 from tests.deployment.in_process_federation import Federation, kind_of
 from tests.deployment.private_studies import begin, private
 from wardround.core import tree
-from wardround.deployment.common.waves import WaveState, write_state
+from wardround.deployment.common.waves import WaveState
+from wardround.deployment.coordinating.coordinator import Progress, write_progress
 from wardround.privacy.dp.protection import site_noise
 from wardround.protocol.messages import Sealed
 from wardround.study.schema import SitePrivacy
@@ -31,15 +32,16 @@ def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeyp
     network: Federation = begin(tmp_path, content())
     computed: dict[int, list[torch.Tensor]] = {}
 
-    def dying(path: Path, state: WaveState) -> None:
+    def dying(path: Path, progress: Progress[WaveState]) -> None:
+        state = progress.state
         leaves = torch.cat([leaf.flatten() for leaf in tree.flatten(state.runs[0].server).values()])
-        known = computed.setdefault(state.round * 2 + state.done, [])
+        known = computed.setdefault(state.round * 2 + progress.done, [])
         known.append(leaves)
         if len(known) == 1:
             raise Died
-        write_state(path, state)
+        write_progress(path, progress)
 
-    monkeypatch.setattr("wardround.deployment.flat.coordinator.write_state", dying)
+    monkeypatch.setattr("wardround.deployment.coordinating.coordinator.write_progress", dying)
     until_finished(network, lambda again: None)
     assert len(computed) == 4
     for first, second in computed.values():
@@ -85,7 +87,7 @@ def test_no_figure_of_a_single_site_is_kept(tmp_path: Path) -> None:
 def test_a_round_without_a_site_costs_the_same(tmp_path: Path) -> None:
     """Three of four came, and the round costs what a round of four costs."""
     network = begin(tmp_path, content(training={"rounds": 2}, deployment={"quorum": 3, "smallest_cell": 1}))
-    network.coordinator.revoked = lambda: {"birch": "stolen"} if network.coordinator.done else {}
+    network.messenger.revoked = lambda: {"birch": "stolen"} if network.messenger.done else {}
     network.run()
     records = network.folder.records()
     assert records["sites"].map(len).tolist() == [4, 3]

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.deployment import hospital_files as hospitals
 from tests.deployment.hospital_files import NAMES, study
-from tests.deployment.in_process_federation import kind_of
+from tests.deployment.in_process_federation import kind_of, session_of
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.noticed import noticed
 from tests.representatives import represented
@@ -140,12 +140,12 @@ def test_arms_that_differ_in_everything_travel_together(tmp_path: Path, monkeypa
         variants=[{"name": "mean", "data": {"missing": "mean"}, "training": {"lr": 0.05}, "arms": ["long", "local"]}],
     )
     both = assert_parity(document, tmp_path / "one")
-    assert [site.session.waves and len(site.session.waves) for site in sessions(both)] == [1] * len(NAMES)
+    assert [len(session_of(site).waves) for site in sessions(both)] == [1] * len(NAMES)
     rounds = both.deployed.folder.records().groupby("arm")["round"].max().to_dict()
     assert (rounds["short"], rounds["long"], rounds["alone"]) == (1, 4, 2)
     monkeypatch.setattr(deployedplan, "WAVE_BYTES", 100)
     both = assert_parity(document, tmp_path / "many")
-    assert all(len(site.session.waves) > 3 for site in sessions(both))
+    assert all(len(session_of(site).waves) > 3 for site in sessions(both))
 
 
 def sessions(both: Both) -> list[Any]:

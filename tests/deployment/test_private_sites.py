@@ -210,7 +210,7 @@ def test_another_run_destroys_the_secret_of_one_that_never_ended(tmp_path: Path)
     first = run_folder(tmp_path, "alder")
     assert (first / "secret").exists()
     other = begin(tmp_path, private(training={"rounds": 1}))
-    other.coordinator.again = True
+    other.messenger.again = True
     other.run()
     assert not (first / "secret").exists()
 
@@ -239,7 +239,7 @@ def test_a_site_whose_secret_was_lost_gives_no_second_answer(tmp_path: Path) -> 
             (run_folder(tmp_path, site) / "secret").unlink()
 
     looked_at(network, look)
-    assert "is gone" in text_of(network.coordinator.left["birch"])
+    assert "is gone" in text_of(network.messenger.left["birch"])
     assert len(ledger(tmp_path, "birch")) == 1
 
 
@@ -254,7 +254,7 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
     )
     assert epsilon([Charge(spent[0].rate, spent[0].noise, 16)], 1e-5) > 2.2
     second = begin(tmp_path, content, gates={"alder": gate(content, most_total_epsilon=2.2)})
-    second.coordinator.again = True
+    second.messenger.again = True
     second.run()
     assert ledger(tmp_path, "alder") == spent
     assert len(ledger(tmp_path, "birch")) == 2 * ROUNDS

@@ -13,7 +13,7 @@ from wardround.data.records import Column
 from wardround.data.serialization import read_column, write_column
 from wardround.deployment import SiteFile, in_plain_words, preflight, refuse_undeployable
 from wardround.deployment.common.deployed_plan import own_plan
-from wardround.deployment.common.schema_agreement import common_columns
+from wardround.deployment.common.schema_agreement import column_parts, common_columns
 from wardround.deployment.join import peers_of
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import charges_of
@@ -133,10 +133,10 @@ def test_a_secure_sum_that_can_never_be_is_refused_before_kits_are_made(changes:
 def test_declared_levels_travel_and_must_agree() -> None:
     column = Column("ward", "categorical", levels=("medical", "surgical"))
     assert read_column(write_column(column)) == column
-    plain = write_column(Column("ward", "categorical"))
-    other = write_column(Column("ward", "categorical", levels=("burns",)))
-    columns = {"north": [plain], "south": [write_column(column)], "east": [other]}
-    assert common_columns({"north": [plain], "south": [write_column(column)]})[0] == [column]
+    plain = column_parts([Column("ward", "categorical")])
+    other = column_parts([Column("ward", "categorical", levels=("burns",))])
+    columns = {"north": plain, "south": column_parts([column]), "east": other}
+    assert common_columns({"north": plain, "south": column_parts([column])})[0] == [column]
     with pytest.raises(DeployError, match="other declared levels"):
         common_columns(columns)
 

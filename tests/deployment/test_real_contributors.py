@@ -91,7 +91,7 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
 def test_the_policy_of_a_site_counts_those_that_add_something(tmp_path: Path) -> None:
     network = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
-    network.transport.sites["alder"].gate.least_sites = lambda: 4  # type: ignore[method-assign]
+    network.transport.sites["alder"].topology.gate.least_sites = lambda: 4  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="would add up 3 sites, fewer than the 4 that alder demands"):
         network.run()
 

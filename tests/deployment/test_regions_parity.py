@@ -49,9 +49,8 @@ def assert_regional_parity(document: Mapping[str, Any], folder: Path, network: H
                 assert_same_tree(network.run_folder.load_model(arm.name, seed), ours, part=arm.name)
             trainers = [site.name for site in trial.sites]
             for name in (site.name for site in trial.scored):
-                stored = (
-                    folder / "sites" / name / network.top.run_name / "models" / arm.name / f"seed-{seed}.safetensors"
-                )
+                own_folder = folder / "sites" / name / network.top.messenger.run_name
+                stored = own_folder / "models" / arm.name / f"seed-{seed}.safetensors"
                 params, buffers = site_model(trial, run, trainers.index(name) if name in trainers else 0)
                 assert_same_tree(load_file(stored), {**params, **buffers}, part=f"{arm.name} at {name}")
     return network

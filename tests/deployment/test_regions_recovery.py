@@ -15,7 +15,7 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.core.errors import DeployError
 from wardround.deployment import replay
 from wardround.deployment.common import messaging as correspondence
-from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.site.answering import SiteWork
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
@@ -92,7 +92,7 @@ class Reborn:
 
     def __init__(self, network: Hierarchy, region: str) -> None:
         self.network, self.region, self.deaths = network, region, 0
-        self.work: RegionWork = network.open_region(region)
+        self.work: SiteWork = network.open_region(region)
 
     def answer(self, sealed: Sealed) -> Sealed:
         while True:

@@ -69,7 +69,7 @@ def test_a_region_too_small_for_a_secure_sum_is_refused(tmp_path: Path) -> None:
 
 def test_a_quorum_counts_those_who_answer_one_coordinator(tmp_path: Path) -> None:
     network = begin(tmp_path, deployment={"quorum": 2})
-    assert network.top.quorum == 2
+    assert network.top.messenger.quorum == 2
     with pytest.raises(StudyError, match="3 sites are needed in a round, and 2 take part"):
         begin(tmp_path, deployment={"quorum": 3})
 

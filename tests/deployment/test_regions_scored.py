@@ -14,6 +14,8 @@ from tests.deployment.test_regions_recovery import Clock, clock, place_of  # noq
 from tests.noticed import noticed
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
+from wardround.deployment.common.waves import seal_with_models
+from wardround.deployment.coordinating import final_scores
 from wardround.protocol.messages import Sealed, open_sealed
 from wardround.report import build_report, read_evidence
 from wardround.report.sections.topology import region_sentences, region_table
@@ -115,17 +117,14 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     assert len(noticed(evidence.results, "figures-withheld", site="alder")) == 1  # whatever number of models
 
 
-def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> None:
+def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator of a flat study that sends a second model would learn figures that nobody approved."""
     network = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
-    sealed_before = network.coordinator._with_models
 
-    def with_another(trials: Any, state: Any, requests: Any, prepare: Any, extra: Any = None) -> Any:
-        if any(message.kind == "evaluate" for message, _ in requests.values()):
-            own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
-            extra = dict.fromkeys(requests, own)
-        return sealed_before(trials, state, requests, prepare, extra)
+    def with_another(messenger: Any, trials: Any, state: Any, requests: Any, extra: Any) -> Any:
+        own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
+        return seal_with_models(messenger, trials, state, requests, dict.fromkeys(requests, own))
 
-    network.coordinator._with_models = with_another  # type: ignore[method-assign]
+    monkeypatch.setattr(final_scores, "seal_with_models", with_another)
     with pytest.raises(DeployError, match="asks for figures of a model that the study that was approved here"):
         network.run()

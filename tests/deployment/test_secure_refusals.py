@@ -19,6 +19,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.site_training import by_trial
+from wardround.deployment.hospital import Hospital
 from wardround.protocol.messages import Sealed
 
 Change = Callable[[dict[str, Any], Tree], None]
@@ -130,7 +131,7 @@ def test_a_site_refuses_what_would_show_its_update(kind: str, change: Change, pr
 def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) -> None:
     network = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
     for work in network.transport.sites.values():
-        work.gate.least_sites = lambda: 5  # type: ignore[method-assign]
+        work.topology.gate.least_sites = lambda: 5  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="fewer than the 5 that"):
         network.run()
 
@@ -158,13 +159,14 @@ def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: 
 
     network.transport.before, network.transport.after = before, after
     network.run()
-    assert "not signed by it for this sum" in text_of(network.coordinator.left["alder"])
+    assert "not signed by it for this sum" in text_of(network.messenger.left["alder"])
 
 
 def test_without_the_key_of_another_site_nothing_begins(tmp_path: Path) -> None:
     network = begin(tmp_path, summed())
-    work = network.transport.sites["alder"]
-    work.peers = {site: key for site, key in work.peers.items() if site != "cedar"}
+    hospital = network.transport.sites["alder"].topology
+    assert isinstance(hospital, Hospital)
+    hospital.peers = {site: key for site, key in hospital.peers.items() if site != "cedar"}
     with pytest.raises(DeployError, match="no public key of cedar"):
         network.run()
 
@@ -194,11 +196,11 @@ def test_the_same_work_is_not_added_up_again_with_other_sites(tmp_path: Path) ->
     content = summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1})
     begin(tmp_path, content).run()
     again = begin(tmp_path, content)
-    again.coordinator.again = True
+    again.messenger.again = True
     again.run()  # the same sites: the same sum, which tells nothing new
     other = begin(tmp_path, content)
-    other.coordinator.again = True
-    other.coordinator.revoked = lambda: {"cedar": "stolen"}
+    other.messenger.again = True
+    other.messenger.revoked = lambda: {"cedar": "stolen"}
     with pytest.raises(DeployError, match="added up with other sites before"):
         other.run()
 
@@ -208,8 +210,8 @@ def test_noise_from_a_secret_makes_every_run_another(tmp_path: Path) -> None:
     content = summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1}, privacy=privacy)
     begin(tmp_path, content).run()
     other = begin(tmp_path, content)
-    other.coordinator.again = True
-    other.coordinator.revoked = lambda: {"cedar": "stolen"}
+    other.messenger.again = True
+    other.messenger.revoked = lambda: {"cedar": "stolen"}
     other.run()
     assert other.folder.records()["sites"].map(len).tolist() == [3]
 

@@ -50,7 +50,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 
 def assert_same_models(network: Federation, quiet: Federation) -> None:
-    for arm in network.coordinator.study.arms:
+    for arm in network.messenger.study.arms:
         assert_same_tree(model_of(network, arm.name), model_of(quiet, arm.name))
 
 
@@ -203,7 +203,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("flat.coordinator", "common.messaging"):
+    for module in ("flat.flat_rounds", "common.messaging"):
         monkeypatch.setattr(f"wardround.deployment.{module}.time", clock)
     return clock
 
@@ -266,7 +266,7 @@ def _but_for_the_second(trial: Any, run: Any, assignments: Any) -> Any:
 def test_a_run_ends_where_too_few_sites_are_left_for_any_sum(tmp_path: Path) -> None:
     revoked: dict[str, str] = {}
     network = begin(tmp_path, summed(deployment={"quorum": 2, "smallest_cell": 1}))
-    network.coordinator.revoked = lambda: revoked
+    network.messenger.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if body_of(sealed).get("round") == 0 and kind_of(sealed) == "unmask":
@@ -281,7 +281,7 @@ def test_a_run_ends_where_too_few_sites_are_left_for_any_sum(tmp_path: Path) -> 
 def test_a_revoked_site_is_in_no_further_sum(tmp_path: Path) -> None:
     revoked: dict[str, str] = {}
     network = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
-    network.coordinator.revoked = lambda: revoked
+    network.messenger.revoked = lambda: revoked
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if body_of(sealed).get("round") == 0 and kind_of(sealed) == "unmask":

@@ -16,6 +16,12 @@ from wardround.training.local import Memory
 ANSWER = Sealed(b"{}\n\n", b"\x00\n\xff", b"sig\nnature")  # newlines, because the file has them too
 
 
+def keep(store: Store, wave: int, number: int, memories: dict[int, Memory], request: str, answer: Sealed) -> None:
+    """As after a round."""
+    store.keep_memories(wave, number, memories)
+    store.keep_answer(wave, number, request, answer)
+
+
 def memory(value: float) -> Memory:
     leaf = torch.tensor([value, -0.0, float("nan"), 5e-324], dtype=torch.float64)
     return Memory({"control": {"b": leaf, "a": leaf + 1}}, {"bias": leaf * 2}, {"mean": leaf * 3})
@@ -39,7 +45,7 @@ def files(folder: Path) -> set[str]:
 
 def test_the_first_memory_is_in_force_until_something_counted(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(0, 0, {0: memory(7.0), 1: memory(8.0)}, "asked", ANSWER)
+    keep(store, 0, 0, {0: memory(7.0), 1: memory(8.0)}, "asked", ANSWER)
     assert bits(store.memories(0, NONE_YET, first)) == bits(first())
     assert "memory-000000.safetensors" not in files(tmp_path)
 
@@ -48,7 +54,7 @@ def test_the_first_memory_is_in_force_until_something_counted(tmp_path: Path) ->
 def test_memory_counts_when_the_next_message_says_so(again: bool, tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored = {0: memory(7.0), 1: memory(8.0)}
-    store.keep(0, 0, stored, "asked", ANSWER)
+    keep(store, 0, 0, stored, "asked", ANSWER)
     store = Store(tmp_path) if again else store
     loaded = store.memories(0, 0, first)
     assert bits(loaded) == bits(stored)
@@ -64,27 +70,27 @@ def test_a_memory_that_is_gone_is_an_error_that_says_which(tmp_path: Path) -> No
 
 def test_without_anything_to_keep_nothing_is_missed(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(0, 0, {0: Memory()}, "asked", ANSWER)
+    keep(store, 0, 0, {0: Memory()}, "asked", ANSWER)
     assert not list(tmp_path.rglob("memory-*"))
     assert Store(tmp_path).memories(0, 5, lambda: {0: Memory()}) == {0: Memory()}
 
 
 def test_the_same_question_gets_the_same_bytes_and_another_none(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(0, 2, first(), "asked", ANSWER)
+    keep(store, 0, 2, first(), "asked", ANSWER)
     for instance in (store, Store(tmp_path)):
         assert instance.answer(0, 2, "asked") == ANSWER
         assert instance.answer(0, 2, "asked otherwise") is None
         assert instance.answer(0, 1, "asked") is None
         assert instance.answer(1, 2, "asked") is None
-    store.keep(0, 3, first(), "asked", ANSWER)
+    keep(store, 0, 3, first(), "asked", ANSWER)
     assert store.answer(0, 2, "asked") is None  # one answer is kept
 
 
 def test_rounds_that_are_over_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.refuse_old(0, 0)
-    store.keep(0, 4, first(), "asked", ANSWER)
+    keep(store, 0, 4, first(), "asked", ANSWER)
     store.refuse_old(0, 4)
     store.refuse_old(0, 5)
     store.refuse_old(1, 0)
@@ -94,7 +100,7 @@ def test_rounds_that_are_over_are_refused(tmp_path: Path) -> None:
 
 def test_an_answer_that_was_half_written_does_not_count(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(0, 1, first(), "asked", ANSWER)
+    keep(store, 0, 1, first(), "asked", ANSWER)
     (tmp_path / "wave-00000" / "answer-000001.head").unlink()  # it is written last
     assert store.answer(0, 1, "asked") is None
 
@@ -102,7 +108,7 @@ def test_an_answer_that_was_half_written_does_not_count(tmp_path: Path) -> None:
 def test_waves_are_apart_and_all_is_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for wave in (0, 1):
-        store.keep(wave, 0, {0: memory(float(wave)), 1: memory(9.0)}, "asked", ANSWER)
+        keep(store, wave, 0, {0: memory(float(wave)), 1: memory(9.0)}, "asked", ANSWER)
     assert (
         bits(Store(tmp_path).memories(1, 0, first))["0/algorithm/control/b"]
         == bits({0: memory(1.0)})["0/algorithm/control/b"]
@@ -124,7 +130,7 @@ def test_whatever_counts_and_whoever_dies_the_memory_is_that_of_the_last_that_co
         in_force = store.memories(0, counted, first)
         assert bits(in_force) == bits(expected)
         network = {n: memory(number + 10.0 * n + 1) for n in in_force}
-        store.keep(0, number, network, f"asked {number}", ANSWER)
+        keep(store, 0, number, network, f"asked {number}", ANSWER)
         store = Store(folder) if dies else store
         assert len(list(folder.rglob("memory-*"))) <= 2
         if counts:
@@ -135,7 +141,7 @@ def test_whatever_counts_and_whoever_dies_the_memory_is_that_of_the_last_that_co
 
 def test_the_trees_come_back_as_they_were(tmp_path: Path) -> None:
     stored = {0: Memory({"params": {"1.weight": torch.ones(2, 2), "0.bias": torch.zeros(1)}}, {"b": torch.ones(1)})}
-    Store(tmp_path).keep(0, 0, stored, "asked", ANSWER)
+    keep(Store(tmp_path), 0, 0, stored, "asked", ANSWER)
     loaded = Store(tmp_path).memories(0, 0, lambda: stored)[0]
     assert_same_tree(loaded.algorithm["params"], stored[0].algorithm["params"])
     assert_same_tree(loaded.private, stored[0].private)

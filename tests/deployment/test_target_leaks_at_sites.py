@@ -11,7 +11,7 @@ from wardround.core.errors import CheckError
 from wardround.core.health import Condition
 from wardround.data.checks.before_training import refuse_errors
 from wardround.deployment import preflight
-from wardround.deployment.flat.site_handler import disclosable
+from wardround.deployment.site.answering import disclosable
 from wardround.deployment.vertical.party_plan import own_vertical_plan
 from wardround.runs.catalog import load_study
 

@@ -16,8 +16,9 @@ from tests.deployment.in_process_federation import body_of, key, kind_of, public
 from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from tests.representatives import represented
 from wardround.core.errors import DeployError, WardroundError
-from wardround.data.records import short_hash
-from wardround.deployment.vertical import vertical_coordinator
+from wardround.data.records import Records, short_hash
+from wardround.deployment.hospital import Hospital
+from wardround.deployment.vertical import vertical_topology
 from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
@@ -75,16 +76,22 @@ def test_no_id_and_no_hash_of_one_is_in_a_message(run: tuple[Parties, list[bytes
             assert form not in everything
 
 
+def rows_of(network: Parties, party: str) -> Records:
+    hospital = network.transport.sites[party].topology
+    assert isinstance(hospital, Hospital)
+    return hospital.rows()
+
+
 def test_no_value_and_no_label_is_in_a_message(run: tuple[Parties, list[bytes]]) -> None:
     network, _ = run
     planted = [str(value).encode() for value in VALUES.values()]
     for party, name in zip(("clinic", "lab"), VALUES, strict=True):
-        records = network.transport.sites[party].rows()
+        records = rows_of(network, party)
         assert isinstance(records.features, pd.DataFrame)
         column = records.features[name].to_numpy(dtype=float)[2:6]
         assert VALUES[name] in column
         planted += [column.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
-    labels = network.transport.sites["clinic"].rows().target
+    labels = rows_of(network, "clinic").target
     planted += [labels.astype(kind)[:20].tobytes() for kind in ("<i8", "<i4", "u1", "<f4", "<f8")]
     for where, content in carried(network):
         for form in planted:
@@ -197,7 +204,7 @@ def test_what_was_changed_on_its_way_is_refused(tmp_path: Path, kind: str, words
 
 def test_a_coordinator_cannot_put_itself_between_two_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path / "data")
-    monkeypatch.setattr(vertical_coordinator, "vouched_key", lambda *given: b"")  # an honest one refuses such a key too
+    monkeypatch.setattr(vertical_topology, "vouched_key", lambda *given: b"")  # an honest one refuses such a key too
     network = federation(document(files), tmp_path, files)
 
     def own_key(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -268,8 +275,9 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
 
 
 def session_of(network: Parties, party: str) -> PartySession:
-    work = network.transport.sites[party].party
+    work = network.transport.sites[party].run
     assert work is not None
+    assert isinstance(work.session, PartySession)
     return work.session
 
 
@@ -308,7 +316,7 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
         place = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
-        return [network.coordinator.sealed(Message("embed", place, {"0": gradient}), site) for gradient in again]
+        return [network.messenger.sealed(Message("embed", place, {"0": gradient}), site) for gradient in again]
 
     assert asked_again(network, others, "embed") == ["failed", "failed", "embedded"]
     embeddings = network.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
@@ -325,8 +333,8 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
         turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
-        body = {"run": network.coordinator.run_name}
-        return [network.coordinator.sealed(Message("shape", body, {ROWS: row_tensor}), site) for row_tensor in again]
+        body = {"run": network.messenger.run_name}
+        return [network.messenger.sealed(Message("shape", body, {ROWS: row_tensor}), site) for row_tensor in again]
 
     assert asked_again(network, others, "shape") == ["failed", "shaped"]
     assert network.folder.complete

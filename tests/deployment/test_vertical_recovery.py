@@ -14,9 +14,9 @@ from tests.deployment.vertical_federation import Parties, document, federation, 
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
+from wardround.deployment.common import messaging
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.coordinate import finish_up
-from wardround.deployment.vertical import vertical_coordinator
 from wardround.protocol.messages import Message, Sealed, open_sealed
 from wardround.runs.audit import verify
 
@@ -81,7 +81,7 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
         except Died:
             deaths += 1
             if network.folder.complete:  # as `coordinate` does when it is started again
-                finish_up(network.coordinator.study, network.folder)
+                finish_up(network.messenger.study, network.folder)
                 break
             network = network.restart_coordinator()
     assert deaths == len(seen)
@@ -224,7 +224,7 @@ def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
 ) -> None:
     network, _ = made_in(tmp_path, deployment={"quorum": 2, "deadline": 3600})
     clock = Clock()
-    monkeypatch.setattr(vertical_coordinator, "time", clock)
+    monkeypatch.setattr(messaging, "time", clock)
 
     def while_lab_is_away() -> None:
         for step in network.coordinator.run():
@@ -273,13 +273,13 @@ def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
     network.transport.before = before
     with pytest.raises(Died):
         network.run()
-    lab, coordinator = network.transport.sites["lab"], network.coordinator
+    lab = network.transport.sites["lab"]
     third = seen[-1][1]
     second = next(s for site, s in seen if kind_of(s) == "embed" and body_of(s)["round"] == 1)
 
     def asked(message: Message, **changes: Any) -> dict[str, Any]:
         body = {**message.body, **changes}
-        answer = lab.answer(coordinator.sealed(Message(message.kind, body, message.tensors), "lab"))
+        answer = lab.answer(network.messenger.sealed(Message(message.kind, body, message.tensors), "lab"))
         assert kind_of(answer) in ("failed", "refused")
         return body_of(answer)
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
+from tests.deployment.in_process_federation import ByHand, OpenGate, answering, key, public
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment import Step
-from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
+from wardround.deployment.common.messaging import Messenger
+from wardround.deployment.coordinating.coordinator import Coordinator
+from wardround.deployment.site.answering import SiteWork
+from wardround.deployment.vertical.vertical_topology import coordinator_of_parties
 from wardround.engines.serial import SERIAL
 from wardround.engines.split.split import split_rounds
 from wardround.runs.catalog import load_study
@@ -90,9 +92,13 @@ def own_file(party: str, path: Path, **changes: Any) -> Source:
 class Parties:
     folder: RunFolder
     transport: ByHand
-    coordinator: VerticalCoordinator
+    coordinator: Coordinator
     open_site: Callable[[str], SiteWork]
     steps: list[Step] = field(default_factory=list)
+
+    @property
+    def messenger(self) -> Messenger:
+        return self.coordinator.messenger
 
     def run(self) -> RunFolder:
         for step in self.coordinator.run():
@@ -104,9 +110,9 @@ class Parties:
         self.transport.sites[name] = self.open_site(name)
 
     def restart_coordinator(self) -> "Parties":
-        old, transport = self.coordinator, ByHand(self.transport.sites)
+        old, transport = self.messenger, ByHand(self.transport.sites)
         arguments = (old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
-        return Parties(self.folder, transport, VerticalCoordinator(*arguments), self.open_site)
+        return Parties(self.folder, transport, coordinator_of_parties(Messenger(*arguments)), self.open_site)
 
     def site_folder(self, site: str) -> Path:
         (own_folder,) = [path for path in (self.folder.path.parent / "sites" / site).iterdir() if path.is_dir()]
@@ -133,12 +139,13 @@ def federation(
         gate = (gates or {}).get(name) or OpenGate(study)
         state = folder / "sites" / name
         lines_by_site.setdefault(name, [])
-        arguments = (families, opened[name]().load, key(name), public("coordinator"), lines_by_site[name].append, keys)
-        return SiteWork(name, state, gate, *arguments)
+        arguments = (families, opened[name]().load, public("coordinator"), lines_by_site[name].append, keys)
+        return answering(name, state, gate, *arguments)
 
     transport = ByHand({name: open_site(name) for name in files})
     run_folder = RunFolder(folder / "run")
-    coordinator = VerticalCoordinator(study, families, list(files), run_folder, transport, key("coordinator"), keys)
+    ends = study, families, list(files), run_folder, transport, key("coordinator"), keys
+    coordinator = coordinator_of_parties(Messenger(*ends))
     return Parties(run_folder, transport, coordinator, open_site)
 
 

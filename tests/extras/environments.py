@@ -9,7 +9,7 @@ import sys
 import tomllib
 import venv
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,22 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FOR_DEVELOPERS = ("dev", "all")
 EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - set(FOR_DEVELOPERS))
+NOT_IN_ALL = ("mlflow", "tensorboard")  # heavy, and only for whoever has such a tool
 
 
 def requirements(extra: str | None) -> list[str]:
     """What pyproject.toml asks for, with one extra or with none."""
     return [*PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] if extra else ())]
+
+
+def is_here(extra: str) -> bool:
+    """Whether this environment has it, so that others can be made with it: always, but for those outside `all`."""
+    try:
+        return bool(installed_with(requirements(extra)))
+    except PackageNotFoundError:
+        if extra in NOT_IN_ALL:
+            return False
+        raise
 
 
 def installed_with(wanted: Iterable[str]) -> list[Distribution]:
@@ -66,7 +77,14 @@ def top_level_names(package: Distribution) -> set[str]:
 def metadata() -> str:
     """As the installed package says of itself: importlib.metadata reads it for versions and extras."""
     lines = ["Metadata-Version: 2.4", f"Name: {PROJECT['name']}", f"Version: {PROJECT['version']}"]
-    lines += [f"Requires-Dist: {text}" for text in PROJECT["dependencies"]]
-    for extra, wanted in PROJECT["optional-dependencies"].items():
-        lines += [f"Provides-Extra: {extra}", *(f'Requires-Dist: {text}; extra == "{extra}"' for text in wanted)]
-    return "\n".join(lines) + "\n"
+    lines += [f"Provides-Extra: {extra}" for extra in PROJECT["optional-dependencies"]]
+    return "\n".join([*lines, *(f"Requires-Dist: {text}" for text in required())]) + "\n"
+
+
+def required() -> list[str]:
+    """As `importlib.metadata.requires` gives it."""
+    of_extras = PROJECT["optional-dependencies"].items()
+    return [
+        *PROJECT["dependencies"],
+        *(f'{text}; extra == "{extra}"' for extra, wanted in of_extras for text in wanted),
+    ]

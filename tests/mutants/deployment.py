@@ -1,5 +1,6 @@
 """Mistakes in protocol and deployment: memory, rounds, quorum, signatures, and what may leave a hospital."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.mutants.mutant import Mutant, returns
@@ -93,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         "a round closes without a quorum",
-        Messenger.quorum,
-        returns(0),
+        Messenger._may_close,
+        lambda original, self, requested, waiting, began: original(replace(self, quorum=0), requested, waiting, began),
         "a round waits for its quorum whatever the deadline",
         (f"{CRASHES}::test_a_round_waits_for_its_quorum_whatever_the_deadline",),
     ),

@@ -9,7 +9,7 @@ full house splits no further.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -51,26 +51,27 @@ def clustered(
 
     def aggregate_each(server: State, arrivals: Sequence[Arrival]) -> State:
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
-        models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
         # a row for each update: fewer and larger operations than leaf by leaf
-        updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
-        peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
+        leaves = [torch.stack([a.update["params"][name] for a in arrivals]).flatten(1) for name in server["params"]]
+        updates = torch.cat(leaves, dim=1)
+        peak = torch.maximum(server["cluster"]["peak"], torch.linalg.vector_norm(updates, dim=1).max())
+        means: dict[int, Tensor] = {}
+        origin: dict[int, int] = {}  # of each new cluster
         for slot in range(used):
             places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
             if not places:
                 continue
-            weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
-            mean = weights / weights.sum() @ members
-            add_to_slot(models, slot, mean)
-            may_split = warm and used < slots and len(places) == slot_of.count(slot)
-            leaving = split(members, mean, ratio, smallest_update * float(peak), gamma) if may_split else []
-            if leaving:
-                for leaf in models.values():
-                    leaf[used] = leaf[slot]
-                for number in leaving:
-                    slot_of[arrivals[places[number]].site] = used
+            members = updates if len(places) == len(arrivals) else updates[places]
+            means[slot] = weighted_mean(members, [arrivals[place].weight for place in places])
+            may_split = warm and used < slots and 1 < len(places) == slot_of.count(slot)
+            smallest = smallest_update * float(peak)
+            for number in split(members, means[slot], ratio, smallest, gamma) if may_split else []:
+                slot_of[arrivals[places[number]].site] = used
+            if used in slot_of:
+                origin[used] = slot
                 used += 1
+        models = moved(server["params"], means, origin)
         numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
         return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
 
@@ -81,18 +82,37 @@ def clustered(
     )  # fmt: skip
 
 
-def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
-    sizes = [leaf[slot].numel() for leaf in models.values()]
-    for leaf, part in zip(models.values(), torch.split(change, sizes), strict=True):
-        leaf[slot] += part.reshape(leaf[slot].shape)
+def weighted_mean(members: Tensor, weights: Sequence[float]) -> Tensor:
+    if len(weights) == 1:
+        return members[0]
+    shares = members.new_tensor(weights)
+    return shares / shares.sum() @ members
+
+
+def moved(models: Tree, changes: Mapping[int, Tensor], origin: Mapping[int, int]) -> Tree:
+    """The models of all slots, with the change of each slot added, a row of all leaves; new slots begin as copies of
+    their origin."""
+    slots, changed = torch.tensor(list(changes)), torch.stack(list(changes.values()))
+    parts = torch.split(changed, [leaf[0].numel() for leaf in models.values()], dim=1)
+    after = {
+        name: leaf.index_add(0, slots, part.reshape(len(slots), *leaf.shape[1:]))
+        for (name, leaf), part in zip(models.items(), parts, strict=True)
+    }
+    for leaf in after.values():
+        for new, old in origin.items():
+            leaf[new] = leaf[old]
+    return after
 
 
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
     """The members, a row of `vectors` each, that leave for a new cluster; none if the cluster holds together."""
-    largest = float(vectors.norm(dim=1).max())
-    if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
+    if len(vectors) < 2:
         return []
-    unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    largest = float(lengths.max())
+    if largest <= smallest or float(torch.linalg.vector_norm(mean)) >= ratio * largest:
+        return []
+    unit = vectors / lengths.clamp(min=torch.finfo(vectors.dtype).tiny)
     similarity = unit @ unit.T
     leaving = bipartition(similarity)
     if not leaving.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[leaving][:, ~leaving].max())) / 2)):

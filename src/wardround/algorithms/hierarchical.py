@@ -9,7 +9,7 @@ each region weighed in it (`weight`), and whether regions stand on the model of 
 all runs of a stack, so that it may be looked at.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -43,27 +43,35 @@ def hierarchical(inner: Algorithm, regions: Regions) -> Algorithm:
     def broadcast(server: State, site: int) -> State:
         return inner.broadcast({**server, "params": model(server, regions.of_site[site])}, site)
 
-    def aggregate_regions(
+    def aggregate(
         server: State, means: Iterable[State | None], weights: Sequence[float | Tensor], round_number: int
     ) -> State:
         models: dict[str, Tree] = {}
-        weighed: Tree = {}
-        fresh = is_merged(server)
-        for number, (name, mean, weight) in enumerate(zip(regions.names, means, weights, strict=True)):
+        for number, (name, mean) in enumerate(zip(regions.names, means, strict=True)):
             before = {**server, "params": model(server, number)}
             models[name] = before["params"] if mean is None else inner.aggregate(before, mean, 1.0)["params"]
-            earlier = torch.zeros_like(server[WEIGHT][name]) if fresh else server[WEIGHT][name]
-            weighed[name] = earlier + weight
-        merges = regions.merges(round_number)
-        return {
-            **server,
-            "params": average(models, weighed, server["params"]) if merges else server["params"],
-            **{part_of(name): leaves for name, leaves in models.items()},
-            WEIGHT: weighed,
-            CLOCK: {"merged": torch.full_like(server[CLOCK]["merged"], merges)},
-        }
+        weighed = dict(zip(regions.names, weights, strict=True))
+        return aggregate_regions(server, models, weighed, regions.merges(round_number))
 
-    return replace(inner, init=init, broadcast=broadcast, regions=regions, aggregate_regions=aggregate_regions)
+    return replace(inner, init=init, broadcast=broadcast, regions=regions, aggregate_regions=aggregate)
+
+
+def aggregate_regions(
+    server: State, models: dict[str, Tree], weights: Mapping[str, float | Tensor], merges: bool
+) -> State:
+    """The next state, from each region's model and the weight of the updates that it has just had. Where it `merges`,
+    the model of all is their mean, each with the weight of its updates since the last mean."""
+    fresh, weighed = is_merged(server), {}
+    for name, weight in weights.items():
+        earlier = torch.zeros_like(server[WEIGHT][name]) if fresh else server[WEIGHT][name]
+        weighed[name] = earlier + weight
+    return {
+        **server,
+        "params": average(models, weighed, server["params"]) if merges else server["params"],
+        **{part_of(name): leaves for name, leaves in models.items()},
+        WEIGHT: weighed,
+        CLOCK: {"merged": torch.full_like(server[CLOCK]["merged"], merges)},
+    }
 
 
 def in_regions(arm: Arm, algorithm: Algorithm, sites: Sequence[str], members: Sequence[str]) -> Algorithm:

@@ -11,7 +11,7 @@ from wardround.cli.bundles import adapt, bundle, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import check, data, report, run, studies
+from wardround.cli.studies import check, data, export, init, report, run, runs, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -19,10 +19,10 @@ app = typer.Typer(
     help="Federated studies for hospitals: one study file, from protocol to evidence.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 SIMULATE = "The same as `run`: every arm of a study with every seed, on this machine."
 VERBS: dict[str, Callable[..., None]] = {
+    "init": init.init,
     "run": run.run,
     "simulate": run.run,
     "resume": run.resume,
@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": report.compare,
     "results": report.results,
     "plots": report.plots,
+    "export": export.export,
     "check": check.check,
     "attack": attack.attack,
     "bundle": bundle.bundle,
@@ -37,6 +38,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "share": share.share,
     "adapt": adapt.adapt,
+    "runs": runs.runs,
     "studies": studies.studies,
     "approve": approve.approve,
     "coordinate": coordinate.coordinate,

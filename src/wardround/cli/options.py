@@ -1,10 +1,21 @@
 """Options that several verbs share."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a shipped study.")]
+from wardround.cli.completion import complete_run, complete_study
+
+StudyArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="A study file, or the name of a shipped study.", autocompletion=complete_study
+    ),
+]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a complete run.", autocompletion=complete_run)
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Use the study's own smaller size, from its block `quick`.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. training.rounds=5.")
@@ -12,6 +23,7 @@ Set = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Make report.html, figures and tables.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes that train side by side; by itself as it pays.")
 ]

@@ -97,6 +97,14 @@ def stopped(folder: Path) -> Exception:
     return Exit(INTERRUPTED)
 
 
+def unreported(folder: Path) -> Exception:
+    """After Ctrl-C while the report was made."""
+    from typer import Exit
+
+    warn(f"Stopped while the report was made. The run is complete. Make its report with:\n  wardround report {folder}")
+    return Exit(INTERRUPTED)
+
+
 def show_error(error: WardroundError, as_json: bool) -> None:
     if as_json:
         content = {"where": error.where, "problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code}
@@ -108,6 +116,18 @@ def show_error(error: WardroundError, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
+    with _bar(shown, "rounds") as update:
+        yield None if update is None else lambda progress: update(progress.title, progress.done, progress.total)
+
+
+@contextmanager
+def report_bar(shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    with _bar(shown, "figures") as update:
+        yield None if update is None else lambda done, total: update("report", done, total)
+
+
+@contextmanager
+def _bar(shown: bool, unit: str) -> Iterator[Callable[[str, int, int], None] | None]:
     if not shown:
         yield None
         return
@@ -118,7 +138,7 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
         TextColumn("{task.description:<34.34}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds"),
+        TextColumn(unit),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -126,9 +146,9 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     bar = Bar(*columns, console=Console(stderr=True))
     task = bar.add_task("", total=None)
 
-    def show(progress: "Progress") -> None:
+    def show(title: str, done: int, total: int) -> None:
         bar.start()  # only now, so that a study that is refused shows its error and nothing else
-        bar.update(task, description=progress.title, completed=progress.done, total=progress.total)
+        bar.update(task, description=title, completed=done, total=total)
 
     try:
         yield show
@@ -138,7 +158,7 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
 
 def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
-    """What sites have in common is said once."""
+    """What sites, arms or columns have in common is said once."""
     from wardround.core.notices import grouped, remedy_of
 
     for members, line in grouped(notices):
@@ -157,7 +177,7 @@ def show_check(
     kinds: Sequence["Kind"],
     started: Mapping[str, Any],
 ) -> None:
-    from wardround.core.notices import line_of
+    from wardround.core.notices import lines_of
 
     out = console()
     seeds = study.evaluation.seeds
@@ -171,7 +191,7 @@ def show_check(
         words = [f"{label} {known[key]:.3f}" for key, label in HETEROGENEITY.items() if key in known]
         out.print("Between sites, on average: " + ", ".join(words))
     _show_start(started)
-    show_lines(f"note     {line_of(notice)}" for notice in of_source)
+    show_lines(f"note     {line}" for line in lines_of(of_source))
     show_notices(out, notices)
     show_lines([f"looked   {LOOKED_FOR}"])
     refused = sum(notice.severity == "error" for notice in notices)

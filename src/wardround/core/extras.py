@@ -20,9 +20,11 @@ from wardround.core.errors import MachineError
 EXTRAS = {
     "deploy": "studies across hospitals: provision, coordinate, join, region, demo",
     "imaging": "DICOM files, CLAHE, and the models resnet and densenet",
+    "mlflow": "a run in MLflow: export --to mlflow",
     "onnx": "a model as an ONNX file: bundle --onnx",
     "privacy": "differential privacy, secure sums, and patients matched between parties",
     "serve": "predictions over HTTP: serve",
+    "tensorboard": "a run in TensorBoard: export --to tensorboard",
 }
 
 

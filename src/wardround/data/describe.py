@@ -37,7 +37,11 @@ TARGET_NAME = re.compile(
 def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
     """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column) and
     `notices`: problems of the file as a whole, and columns that might be a target."""
-    table = read_table(path, separator, _numbered_names)
+    return describe_table(read_table(path, separator, _numbered_names))
+
+
+def describe_table(table: Table) -> pd.DataFrame:
+    """`describe_file` of a file that has been read."""
     described = pd.DataFrame([_describe(name, cells) for name, cells in table.items()])
     copies, copies_but_ids = _copies(table, described)
     rows = len(next(iter(table.values())).codes)

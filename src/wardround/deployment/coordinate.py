@@ -6,18 +6,18 @@ from pathlib import Path
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.deployment_results import RESULT_FILES
-from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.common.messaging import Messenger, Step
+from wardround.deployment.coordinating.coordinator import Coordinator, log_results
+from wardround.deployment.flat.flat_topology import flat_coordinator
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment.regional.regional_topology import coordinator_of_regions
 from wardround.deployment.regional.regions import regions_of
-from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
-from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
+from wardround.deployment.vertical.vertical_topology import coordinator_of_parties
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
-from wardround.runs.audit import FINISHED, AuditLog, file_hash
+from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
 from wardround.study.schema import Study
@@ -54,35 +54,37 @@ def coordinate_study(
         need_extras(arm.name, arm.privacy)
     from wardround.deployment.flower.superlink import SuperLink
 
-    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in sites}
-
+    # of revoked sites too: what they sent before may be part of a sum that a restarted coordinator goes on with
+    public = {site: read_public_key(kit.public_keys[site], f"{site}.pub") for site in kit.sites}
     coordinators: list[Coordinator] = []
 
     def notice(line: str) -> None:
         if coordinators:
-            coordinators[0].lines.append(line)
+            coordinators[0].messenger.lines.append(line)
 
     def run(transport: Transport) -> None:
-        kind = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
-        coordinator = kind(
-            study, families, sites, folder, transport, read_key(kit.signing_key), public, again, kit.revoked_now
-        )
-        if isinstance(coordinator, CoordinatorOfAll):
+        key = read_key(kit.signing_key)
+        messenger = Messenger(study, families, sites, folder, transport, key, public, again, kit.revoked_now)
+        if is_vertical(study):
+            coordinator = coordinator_of_parties(messenger)
+        elif kit.hospitals:
             regions = regions_of(study, kit.hospitals)
-            coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
+            hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
+            coordinator = coordinator_of_regions(messenger, hospitals)
+        else:
+            coordinator = flat_coordinator(messenger)
         coordinators.append(coordinator)
         with reporting_full_disk(folder.path, "Make room, then start it again: it goes on where it stopped."):
             for step in coordinator.run():
                 watch(step)
 
     with alone(kit.path / "link", "another process coordinates with this kit"):
-        SuperLink(kit, listen, public, notice).carry(run)
+        SuperLink(kit, listen, {site: public[site] for site in sites}, notice).carry(run)
     return folder
 
 
 def finish_up(study: Study, folder: RunFolder) -> None:
     """Complete a run that died between writing its results and logging its end."""
     if (folder.path / "state").is_dir():
-        hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
-        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=hashes)
+        log_results(study, folder, AuditLog(folder.path / "audit.jsonl"))
         folder.remove_state()

@@ -14,9 +14,8 @@ from wardround.core.health import Condition
 from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
-from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.flat.site_session import Gate
 from wardround.deployment.governance.approvals import approvals_of, approved_study
+from wardround.deployment.governance.gate import Gate
 from wardround.deployment.governance.policy import (
     Refusal,
     Refused,
@@ -25,8 +24,10 @@ from wardround.deployment.governance.policy import (
     refusal_of_rows,
     refusal_of_study,
 )
+from wardround.deployment.hospital import Hospital
 from wardround.deployment.provisioning.site_file import FROM_KIT, SiteFile, open_source
 from wardround.deployment.regional.regions import companions
+from wardround.deployment.site.answering import SiteWork
 from wardround.deployment.vertical.party_plan import own_vertical_plan
 from wardround.deployment.vertical.patient_matching import ids_of
 from wardround.deployment.vertical.vertical_validation import is_vertical
@@ -92,19 +93,10 @@ def _stop_at(refusal: Refusal | None) -> None:
         raise Refused(refusal)
 
 
-def site_work(site: SiteFile, families: Families, notice: ShowLine) -> SiteWork:
+def hospital_of(site: SiteFile, families: Families) -> Hospital:
     source = open_source(site, families)
-    return SiteWork(
-        site.name,
-        site.state,
-        SiteGate(site, families),
-        families,
-        source.load,
-        read_key(site.key),
-        read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key),
-        notice,
-        peers_of(site),
-    )
+    gate, signer = SiteGate(site, families), read_key(site.key)
+    return Hospital(site.name, site.state, gate, families, source.load, signer, peers_of(site))
 
 
 def peers_of(site: SiteFile) -> dict[str, PublicKey]:
@@ -117,10 +109,12 @@ def join_studies(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = la
     from wardround.deployment.flower.site_loop import SiteLoop
 
     families = known_families()
-    work = site_work(site, families, notice)
+    hospital = hospital_of(site, families)
+    trusted = read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key)
     trust(site.ca)
     with alone(site.state):
-        work.rows()  # a hospital hears of a broken file now, not in the middle of a study
+        work = SiteWork(site.name, site.state, hospital, hospital.signer, trusted, notice)
+        hospital.rows()  # a hospital hears of a broken file now, not in the middle of a study
         loop = SiteLoop(
             address=site.coordinator,
             ca=site.ca,
@@ -150,8 +144,9 @@ def preflight(site: SiteFile) -> list[Condition]:
     families = known_families()
     conditions = []
     try:
-        work = site_work(site, families, lambda line: None)
-        records = work.rows()
+        hospital = hospital_of(site, families)
+        read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key)
+        records = hospital.rows()
         labels = records.task.words if any(records.task.names) else "no labels"
         conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
         conditions += [Condition(notice.code, True, text_of(notice), needed=False) for notice in records.notices]
@@ -168,7 +163,7 @@ def preflight(site: SiteFile) -> list[Condition]:
         studies.setdefault(study.hash, (study, False))
     for study, approved in studies.values():
         conditions.append(_approval(study, approved, site))
-        conditions += _of_study(site, study, families, work)
+        conditions += _of_study(site, study, families, hospital)
     return [*conditions, connection_to(site.coordinator, site.ca)]
 
 
@@ -181,16 +176,16 @@ def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
     return Condition("approval", approved, text, f"Read it, then: wardround approve STUDY --site {site.path}")
 
 
-def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) -> list[Condition]:
+def _of_study(site: SiteFile, study: Study, families: Families, hospital: Hospital) -> list[Condition]:
     conditions = []
     against = objections(site.policy, study, site.name, site.sites or None)
     remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
     conditions.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
-    conditions += _keys(site, study, work)
+    conditions += _keys(site, study, hospital)
     if is_vertical(study):
-        return [*conditions, *_of_party(site, study, families, work.rows())]
+        return [*conditions, *_of_party(site, study, families, hospital.rows())]
     try:
-        plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
+        plan = own_plan(study, families, site.name, site.sites or [site.name], hospital.rows())
         rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
         conditions += _spending(site, plan)
         few = refusal_of_rows(site.policy, rows)
@@ -218,13 +213,13 @@ def _condition(notice: Notice) -> Condition:
     return Condition(notice.code, not refused, text_of(notice), remedy_of(notice), needed=refused)
 
 
-def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
+def _keys(site: SiteFile, study: Study, hospital: Hospital) -> list[Condition]:
     """Public keys of other hospitals, for secure sums and for what parties seal for each other."""
     if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
         return []
     near = companions(study, site.name, site.sites) or site.sites
-    lacking = [name for name in near if name not in work.peers]
-    text = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
+    lacking = [name for name in near if name not in hospital.peers]
+    text = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(hospital.peers)} hospitals"
     return [Condition("keys", not lacking, text, f"They belong into {site.peers}; the kit has them.")]
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr, stdtrit  # Student's t, without what `scipy.stats` does around it
 
 from wardround.study.schema import Evaluation
 from wardround.tasks import METRIC_FACTS
@@ -66,7 +66,7 @@ def p_value(differences: Numbers, resampling: Resampling) -> float | None:
     error = standard_error(x, resampling)
     if error == 0:
         return 1.0 if x.mean() == 0 else 0.0
-    return float(2 * stats.t.sf(abs(x.mean()) / error, len(x) - 1))
+    return float(2 * stdtr(len(x) - 1, -abs(x.mean()) / error))
 
 
 def standard_error(x: np.ndarray, resampling: Resampling) -> float:
@@ -102,4 +102,4 @@ def summarise_metrics(
 
 @lru_cache(maxsize=256)
 def _quantile(freedom: int) -> float:
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -46,9 +47,9 @@ def predict(trial: Trial, run: Run, subset: Subset = "test") -> list[SitePredict
     if has_site_models(trial, run):
         arrays = [scores_of(trial, site_model(trial, run, number), of_site) for number, of_site in enumerate(rows)]
     else:  # one model for all: one pass over all rows
-        ends = np.cumsum([len(of_site) for of_site in rows])[:-1]
+        ends = np.cumsum([0, *map(len, rows)]).tolist()
         whole = scores_of(trial, site_model(trial, run, 0), join(rows))
-        arrays = list(zip(*(np.split(array, ends) for array in whole), strict=True))
+        arrays = [tuple(array[begin:end] for array in whole) for begin, end in pairwise(ends)]
     return [
         SitePrediction(site.name, places, *of_site, task=trial.model.task)
         for site, places, of_site in zip(trial.scored, numbers, arrays, strict=True)

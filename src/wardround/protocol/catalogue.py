@@ -9,7 +9,7 @@ JSON has no numbers that are not finite, so that every float here is one.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from wardround.core.extras import needs
 from wardround.protocol.values import (
@@ -63,9 +63,18 @@ class Body(Part):
 class Answer(Body, kw_only=True):
     """To a coordinator. It repeats the run, the wave and the round of its request."""
 
+    leaves: ClassVar[str] = ""  # what of a hospital leaves it with this answer, and what is withheld, for its people
+    when: ClassVar[str] = ""  # how often
+
     run: Name
     wave: Place | None = None
     round: Place | None = None
+
+
+class RegionAnswer(Answer, kw_only=True):
+    """Of a region that answers for its hospitals: which of them left, and why."""
+
+    left: Left
 
 
 class Request(Body, kw_only=True):
@@ -75,6 +84,11 @@ class Request(Body, kw_only=True):
 
     run: Name
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Run, wave and round; its answer repeats them."""
+        return {name: getattr(self, name) for name in ("run", "wave", "round") if hasattr(self, name)}
+
 
 # -- parts: columns, rows, what is predicted
 
@@ -82,22 +96,22 @@ class Request(Body, kw_only=True):
 class Column(Part):
     name: Name
     kind: Literal["numeric", "categorical"]
-    limits: tuple[float, float] | None
-    coded: bool
+    limits: tuple[float, float] | None  # its public range, where the site has declared one
+    coded: bool  # whether numbers stand for categories
     levels: Annotated[list[Name], Meta(max_length=MOST_LEVELS)] | None
 
 
 class HashedName(Part):
     name: Name | None  # None: a class of too few rows to be named
-    hash: Hash
+    hash: Hash  # of the name, with the name of the run
 
 
 class TaskPart(Part):
     """What a site predicts, as its task has it; `options` are checked by the task of this kind."""
 
     kind: Name
-    names: Annotated[list[HashedName], Meta(min_length=1, max_length=MOST_CLASSES)]
-    options: TaskJson
+    names: Annotated[list[HashedName], Meta(min_length=1, max_length=MOST_CLASSES)]  # classes or findings
+    options: TaskJson  # settings of the task
 
 
 Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
@@ -108,14 +122,14 @@ Versions = Annotated[
 
 class ColumnFacts(Part):
     present: Flags
-    gaps: Flags
+    gaps: Flags  # by column: whether a value is missing
     levels: Annotated[list[Annotated[list[Name], Meta(max_length=MOST_LEVELS)]], Meta(max_length=MOST_COLUMNS)]
 
 
 class Sizes(Part):
-    train: Count
-    validation: Count
-    test: Count
+    train: Count  # training rows
+    validation: Count  # validation rows
+    test: Count  # test rows
 
 
 class RowSet(Sizes):
@@ -124,13 +138,13 @@ class RowSet(Sizes):
 
 
 class Ages(Part):
-    mean: float | None
-    sd: Positive | None
+    mean: float | None  # years
+    sd: Positive | None  # years
 
 
 class Described(Sizes):
     classes: Annotated[dict[Name, Count | None], Meta(max_length=MOST_CLASSES)]
-    age: Ages | UnsetType = UNSET
+    age: Ages | UnsetType = UNSET  # where the site knows it
 
 
 Direction = tuple[Annotated[float, Meta(ge=-0.5, le=0.5)], Annotated[float, Meta(gt=0, lt=1)]]
@@ -139,15 +153,15 @@ Directions = Annotated[dict[Name, Direction], Meta(max_length=MOST_COLUMNS)]
 
 class ColumnFillValues(Part):
     fill: Values
-    counts: Counts
+    counts: Counts  # by numeric column: values behind it
     levels: Annotated[
         dict[Name, Annotated[dict[Name, Count], Meta(max_length=MOST_LEVELS)]], Meta(max_length=MOST_COLUMNS)
     ]
 
 
 class ColumnMoments(Part):
-    count: Counts
-    total: Totals
+    count: Counts  # by numeric column: values
+    total: Totals  # by numeric column: their sum
     squares: Squares
 
 
@@ -157,7 +171,7 @@ Levels = Annotated[list[Name], Meta(max_length=MOST_LEVELS)]
 
 
 class Layout(Part):
-    numeric: Columns
+    numeric: Columns  # columns of numbers, in the order of the model's inputs
     levels: Annotated[list[tuple[Name, Levels]], Meta(max_length=MOST_COLUMNS)]
     indicators: Annotated[list[Name], Meta(max_length=MOST_COLUMNS)]
 
@@ -165,8 +179,8 @@ class Layout(Part):
 class MissingColumns(Part):
     """Columns that some site never recorded."""
 
-    numbers: Annotated[list[Place], Meta(max_length=MOST_COLUMNS)]
-    categories: Annotated[list[Name], Meta(max_length=MOST_COLUMNS)]
+    numbers: Annotated[list[Place], Meta(max_length=MOST_COLUMNS)]  # places of numeric columns
+    categories: Annotated[list[Name], Meta(max_length=MOST_COLUMNS)]  # names of columns
 
 
 class Common(Part):
@@ -174,7 +188,7 @@ class Common(Part):
 
     fill: Values
     level: Annotated[dict[Name, Name], Meta(max_length=MOST_COLUMNS)]
-    scale: tuple[Values, Values] | None
+    scale: tuple[Values, Values] | None  # mean and spread of each numeric column
 
 
 Layouts = Annotated[list[Layout], Meta(max_length=MOST_TRIALS)]
@@ -199,16 +213,16 @@ class Agreement(Part):
 
 class AdvertPart(Part):
     site: Name
-    seal_key: Hex
-    mask_key: Hex
-    seed_hash: Hex
-    adds: Annotated[list[Key], Meta(max_length=MOST_TRIALS)]
+    seal_key: Hex  # with which others agree on a key that seals shares
+    mask_key: Hex  # with which others agree on a mask
+    seed_hash: Hex  # of the seed of its own mask
+    adds: Annotated[list[Key], Meta(max_length=MOST_TRIALS)]  # models to which the site adds something
     signature: Hex
 
 
 class RevealPart(Part):
     site: Name
-    seeds: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
+    seeds: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]  # shares of the seeds of those whose vectors arrived
     keys: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
 
 
@@ -218,12 +232,12 @@ SealedShares = Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)]
 class SumTerms(Part):
     """A secure sum as far as it has come."""
 
-    roster: Sites
-    threshold: Place
-    models: Annotated[dict[Key, Hash], Meta(max_length=MOST_TRIALS)]
-    adverts: Annotated[list[AdvertPart], Meta(max_length=MOST_SITES)] | None = None
-    sealed: SealedShares | None = None
-    survivors: Sites | None = None
+    roster: Sites  # who was asked
+    threshold: Place  # sites that must remain
+    models: Annotated[dict[Key, Hash], Meta(max_length=MOST_TRIALS)]  # hash of each model that is sent
+    adverts: Annotated[list[AdvertPart], Meta(max_length=MOST_SITES)] | None = None  # keys of everybody
+    sealed: SealedShares | None = None  # shares of the others' secrets, sealed for this site
+    survivors: Sites | None = None  # whose vectors arrived
     confirmations: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)] | None = None
 
 
@@ -241,7 +255,7 @@ class Curve(Part):
 
 
 class RegionCurve(Curve):
-    auc_rows: Count | UnsetType = UNSET
+    auc_rows: Count | UnsetType = UNSET  # rows of hospitals that have an AUC
 
 
 Subset = Literal["test", "validation"]
@@ -250,8 +264,8 @@ RegionFigures = Annotated[dict[Place, dict[Subset, RegionCurve]], Meta(max_lengt
 
 
 class Cell(Part):
-    low: Share
-    high: Share
+    low: Share  # least score
+    high: Share  # greatest score
     rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
     score_sum: Positive
 
@@ -262,38 +276,38 @@ Cells = Annotated[list[Cell], Meta(max_length=100)]
 class ResidualCell(Part):
     rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
     score_sum: float
-    label_sum: float
+    label_sum: float  # sum of what was observed
     squares: Positive
 
 
 class Confusion(Part):
-    tp: Count
-    fp: Count
-    fn: Count
-    tn: Count
+    tp: Count  # true positive rows
+    fp: Count  # false positive rows
+    fn: Count  # false negative rows
+    tn: Count  # true negative rows
 
 
 class ClassSums(Part):
-    right: Count
-    brier: Positive
+    right: Count  # rows predicted right
+    brier: Positive  # sum of squared errors of the scores
     loss: Positive
-    confusion: Annotated[list[Confusion], Meta(max_length=MOST_CLASSES)] | None
+    confusion: Annotated[list[Confusion], Meta(max_length=MOST_CLASSES)] | None  # by class
 
 
 class GroupSummary(Part):
     """Either `suppressed` alone, or figures: all of them, or the number of rows where the model diverged."""
 
-    suppressed: bool | UnsetType = UNSET
+    suppressed: bool | UnsetType = UNSET  # too few patients: no figures
     rows: Annotated[int, Meta(ge=1, le=MOST_ROWS)] | UnsetType = UNSET
-    diverged: bool | UnsetType = UNSET
+    diverged: bool | UnsetType = UNSET  # the model's numbers are not finite: no figures
     small_classes: Annotated[list[Place], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET
     terms: Annotated[list[float], Meta(max_length=MOST_METRICS)] | UnsetType = UNSET  # of numbers: sums over rows
     cells: Annotated[list[ResidualCell], Meta(max_length=100)] | UnsetType = UNSET  # of numbers, of all rows
-    metrics: Metrics | UnsetType = UNSET
-    sums: ClassSums | UnsetType | None = UNSET
+    metrics: Metrics | UnsetType = UNSET  # by name
+    sums: ClassSums | UnsetType | None = UNSET  # from which metrics follow
     histogram: tuple[Cells, Cells] | UnsetType | None = UNSET  # of the negative and the positive class
     chosen: bool | UnsetType = UNSET  # of a finding: whether its threshold was chosen on validation rows
-    findings: Annotated[dict[Name, "GroupSummary"], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET
+    findings: Annotated[dict[Name, "GroupSummary"], Meta(max_length=MOST_CLASSES)] | UnsetType = UNSET  # by finding
 
 
 class SiteSummary(GroupSummary):
@@ -316,10 +330,10 @@ class TrialWork(Part):
 
     epochs: Epochs
     loss: float | None
-    length: Positive | None
-    compression_error: Positive | None  # None without compression
-    moved: bool
-    finite: bool
+    length: Positive | None  # how far the model moved; none where it is protected
+    compression_error: Positive | None  # how much of the update was lost; none without compression
+    moved: bool  # whether the update is how far the model moved
+    finite: bool  # whether all numbers of the update are finite
 
 
 class RegionColumn(Column):
@@ -329,7 +343,7 @@ class RegionColumn(Column):
 class KindFacts(Part):
     facts: ColumnFacts | None
     present: Flags
-    trains: bool
+    trains: bool  # whether any of the hospitals trains in it
     # as the `target` of a set of rows, over all hospitals that train: numbers whose sum without rounding is meant
     target: Annotated[list[ExactSum], Meta(max_length=MOST_METRICS)]
 
@@ -339,19 +353,19 @@ class RegionTrial(Part):
 
 
 class RegionRound(Part):
-    trial: Place
+    trial: Place  # the number of the model
     round: Place
     loss: float | None
-    update_norm: Positive | None
-    compression_error: Positive | None
+    update_norm: Positive | None  # mean length of the updates
+    compression_error: Positive | None  # mean over the updates; none without compression
     sites: Sites
-    dropped: Sites
-    bytes_down: Bytes
-    bytes_up: Bytes
+    dropped: Sites  # hospitals whose work was due and did not count
+    bytes_down: Bytes  # sent to the hospitals
+    bytes_up: Bytes  # received from them
     charges: Annotated[dict[Name, tuple[Share, Positive, Place]], Meta(max_length=MOST_SITES)]
-    stopped: Sites
-    failed: Text
-    not_finite: Sites
+    stopped: Sites  # hospitals that have spent their epsilon
+    failed: Text  # why a secure sum came to nothing
+    not_finite: Sites  # hospitals whose update was not finite
     epochs: Annotated[dict[Name, Epochs], Meta(max_length=MOST_SITES)]
     weight: Positive
 
@@ -359,7 +373,7 @@ class RegionRound(Part):
 class Voucher(Part):
     """A party's key of the run, signed with the key of its kit."""
 
-    key: Hex
+    key: Hex  # public, of this run
     signature: Hex
 
 
@@ -378,8 +392,8 @@ class RefusedAnswer(Body):
 
     kind = "refused"
 
-    reason: Text
-    until: Annotated[str, Meta(max_length=64)] | None
+    reason: Text  # in words
+    until: Annotated[str, Meta(max_length=64)] | None  # when the site opens again
     run: Name | None = None  # None where the request could not be read
     wave: Place | None = None
     round: Place | None = None
@@ -390,7 +404,7 @@ class FailedAnswer(Body):
 
     kind = "failed"
 
-    notice: Remark
+    notice: Remark  # code and fields; no value of a patient
     run: Name | None = None
     wave: Place | None = None
     round: Place | None = None
@@ -403,6 +417,12 @@ class Ready(Answer):
     """A site: its columns, and what it predicts."""
 
     kind = "ready"
+    leaves = (
+        "Names and types of columns, public limits that you declared for them, what is predicted (the task: its "
+        "kind, its settings and the names of its classes or findings; of a class with fewer than five rows only a"
+        " hash), versions of the packages."
+    )
+    when = "once a start"
 
     task: TaskPart
     versions: Versions
@@ -410,7 +430,7 @@ class Ready(Answer):
     inputs: Shape | None
 
 
-class RegionReady(Answer):
+class RegionReady(RegionAnswer):
     """Of the hospitals that are there: their columns together."""
 
     kind = "ready"
@@ -420,7 +440,6 @@ class RegionReady(Answer):
     columns: Annotated[list[RegionColumn], Meta(max_length=MOST_COLUMNS)] | None
     inputs: Shape | None
     sites: Sites
-    left: Left
 
 
 class PartyReady(Answer):
@@ -432,8 +451,8 @@ class PartyReady(Answer):
     versions: Versions
     columns: None
     inputs: None
-    visits: bool
-    voucher: Voucher
+    visits: bool  # whether the party distinguishes visits of one patient
+    voucher: Voucher  # its key of the run
 
 
 class Hello(Request):
@@ -442,7 +461,7 @@ class Hello(Request):
     kind = "hello"
     answers: ClassVar = {"site": Ready, "region": RegionReady, "party": PartyReady}
 
-    study: Hash
+    study: Hash  # hash of the study
     sites: Sites
 
 
@@ -451,20 +470,35 @@ class Hello(Request):
 
 class FactsAnswer(Answer):
     kind = "facts"
+    leaves = (
+        "For each split: the numbers of training, validation and test rows, by which the coordinator checks every"
+        " later figure; for each column whether there is any value, whether there are gaps, and **the names of "
+        "the levels of categories that occur, rare ones too** unless the study sets `least_level` (on which "
+        "`rare_levels = false` in your policy insists). Once: rows for training, validation and test, rows of "
+        "each class, mean and SD of the age. A class below `smallest_cell` is withheld, a second one with it, and"
+        " so are ages of fewer patients. Of each column with ten values or more in each of two classes (or above "
+        "and below the middle of a number), which way it goes with the label (the area under its ROC curve less a"
+        " half, two digits, and its error), unless the study has `compare_labels = false`. Where a number is "
+        "predicted and its public range is not declared: for each split the number of training rows, the sum of "
+        "that number and the sum of its squares (of a count: the sums of counts and of exposures), from which the"
+        " scale of training follows. With fewer than `smallest_cell` training patients nothing is sent and your "
+        "site leaves the run with that reason; with differential privacy a study without a declared range is "
+        "refused. A region adds these up before it passes them on."
+    )
+    when = "once a run"
 
     sets: Annotated[list[RowSet], Meta(max_length=MOST_TRIALS)]
     described: Described
     directions: Directions
 
 
-class RegionFacts(Answer):
+class RegionFacts(RegionAnswer):
     """Of training rows together, and the rows of each hospital; only `gone` where a hospital has left meanwhile."""
 
     kind = "facts"
 
-    left: Left
     gone: Sites | None = None
-    kinds: Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | None = None
+    kinds: Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | None = None  # by kind of arm
     sets: dict[Name, ListOfSizes] | None = None
     described: dict[Name, Described] | None = None
     directions: dict[Name, Directions] | None = None
@@ -482,14 +516,18 @@ class AskFacts(Request):
 
 class FillValuesAnswer(Answer):
     kind = "fill_values"
+    leaves = (
+        "Of these columns only, and only from five values on: mean or median and the number of values; for "
+        "categories how often each level occurs."
+    )
+    when = "once, only if needed"
 
     fill_values: ListOfFillValues
 
 
-class RegionFillValues(Answer):
+class RegionFillValues(RegionAnswer):
     kind = "fill_values"
 
-    left: Left
     gone: Sites | None = None
     fill_values: ListOfFillValues | None = None
 
@@ -502,19 +540,20 @@ class AskFillValues(Request):
 
     layouts: Layouts
     of: LayoutOfArm
-    missing: Annotated[list[MissingColumns], Meta(max_length=MOST_TRIALS)]
+    missing: Annotated[list[MissingColumns], Meta(max_length=MOST_TRIALS)]  # by kind of arm: columns that are asked for
 
 
 class MomentsAnswer(Answer):
     kind = "moments"
+    leaves = "Number of training rows, sum and sum of squares of each numeric column with five values or more."
+    when = 'once, only if a study has `scale = "federated"`'
 
     moments: ListOfMoments
 
 
-class RegionMoments(Answer):
+class RegionMoments(RegionAnswer):
     kind = "moments"
 
-    left: Left
     gone: Sites | None = None
     moments: ListOfMoments | None = None
 
@@ -532,15 +571,16 @@ class AskMoments(Request):
 
 class Prepared(Answer):
     kind = "prepared"
+    leaves = "Nothing of yours."
+    when = "once a start"
 
     waves: Place
 
 
-class RegionPrepared(Answer):
+class RegionPrepared(RegionAnswer):
     kind = "prepared"
 
     waves: Place
-    left: Left
 
 
 class Prepare(Request):
@@ -564,8 +604,13 @@ class Advert(Answer):
     """The site's keys of this round."""
 
     kind = "advert"
+    leaves = (
+        "Public keys of this round, signed, and the arms to which your site adds something in it (none where it "
+        "has spent its epsilon). Nothing of your rows."
+    )
+    when = "every round of arms with a secure sum"
 
-    advert: AdvertPart
+    advert: AdvertPart  # the site's keys of this round
 
 
 class Keys(Request):
@@ -584,8 +629,10 @@ class Shared(Answer):
     """Shares of the site's secrets, each sealed for one other site."""
 
     kind = "shared"
+    leaves = "Shares of the secrets behind your site's keys, each sealed for one other hospital. Nothing of your rows."
+    when = "every round of arms with a secure sum"
 
-    shares: SealedShares
+    shares: SealedShares  # by site: sealed for it
 
 
 class Shares(Request):
@@ -604,6 +651,16 @@ class Update(Answer):
     """Updates, or one masked vector; figures of the models that were sent."""
 
     kind = "update"
+    leaves = (
+        "For each arm and seed: **the update, as large as the shared model** (smaller with "
+        "[`[compression]`](../explanation/compression.md), with how much of it was lost), the mean training loss, how "
+        "far the model moved, epochs done. An update with numbers that are not finite is not sent: only that it was "
+        "so. With differential privacy the update has noise and no loss goes with it; in a secure sum it is under "
+        "masks, twice as large, and neither loss nor length goes with it. For the curves: number of test and "
+        "validation rows, loss and accuracy (of a number: mean absolute error) of the last model on them, unless "
+        "there are fewer rows than `smallest_cell`."
+    )
+    when = "every round"
 
     trials: Annotated[dict[Place, TrialWork], Meta(max_length=MOST_TRIALS)]
     figures: Figures
@@ -620,19 +677,18 @@ class Train(Request):
     score: Score
     counted: Counted
     work: Annotated[dict[Place, Epochs], Meta(max_length=MOST_TRIALS)]  # epochs, by the number of the trial
-    seconds: Positive | None
+    seconds: Positive | None  # time for training; none without limit
     sum: SumTerms | None = None
     prepare: Agreement | None = None
 
 
-class RegionUpdate(Answer):
+class RegionUpdate(RegionAnswer):
     """The region's models, and what each has in weight."""
 
     kind = "update"
 
-    left: Left
     trials: Annotated[dict[Place, RegionTrial], Meta(max_length=MOST_TRIALS)]
-    rounds: Annotated[list[RegionRound], Meta(max_length=MOST_TRIALS)]
+    rounds: Annotated[list[RegionRound], Meta(max_length=MOST_TRIALS)]  # of the region by itself
     figures: RegionFigures
 
 
@@ -652,6 +708,8 @@ class Confirmed(Answer):
     """The site's signature under the list of survivors."""
 
     kind = "confirmed"
+    leaves = "A signature that these hospitals are in the sum. Nothing of your rows."
+    when = "every round of arms with a secure sum"
 
     signature: Hex
 
@@ -672,8 +730,10 @@ class Revealed(Answer):
     """The site's shares of what undoes the masks of the sum."""
 
     kind = "revealed"
+    leaves = "Shares of what undoes the masks of the sum. Nothing of your rows."
+    when = "every round of arms with a secure sum"
 
-    reveal: RevealPart
+    reveal: RevealPart  # the site's shares
 
 
 class Unmask(Request):
@@ -692,17 +752,23 @@ class Summary(Answer):
     """Counts and figures; predictions stay at the site."""
 
     kind = "summary"
+    leaves = (
+        "For each arm and seed, of your test rows (and validation rows, where a value is selected by them): "
+        "metrics, counts, histograms of scores by class; of a number sums over rows, and the same sums for groups"
+        " of ten patients or more in the order of their predictions; the same for groups by sex and age. [What is"
+        " withheld](../reference/results.md#summariesjsonl)."
+    )
+    when = "once for each wave of arms"
 
     summaries: Summaries
     figures: Figures
 
 
-class RegionSummary(Answer):
+class RegionSummary(RegionAnswer):
     """Those of each hospital; predictions stay there."""
 
     kind = "summary"
 
-    left: Left
     summaries: Annotated[dict[Name, Summaries], Meta(max_length=MOST_SITES)]
     figures: RegionFigures
 
@@ -727,7 +793,7 @@ class Matched(Answer):
 
     kind = "matched"
 
-    common: Count | None
+    common: Count | None  # patients or visits in common; none as long as that is open
 
 
 class Match(Request):
@@ -738,9 +804,9 @@ class Match(Request):
 
     wave: Place
     round: Place
-    stage: Stage
-    vouchers: Annotated[dict[Name, Voucher], Meta(max_length=MOST_SITES)]
-    rosters: dict[Stage, Sites]
+    stage: Stage  # what is matched
+    vouchers: Annotated[dict[Name, Voucher], Meta(max_length=MOST_SITES)]  # keys of all parties
+    rosters: dict[Stage, Sites]  # who is matched with whom
 
 
 class Assigned(Answer):
@@ -748,8 +814,8 @@ class Assigned(Answer):
 
     kind = "assigned"
 
-    sizes: ListOfSizes
-    unmatched: Count | None
+    sizes: ListOfSizes  # rows for training, validation and test
+    unmatched: Count | None  # training rows whose patient some party lacks; none where they are few
     described: Described
 
 
@@ -812,7 +878,7 @@ class Learned(Answer):
 
     kind = "learned"
 
-    losses: Annotated[dict[Place, float], Meta(max_length=MOST_TRIALS)]
+    losses: Annotated[dict[Place, float], Meta(max_length=MOST_TRIALS)]  # mean loss of each model whose round ends
 
 
 class Learn(Request):
@@ -866,6 +932,8 @@ class Assess(Request):
 
 class GoodbyeAnswer(Answer):
     kind = "goodbye"
+    leaves = "Nothing of yours."
+    when = "at the end"
 
 
 class Goodbye(Request):
@@ -874,8 +942,8 @@ class Goodbye(Request):
     kind = "goodbye"
     answers: ClassVar = {"site": GoodbyeAnswer, "region": GoodbyeAnswer, "party": GoodbyeAnswer}
 
-    results: Hex
-    why: Text | None = None
+    results: Hex  # hash of the results; empty where there are none
+    why: Text | None = None  # why the run is given up
 
 
 # -- all of them

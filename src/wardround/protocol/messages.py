@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.catalogue import PROTOCOL
+from wardround.protocol.catalogue import PROTOCOL, Body
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import Hex, Name
 
@@ -38,6 +38,10 @@ class Head(Struct, forbid_unknown_fields=True):
     order: list[str]  # names of the tensors
 
 
+class OtherVersion(DeployError):
+    """The sender speaks another version of the protocol."""
+
+
 class Version(Struct):
     """Read first: nothing else of another version can be relied on."""
 
@@ -53,6 +57,10 @@ class Message:
     site: str = ""  # the receiver of a request, the sender of an answer
     log: str = ""  # head of the sender's audit log
     raw: bytes = field(default=b"", repr=False)  # the body as it came
+
+
+def message_of(body: Body, tensors: Tree | None = None) -> Message:
+    return Message(body.kind, body, tensors or {})
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,9 @@ def read_head(content: bytes, sender: str) -> Head:
     try:
         version = msgspec.json.decode(content, type=Version).protocol
         if version != PROTOCOL:
-            problem = f"speaks version {plain_text(str(version), 20)} of the protocol, this machine version {PROTOCOL}"
-            raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
+            versions = f"speaks version {plain_text(str(version), 20)} of the protocol and this machine {PROTOCOL}"
+            remedy = f"Where it is {min(version, PROTOCOL)}, wardround is the older one."
+            raise OtherVersion(sender, f"{versions}; install the same version of wardround at both", remedy)
         return msgspec.json.decode(content, type=Head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _unreadable(sender, error) from None

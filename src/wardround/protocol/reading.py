@@ -1,12 +1,13 @@
 """Reading a message by its type: refused whole where it is none that this version knows."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wardround.core.errors import DeployError, SiteError, StudyError
 from wardround.core.extras import needs
 from wardround.core.notices import Notice
-from wardround.protocol.catalogue import ANSWERED_BY, REFUSALS, Body, End, Request, answers_of
+from wardround.protocol.catalogue import ANSWERED_BY, REFUSALS, Body, Request
 from wardround.protocol.messages import Message, Sealed, read_head
 from wardround.protocol.text import is_plain, plain_text
 from wardround.tasks import Task, read_task
@@ -14,7 +15,12 @@ from wardround.tasks import Task, read_task
 with needs("deploy", "a study across hospitals"):
     import msgspec
 
+Read = TypeVar("Read", bound=Body)
 REMEDY = "Install the same version of wardround everywhere."
+FORMS = (  # msgspec's sentences about fields, as people without its vocabulary read them
+    (re.compile(r"^Object contains unknown field (`[^`]*`)( - at `\$`)?"), r"nobody here knows its field \1"),
+    (re.compile(r"^Object missing required field (`[^`]*`)( - at `\$`)?"), r"it lacks the field \1"),
+)
 
 
 def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Request:
@@ -25,22 +31,41 @@ def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Reques
         try:
             return msgspec.json.decode(message.raw, type=expected)
         except msgspec.ValidationError as error:
-            problem = plain_text(str(error))
-    raise DeployError("coordinator", f"asks what cannot be read: {problem}", REMEDY)
+            problem = why(error)
+    raise DeployError("coordinator", f"asks what cannot be read: {problem}; both need the same version", REMEDY)
 
 
-def read_answer(site: str, message: Message, end: End) -> Body:
+def read_answer(site: str, message: Message, expected: type[Read]) -> Read:
     """SiteError, which names the site and the place, where it is no answer of this kind."""
-    expected = answers_of(end).get(message.kind)
-    if expected is None:
+    if message.kind != expected.kind:
         raise unusable(site, "it is of a kind that nobody asked for")
     try:
         body = msgspec.json.decode(message.raw, type=expected)
     except msgspec.ValidationError as error:
-        raise unusable(site, str(error)) from None
+        raise unusable(site, why(error)) from None
     if message.kind not in REFUSALS and not _names_are_plain(message.body):
         raise unusable(site, "a name in it has control characters")
     return body
+
+
+def why(error: Exception) -> str:
+    """What is wrong with a message, and where, without its content."""
+    text = plain_text(str(error))
+    for known, plainly in FORMS:
+        text = known.sub(plainly, text)
+    return text
+
+
+def check_own(site: str, answer: Body) -> None:
+    """DeployError where its receiver would refuse what this site is about to send."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
+    except msgspec.ValidationError as error:
+        problem = f"was about to send what nobody can read: {why(error)}"
+        raise DeployError(site, problem, "Nothing was sent. This is a defect in wardround: please report it.") from None
+    if not _names_are_plain(msgspec.to_builtins(answer, str_keys=True)):
+        problem = "a name that it would have to send has control characters"
+        raise DeployError(site, problem, "Correct the names of columns, classes and categories in its file.")
 
 
 def bad_answer(site: str, problem: str, remedy: str) -> SiteError:

@@ -315,10 +315,10 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | 
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    folder.compact_records([unit.members for unit in units])
+    records = folder.compact_records([unit.members for unit in units])
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
-    predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
+    predictions, sites = folder.predictions(), describe_sites(plan)
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
     ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()

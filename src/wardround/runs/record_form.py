@@ -114,9 +114,11 @@ def _column(name: str, kind: pa.DataType, rows: list[dict[str, Any]], used: bool
 
 
 def _array(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
-    if kind == pa.float64():
+    types = set(map(type, values))
+    if kind == pa.float64() and str in types:
         values = list(map(_number, values))
-    if not set(map(type, values)) <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
+        types = set(map(type, values))
+    if not types <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
         raise TypeError(f"{name} is of another type")
     if name == "settings":
         values = [[(key, _number(number)) for key, number in value.items()] for value in values]

@@ -138,8 +138,8 @@ def whole_lines(content: bytes) -> list[bytes]:
     return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
-def compact_records(folder: Path, units: Sequence[Iterable[Key]] = ()) -> None:
-    """Make `records.parquet`. Of units that ran side by side one follows the other, whichever was faster."""
+def compact_records(folder: Path, units: Sequence[Iterable[Key]] = ()) -> pa.Table:
+    """Make `records.parquet`, and return it. Of units that ran side by side one follows the other, not the faster."""
     table = with_variant(_table_of_file(folder / RUNNING))
     unit_of = {key: number for number, keys in enumerate(units) for key in keys}
     if len(units) > 1:
@@ -147,6 +147,7 @@ def compact_records(folder: Path, units: Sequence[Iterable[Key]] = ()) -> None:
         table = table.take(np.argsort([unit_of.get(key, len(units)) for key in keys], kind="stable"))
     with replacing(folder / COMPACT) as file:
         pq.write_table(table, file, compression="zstd")
+    return table
 
 
 def read_table(folder: Path) -> pa.Table:

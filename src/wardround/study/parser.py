@@ -365,6 +365,8 @@ def _fits(kind: Any, value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """Only what TOML and JSON can hold. None is left out, because TOML has no null."""
+    if type(value) in (str, int, float, bool):  # nearly all of what it is asked for
+        return value
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):

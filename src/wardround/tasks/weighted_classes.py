@@ -13,22 +13,23 @@ class _Ranking:
         self.order = np.argsort(-score, kind="stable")
         s = score[self.order]
         self.begins = np.flatnonzero(np.append(True, s[1:] != s[:-1]))
-        self.positive = positive[self.order].astype(np.float32)
+        self.positive = positive[self.order].astype(np.float64)[:, None]
 
     def areas(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not len(self.order):
             return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
-        sorted_weights = weights[:, self.order]
-        hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
-        predicted = np.add.reduceat(sorted_weights, self.begins, axis=1)
-        all_hits, all_predicted = (np.cumsum(counts, axis=1, dtype=np.float64) for counts in (hits, predicted))
-        total_hits, total = all_hits[:, -1], all_predicted[:, -1]
-        misses = predicted - hits
+        # rows first: sums along the first axis take many resamples in one step. Weights are counts, so sums are exact
+        predicted = np.take(weights.T, self.order, axis=0).astype(np.float64)
+        hits = predicted * self.positive
+        if len(self.begins) < len(self.order):
+            hits, predicted = (np.add.reduceat(counts, self.begins, axis=0) for counts in (hits, predicted))
+        all_hits, all_predicted = np.cumsum(hits, axis=0), np.cumsum(predicted, axis=0)
+        total_hits, total = all_hits[-1], all_predicted[-1]
         with np.errstate(divide="ignore", invalid="ignore"):
             # a miss is below every hit with a higher score, and half below those with the same
-            roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
+            roc = ((predicted - hits) * (all_hits - hits / 2)).sum(axis=0) / (total_hits * (total - total_hits))
             precision = np.where(all_predicted > 0, all_hits / all_predicted, 0)
-            return roc, (hits * precision).sum(axis=1) / total_hits
+            return roc, np.ascontiguousarray((hits * precision).T).sum(axis=1) / total_hits
 
 
 class WeightedFinding:

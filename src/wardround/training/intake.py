@@ -229,6 +229,8 @@ class Intake:
         trial, before = self.trial, self.run
         params = before.server.get("params", {}), server.get("params", {})
         loss, update_norm, divergence = self._statistics()
+        if self.algorithm.pools:  # the rows were brought together instead
+            down = self.bytes = 0
         record = RoundRecord(
             arm=trial.arm,
             seed=trial.seed,

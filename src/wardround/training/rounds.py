@@ -1,13 +1,14 @@
 """One round, from state to state. Engines differ only in how they run `train_sites`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
 from wardround.algorithms.hierarchical import as_merged, as_regional
 from wardround.core import seeds, tree
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
 from wardround.training.compression import first_residual
@@ -87,15 +88,26 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         yield run, record
 
 
+class Taken(Protocol):
+    """What a round has taken in: updates (`Intake`), or what stands for them where others have added them up."""
+
+    @property
+    def memories(self) -> Mapping[str, Memory]: ...
+
+    def aggregate(self, server: State, noise: Stream | None = None) -> State:
+        """The coordinator's next state."""
+
+    def record(self, server: State, down: int) -> RoundRecord:
+        """`down` are the bytes of what the coordinator broadcast."""
+
+
 def close(
-    run: Run, trial: Trial, assignments: Sequence[Assignment], intake: Intake, noise: Stream | None = None
+    run: Run, trial: Trial, assignments: Sequence[Assignment], intake: Taken, noise: Stream | None = None
 ) -> tuple[Run, RoundRecord]:
     """The run after a round, from what has been taken in. `noise` is a deployment's, for whole sites."""
     server = tree.settle(intake.aggregate(run.server, noise))
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
     record = intake.record(server, down)
-    if trial.algorithm.pools:
-        record = replace(record, bytes_down=0, bytes_up=0)  # the rows were brought together instead
     return replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories}), record
 
 

@@ -121,7 +121,7 @@ class Network:
                     shown |= {step.title, *step.sites.values()}
         except (Exception, TooLong) as raised:  # whatever it is: the suite judges it
             error = raised
-        left = list(coordinator.lines)
+        left = list(coordinator.messenger.lines)
         return Ended(error, (*lines, *left), frozenset(shown), time.monotonic() - began)
 
     @property

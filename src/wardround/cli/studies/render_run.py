@@ -1,6 +1,7 @@
 """A finished run in the terminal: headline, verdicts, and where the report is."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wardround.cli.rendering import MOST_SITES, console, show_either, show_lines, table_of
+from wardround.cli.rendering import (
+    MOST_SITES,
+    console,
+    report_bar,
+    show_either,
+    show_lines,
+    table_of,
+    unreported,
+    warn,
+)
 from wardround.core.lazy import imports_of_a_run
 
 if TYPE_CHECKING:
@@ -24,16 +34,36 @@ MOST_NOTICES = 6
 MOST_ARMS = 40
 
 
-def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
-    """Make the report, unless it is there already or not wanted, and show the run."""
-    from wardround.report import build_report
-
+def show_finished(run: "StudyRun", as_json: bool, with_report: bool, opened: bool = False) -> None:
+    """Make the report, unless it is there already or not wanted, and show the run; `opened`: in a browser too."""
     report = run.folder / "report.html"
     if with_report and (run.fresh or not report.is_file()):
-        build_report(run.folder, drawing_workers())
+        make_report(run.folder, not as_json)
     path = str(report) if report.is_file() else None
     content = {"folder": run.folder, "fresh": run.fresh, "report": path, "results": run.results}
     show_either(as_json, content, show_run, run, path)
+    if opened and path is not None:
+        open_page(report)
+
+
+def make_report(folder: Path, shown: bool, site: str | None = None) -> Path:
+    """With a bar that moves as figures are drawn."""
+    from wardround.report import build_report
+
+    with report_bar(shown) as show:
+        try:
+            return build_report(folder, drawing_workers(), site, show)
+        except KeyboardInterrupt:
+            raise unreported(folder) from None
+
+
+def open_page(path: Path) -> None:
+    """In the browser of this desktop. Browsers of the terminal are left out: they would not show the figures."""
+    import webbrowser
+
+    desktop = sys.platform != "linux" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if not desktop or not webbrowser.open(path.absolute().as_uri()):
+        warn(f"No browser was found here. Open this file in one:\n  {path.absolute()}")
 
 
 def with_report_in_mind(show: Callable[["Progress"], None] | None) -> Callable[["Progress"], None]:
@@ -54,6 +84,7 @@ def drawing_workers() -> int:
 
 
 def show_run(run: "StudyRun", report: str | None) -> None:
+    from wardround.core.notices import lines_of_json
     from wardround.report import read_evidence
     from wardround.report.phrases import SYNTHETIC, ranking_sentence
     from wardround.report.sections.answer import answer, participation_sentence
@@ -86,7 +117,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     synthetic = [SYNTHETIC] if evidence.synthetic else []
     # warnings first: what was changed while reading mostly needs no attention
     notices = sorted(results["notices"], key=lambda notice: notice["severity"] == "info")
-    _show_notices(out, [*synthetic, *(notice["text"] for notice in notices)])
+    _show_notices(out, [*synthetic, *lines_of_json(notices)])
     out.print(Text("\nAnswer", style="bold"))
     show_lines([f"  {sentence}" for sentence in answer(evidence)])
     _show_other_outcomes(out, evidence, run.folder, report is not None)

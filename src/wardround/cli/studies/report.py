@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.options import Json
-from wardround.cli.studies.render_run import drawing_workers, show_comparison
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
+from wardround.cli.completion import complete_run
+from wardround.cli.options import Json, Open, RunArgument
+from wardround.cli.studies.render_run import drawing_workers, make_report, open_page, show_comparison
 
 
 def report(
@@ -17,17 +16,21 @@ def report(
     site: Annotated[
         str | None, typer.Option("--site", metavar="NAME", help="Only this hospital's page, as a file by itself.")
     ] = None,
+    open_: Open = False,
     json: Json = False,
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.report import build_report
-
-    path = build_report(run, drawing_workers(), site)
+    path = make_report(run, not json, site)
     render.show_either(json, {"report": path}, render.show_lines, [f"Report: {path}"])
+    if open_:
+        open_page(path)
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of two or more complete runs.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of two or more complete runs.", autocompletion=complete_run),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Also write the tables there, as CSV and LaTeX.")
     ] = None,

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.options import Json, Quick, Report, Set, StudyArgument, Workers, changes
+from wardround.cli.completion import complete_run
+from wardround.cli.options import Json, Open, Quick, Report, Set, StudyArgument, Workers, changes
 from wardround.cli.studies.render_run import show_finished
 from wardround.core.lazy import imports_of_a_run
 
@@ -19,6 +20,7 @@ def run(
     set_: Set = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat a run that is complete.")] = False,
     report: Report = True,
+    open_: Open = False,
     workers: Workers = None,
     json: Json = False,
 ) -> None:
@@ -43,12 +45,15 @@ def run(
             )
         except KeyboardInterrupt:
             raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
-    show_finished(finished, json, report)
+    show_finished(finished, json, report, open_)
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an unfinished run.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of an unfinished run.", autocompletion=complete_run)
+    ],
     report: Report = True,
+    open_: Open = False,
     workers: Workers = None,
     json: Json = False,
 ) -> None:
@@ -61,4 +66,4 @@ def resume(
             finished = resume_study(run, progress=show, workers=workers)
         except KeyboardInterrupt:
             raise render.stopped(run) from None
-    show_finished(finished, json, report)
+    show_finished(finished, json, report, open_)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wardround.core.notices.check_codes import CHECK_CODES
-from wardround.core.notices.code import Code, count, few
+from wardround.core.notices.code import Code, count, few, plural
 from wardround.core.notices.file_codes import FILE_CODES
 from wardround.core.notices.image_codes import IMAGE_CODES
 from wardround.core.notices.notice import LONGEST_TEXT, Notice, Severity
@@ -17,8 +17,8 @@ from wardround.core.notices.run_codes import RUN_CODES
 CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
 ABSENCES = frozenset(code for code, known in CODES.items() if known.is_absence)
 CHECKS = {code: known.meaning for code, known in CODES.items() if known.is_check}
-MANY_SITES = 3  # with so many, a remark that they share is made once
-MOST_NAMED = 20  # sites of such a line
+MANY = 3  # so many sites, arms or columns with the same remark share a line
+MOST_NAMED = 20  # of such a line
 
 
 def text_of(notice: Notice) -> str:
@@ -48,8 +48,17 @@ def place_of(notice: Notice) -> str:
 
 
 def lines_of(notices: Iterable[Notice]) -> list[str]:
-    """Lines for people: what many sites have in common is said once."""
+    """Lines for people: what many sites, arms or columns have in common is said once."""
     return [line for _, line in grouped(notices)]
+
+
+def lines_of_json(notices: Iterable[Mapping[str, object]]) -> list[str]:
+    """`lines_of` notices as JSON files have them; where one is not known, their texts as they stand."""
+    entries = list(notices)
+    try:
+        return lines_of(read_notice(entry) for entry in entries)
+    except ValueError:
+        return [str(entry["text"]) for entry in entries]
 
 
 def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
@@ -59,7 +68,7 @@ def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
         groups.setdefault(_shared(notice), []).append(notice)
     lines: list[tuple[list[Notice], str]] = []
     for members in groups.values():
-        if len(members) < MANY_SITES:
+        if len(members) < MANY:
             lines += [([notice], line_of(notice)) for notice in members]
         else:
             lines.append((members, _line_for_many(members)))
@@ -130,29 +139,47 @@ def _cell(text: str) -> str:
 
 
 def _shared(notice: Notice) -> tuple[object, ...]:
-    """Equal for notices that may share a line. Those without a site have lines of their own."""
-    alone = () if notice.site and not notice.other_sites else (id(notice),)
-    return notice.code, notice.severity, notice.variant, notice.accepted, notice.details.get("part"), *alone
+    """Equal for notices that may share a line: of sites, of arms, or of columns of all files."""
+    what = (notice.code, notice.severity, notice.variant, notice.accepted, notice.details.get("part"))
+    if notice.other_sites:
+        return *what, id(notice)
+    if notice.site:
+        return *what, "site"
+    if notice.arm:
+        return *what, "arm"
+    return *what, repr(dict(notice.details)) if notice.columns else id(notice)
 
 
 def _line_for_many(notices: Sequence[Notice]) -> str:
     first, texts = notices[0], {text_of(notice) for notice in notices}
-    sites = list(dict.fromkeys(notice.site for notice in notices))
+    by_place: dict[str, list[str]] = {}
+    for notice in notices:
+        by_place.setdefault(notice.site or notice.arm, []).append(_brief(notice))
     variant = f"variant {first.variant}: " if first.variant else ""
-    if len(texts) == 1:
-        return f"{variant}{few(sites, MOST_NAMED)}: {texts.pop()}"
-    briefs = [f"{notice.site}{_brief(notice)}" for notice in notices]
+    if len(texts) == 1 and "" not in by_place:
+        return f"{variant}{few(list(by_place), MOST_NAMED)}: {texts.pop()}"
+    if "" in by_place:
+        kind, named, advice = "column", list(dict.fromkeys(by_place[""])), ""
+    else:
+        named = [_joined(place, dict.fromkeys(filter(None, own))) for place, own in by_place.items()]
+        kind, advice = ("site", "") if first.site else ("arm", f". {CODES[first.code].remedy}")
     accepted = " (accepted by the study)" if first.accepted else ""
-    return f"{variant}{CODES[first.code].meaning[:-1]}{accepted} ({len(sites)} sites): {few(briefs, MOST_NAMED)}"
+    what = f"{CODES[first.code].meaning[:-1]}{accepted} ({plural(len(named), kind)})"
+    return f"{variant}{what}: {few(named, MOST_NAMED)}{advice}"
+
+
+def _joined(place: str, briefs: Iterable[str]) -> str:
+    """What tells one place's remarks from another's, in brackets."""
+    inside = ", ".join(briefs)
+    return f"{place} ({inside})" if inside else place
 
 
 def _brief(notice: Notice) -> str:
-    """What tells one site's remark from another's, in brackets."""
     if notice.per_column:
-        return f" ({', '.join(f'{name} {count}' for name, count in notice.per_column.items())})"
+        return ", ".join(f"{name} {count}" for name, count in notice.per_column.items())
     if notice.columns or notice.classes:
-        return f" ({', '.join((*notice.columns, *notice.classes))})"
+        return ", ".join((*notice.columns, *notice.classes))
     if "rows" in notice.counts:
         of = f" of {count(notice, 'of')}" if "of" in notice.counts else ""
-        return f" ({count(notice)}{of} rows)"
+        return f"{count(notice)}{of} rows"
     return ""

@@ -1,21 +1,42 @@
 """Whether an answer fits its request and what was agreed, before it is stored.
 
-`protocol/answers.py` has checked its form already. Each function here raises `Impossible` or DeployError; the
+`protocol/reading.py` has checked its form already. Each function here raises `Impossible` or DeployError; the
 coordinator then refuses the answer and names its sender.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 from wardround.core.errors import StudyError
+from wardround.core.extras import needs
 from wardround.core.notices import Notice
 from wardround.data.checks.clinical_names import SAME
-from wardround.data.records import Column, class_hash
-from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_subsets
+from wardround.data.records import SPLIT_PARTS, Column, class_hash
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key, Subset, reported_subsets
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, check_curve, check_summary
-from wardround.protocol.messages import Message
+from wardround.protocol.catalogue import (
+    Agreed,
+    ColumnFacts,
+    ColumnFillValues,
+    ColumnMoments,
+    Curve,
+    Described,
+    FactsAnswer,
+    Layout,
+    MissingColumns,
+    PartyReady,
+    Prepared,
+    Ready,
+    RegionPrepared,
+    RegionReady,
+    SiteSummary,
+    Sizes,
+    TaskPart,
+    TrialWork,
+    Update,
+)
 from wardround.runs.plan import members_of
 from wardround.study.schema import Privacy
 from wardround.tasks import Task, read_task
@@ -23,77 +44,85 @@ from wardround.tasks.task import Impossible
 from wardround.tasks.task import require as require
 from wardround.training.trial import Trial
 
-Body = Mapping[str, Any]
-Check = Callable[[str, Message], None]  # of a site's answer
+with needs("deploy", "a study across hospitals"):
+    from msgspec import to_builtins
+
+Scored = Literal["test", "validation", "regional"]
 CLOSE = 1e-6
+
+
+def split_sizes(sizes: Sizes) -> dict[str, int]:
+    return {part: getattr(sizes, part) for part in SPLIT_PARTS}
 
 
 # -- before the first round
 
 
-def check_ready(body: Body, run: str) -> None:
-    columns = body["columns"] or []
-    names = [column["name"] for column in columns]
+def check_ready(body: Ready | RegionReady | PartyReady, run: str) -> None:
+    columns = body.columns or []
+    names = [column.name for column in columns]
     require(len(set(names)) == len(names), "two columns of one name")
-    require(not (columns and body["inputs"]), "columns and images")
-    if body["task"] is not None:
-        check_task(body["task"], run)
+    require(not (columns and body.inputs), "columns and images")
+    if body.task is not None:
+        check_task(body.task, run)
     for column in columns:
-        limits = column["limits"]
-        require(limits is None or limits[0] < limits[1], f"limits of {column['name']!r} that are none")
+        limits = column.limits
+        require(limits is None or limits[0] < limits[1], f"limits of {column.name!r} that are none")
 
 
-def check_task(payload: Body, run: str) -> None:
+def check_task(part: TaskPart, run: str) -> None:
     """A task that this version knows, with options that it can have."""
-    hashes = [entry["hash"] for entry in payload["names"]]
+    hashes = [entry.hash for entry in part.names]
     require(len(set(hashes)) == len(hashes), "two classes of one name")
-    for entry in payload["names"]:
-        require(entry["name"] is None or entry["hash"] == class_hash(run, entry["name"]), "a class of another name")
-    require(not {"kind", "names"} & set(payload["options"]), "a task that says twice what it is")
-    names = [entry["name"] or entry["hash"] for entry in payload["names"]]
+    for entry in part.names:
+        require(entry.name is None or entry.hash == class_hash(run, entry.name), "a class of another name")
+    require(not {"kind", "names"} & set(part.options), "a task that says twice what it is")
+    names = [entry.name or entry.hash for entry in part.names]
     try:
-        read_task({**payload["options"], "kind": payload["kind"], "names": names})
+        read_task({**part.options, "kind": part.kind, "names": names})
     except StudyError as error:
         raise Impossible(f"a task that cannot be read ({error.where}: {error.problem})") from None
 
 
-def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Column], sites: Sequence[str]) -> None:
-    require(len(body["sets"]) == len(plan.row_sets), "other sets of rows than the study has")
-    for key, row_set in zip(plan.row_sets, body["sets"], strict=True):
+def check_facts(
+    site: str, body: FactsAnswer, plan: DeployedPlan, columns: Sequence[Column], sites: Sequence[str]
+) -> None:
+    require(len(body.sets) == len(plan.row_sets), "other sets of rows than the study has")
+    for key, row_set in zip(plan.row_sets, body.sets, strict=True):
         check_sizes(site, row_set, plan, key, sites)
-        require((row_set["facts"] is None) == (not columns), "facts of columns that nobody asked for, or none")
-        check_column_facts(row_set["facts"], columns)
-        plan.task.check_target_sums(row_set["target"], row_set["train"])
-    check_described(body["described"], body["sets"][0], plan)
-    check_directions(body["directions"], columns, plan.task)
+        require((row_set.facts is None) == (not columns), "facts of columns that nobody asked for, or none")
+        check_column_facts(row_set.facts, columns)
+        plan.task.check_target_sums(row_set.target, row_set.train)
+    check_described(body.described, body.sets[0], plan)
+    check_directions(body.directions, columns, plan.task)
 
 
-def check_sizes(site: str, sizes: Body, plan: DeployedPlan, key: Key, sites: Sequence[str]) -> None:
+def check_sizes(site: str, sizes: Sizes, plan: DeployedPlan, key: Key, sites: Sequence[str]) -> None:
     arms = [arm for arm in plan.study.trained_arms if plan.first_with_rows[arm.name] == key[0]]
     own = [arm for arm in arms if site in members_of(arm, sites)]
-    require(sizes["train"] > 0 or not own, "no training rows")
+    require(sizes.train > 0 or not own, "no training rows")
     bounds = [arm.privacy.secure_sum.most_rows for arm in own if arm.privacy.secure_sum is not None]
-    require(all(sizes["train"] <= most for most in bounds), "more training rows than the study's most_rows")
+    require(all(sizes.train <= most for most in bounds), "more training rows than the study's most_rows")
 
 
-def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
+def check_column_facts(facts: ColumnFacts | None, columns: Sequence[Column]) -> None:
     if facts is None:
         return
-    for name in ("present", "gaps", "levels"):
-        require(len(facts[name]) == len(columns), f"{name} of another number of columns")
-    for column, levels in zip(columns, facts["levels"], strict=True):
+    for name, values in (("present", facts.present), ("gaps", facts.gaps), ("levels", facts.levels)):
+        require(len(values) == len(columns), f"{name} of another number of columns")
+    for column, levels in zip(columns, facts.levels, strict=True):
         require(len(set(levels)) == len(levels), "a level of a column twice")
         require(not levels or column.kind == "categorical", "levels of a column of numbers")
 
 
-def check_described(described: Body, sizes: Body, plan: DeployedPlan) -> None:
-    for subset in ("train", "validation", "test"):
-        require(described[subset] == sizes[subset], f"two numbers of {subset} rows")
+def check_described(described: Described, sizes: Sizes, plan: DeployedPlan) -> None:
+    for subset, rows in split_sizes(sizes).items():
+        require(split_sizes(described)[subset] == rows, f"two numbers of {subset} rows")
     check_classes(described, plan.task)
 
 
-def check_classes(described: Body, task: Task) -> None:
-    total, counts = sum(described[subset] for subset in ("train", "validation", "test")), described["classes"]
+def check_classes(described: Described, task: Task) -> None:
+    total, counts = sum(split_sizes(described).values()), described.classes
     require(set(counts) == set(task.counted), "counts of other classes")
     known = [count for count in counts.values() if count is not None]
     require(all(count <= total for count in known), "more rows of a class than there are")
@@ -101,35 +130,35 @@ def check_classes(described: Body, task: Task) -> None:
         require(sum(known) == total if len(known) == len(counts) else sum(known) <= total, "classes that do not add up")
 
 
-def check_directions(directions: Body, columns: Sequence[Column], task: Task) -> None:
+def check_directions(directions: Mapping[str, object], columns: Sequence[Column], task: Task) -> None:
     require(not directions or task.has_upper, "directions where there are no two classes")
     require(set(directions) <= {*(column.name for column in columns), *SAME}, "directions of columns that nobody has")
 
 
 def check_fill_values(
-    answers: Sequence[Body],
+    answers: Sequence[ColumnFillValues],
     plan: DeployedPlan,
-    requests: Sequence[Body],
-    layout_of_arm: Sequence[Any],
-    layouts: Sequence[Body],
+    requests: Sequence[MissingColumns],
+    layout_of_arm: Sequence[int | None],
+    layouts: Sequence[Layout],
     rows: int,
 ) -> None:
     """`rows` are the most that one value can stand for."""
     require(len(answers) == len(plan.kinds), "values of another number of arms")
     for answer, request, layout in zip(answers, requests, layout_of_arm, strict=True):
-        width = len(layouts[layout]["numeric"]) if layout is not None and answer["fill"] else 0
-        require(len(answer["fill"]) == len(answer["counts"]) == width, "values of another number of columns")
-        require(all(count <= rows for count in answer["counts"]), "values of more rows than there are")
-        require(set(answer["levels"]) <= set(request["categories"]), "counts of categories that nobody asked for")
-        for counts in answer["levels"].values():
+        width = len(layouts[layout].numeric) if layout is not None and answer.fill else 0
+        require(len(answer.fill) == len(answer.counts) == width, "values of another number of columns")
+        require(all(count <= rows for count in answer.counts), "values of more rows than there are")
+        require(set(answer.levels) <= set(request.categories), "counts of categories that nobody asked for")
+        for counts in answer.levels.values():
             require(sum(counts.values()) <= rows, "categories of more rows than there are")
 
 
 def check_moments(
-    moments: Sequence[Body | None],
+    moments: Sequence[ColumnMoments | None],
     plan: DeployedPlan,
-    layout_of_arm: Sequence[Any],
-    layouts: Sequence[Body],
+    layout_of_arm: Sequence[int | None],
+    layouts: Sequence[Layout],
     rows: int,
     trains: Callable[[Key], bool] = lambda kind: True,
 ) -> None:
@@ -141,53 +170,56 @@ def check_moments(
         if sums is None:
             require(not federated or not trains(kind), "no sums")
             continue
-        width = 0 if layout is None else len(layouts[layout]["numeric"])
-        for name in ("count", "total", "squares"):
-            require(len(sums[name]) == width, "sums of another number of columns")
-        for count, total, squares in zip(sums["count"], sums["total"], sums["squares"], strict=True):
+        width = 0 if layout is None else len(layouts[layout].numeric)
+        for values in (sums.count, sums.total, sums.squares):
+            require(len(values) == width, "sums of another number of columns")
+        for count, total, squares in zip(sums.count, sums.total, sums.squares, strict=True):
             require(count <= rows, "sums of more rows than there are")
             require(count > 0 or total == squares == 0, "sums of no rows")
             least = total * total / count if count else 0.0
             require(squares >= least * (1 - CLOSE) - CLOSE, "sums of squares that no numbers have")
 
 
-def check_waves(body: Body, waves: int) -> None:
-    require(body["waves"] == waves, "another number of models than the study has")
+def check_waves(body: Prepared | RegionPrepared | Agreed, waves: int) -> None:
+    require(body.waves == waves, "another number of models than the study has")
 
 
 # -- rounds
 
 
-def check_update(body: Body, work: Mapping[int, int], trials: Sequence[Trial]) -> None:
+def check_update(body: Update, work: Mapping[int, int], trials: Sequence[Trial]) -> None:
     """One entry for each requested trial, no more epochs than requested, and no protected figure."""
-    entries = body["trials"]
-    require(set(entries) == {str(number) for number in work}, "updates of other models than it was asked for")
+    require(set(body.trials) == set(work), "updates of other models than it was asked for")
     for number, epochs in work.items():
-        entry, privacy = entries[str(number)], trials[number].privacy
-        require(entry["epochs"] <= epochs, "more epochs than it was asked for")
-        require(entry["finite"] or privacy.secure_sum is None, "no update where it belongs into a secure sum")
-        if entry["finite"]:
+        entry, privacy = body.trials[number], trials[number].privacy
+        require(entry.epochs <= epochs, "more epochs than it was asked for")
+        require(entry.finite or privacy.secure_sum is None, "no update where it belongs into a secure sum")
+        if entry.finite:
             _check_protected(entry, privacy)
             told = trials[number].compression.kind != "none" and privacy.site is None
-            require((entry["compression_error"] is not None) == told, "an error of compression, or none")
+            require((entry.compression_error is not None) == told, "an error of compression, or none")
 
 
-def _check_protected(entry: Body, privacy: Privacy) -> None:
+def _check_protected(entry: TrialWork, privacy: Privacy) -> None:
     hidden = privacy.secure_sum is not None or privacy.site is not None
-    require((entry["length"] is None) == hidden, "the length of an update that is protected, or none")
-    require((entry["loss"] is None) == (hidden or privacy.example is not None), "a loss that is protected, or none")
-    require(not (hidden and entry["moved"]), "more of an update than it may tell")
+    require((entry.length is None) == hidden, "the length of an update that is protected, or none")
+    require((entry.loss is None) == (hidden or privacy.example is not None), "a loss that is protected, or none")
+    require(not (hidden and entry.moved), "more of an update than it may tell")
 
 
 def check_figures(
-    site: str, figures: Body, requested: Collection[int], trials: Sequence[Trial], plan: DeployedPlan
+    site: str,
+    figures: Mapping[int, Mapping[Subset, Curve]],
+    requested: Collection[int],
+    trials: Sequence[Trial],
+    plan: DeployedPlan,
 ) -> None:
     """Figures for the curves, of the models to be scored and over the rows that were agreed."""
-    for key, subsets in figures.items():
-        require(int(key) in requested and key == str(int(key)), "figures of a model that was not to be scored")
-        for subset, curve in subsets.items():
-            rows, exact = rows_scored(site, subset, trials[int(key)], plan)
-            check_curve(curve, rows, exact, plan.task)
+    for number, by_subset in figures.items():
+        require(number in requested, "figures of a model that was not to be scored")
+        for subset, curve in by_subset.items():
+            rows, exact = rows_scored(site, subset, trials[number], plan)
+            check_curve(to_builtins(curve), rows, exact, plan.task)
 
 
 def rows_scored(site: str, subset: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
@@ -202,16 +234,18 @@ def rows_scored(site: str, subset: str, trial: Trial, plan: DeployedPlan) -> tup
 
 
 def check_summaries(
-    site: str, summaries: Body, trials: Sequence[Trial], plan: DeployedPlan, regional: Collection[int] = ()
+    site: str,
+    summaries: Mapping[int, Mapping[Scored, SiteSummary]],
+    trials: Sequence[Trial],
+    plan: DeployedPlan,
+    regional: Collection[int] = (),
 ) -> None:
     """Figures of the final models. `regional` are the trials for which the site also has its region's own model."""
     subsets = set(reported_subsets(plan.study))
-    require(
-        set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent"
-    )
-    for key, by_subset in summaries.items():
-        trial = trials[int(key)]
-        requested = subsets | ({REGIONAL} if int(key) in regional else set())
+    require(set(summaries) == set(range(len(trials))), "figures of other models than it was sent")
+    for number, by_subset in summaries.items():
+        trial = trials[number]
+        requested = subsets | ({REGIONAL} if number in regional else set())
         require(set(by_subset) <= requested, "figures of rows that nobody asked for")
         scores = site in [member.name for member in trial.scored]
         require(not by_subset or scores, "figures of a model that it does not score")
@@ -219,7 +253,7 @@ def check_summaries(
         require("test" in by_subset or not due, "no figures of its test rows")
         for subset, summary in by_subset.items():
             rows, exact = rows_scored(site, subset, trial, plan)
-            check_summary(summary, Expected(plan.task, rows, exact))
+            check_summary(to_builtins(summary), Expected(plan.task, rows, exact))
 
 
 # -- weights

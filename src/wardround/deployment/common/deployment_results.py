@@ -8,12 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from wardround.core.extras import needs
 from wardround.core.notices import Notice, text_of
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.participation import participation
-from wardround.protocol.messages import Message
+from wardround.protocol.catalogue import Described, Summaries
 from wardround.runs.continual.outcome import describe_deployed_start
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.folder import RunFolder, write_atomically
@@ -21,6 +22,9 @@ from wardround.runs.records import COMPACT
 from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
 from wardround.training.trial import Trial
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import to_builtins
 
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
 RESULT_FILES = ("results.json", "summaries.jsonl", COMPACT)
@@ -42,7 +46,7 @@ class Participants:
 def write_results(
     folder: RunFolder,
     plan: DeployedPlan,
-    described: Mapping[str, Mapping[str, Any]],
+    described: Mapping[str, Described],
     waves: int,
     notices: Sequence[Notice],
     invited: Participants,
@@ -57,7 +61,7 @@ def write_results(
     folder.write_summaries(lines)
     folder.compact_records()
     layout = plan.agreed[plan.kinds[0]].layout
-    sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
+    sites = describe_deployed(plan.study, to_builtins(dict(described)), None if layout is None else list(layout.names))
     records = folder.records()
     content = deployed_results(plan.study, plan.task, lines, records, sites, notices)
     with_models(content["arms"], plan)
@@ -90,13 +94,13 @@ def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]])
     return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in trials)]
 
 
-def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
+def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], summaries: Mapping[str, Summaries]) -> None:
+    """By hospital."""
     lines = []
-    for site, message in answers.items():
-        for number, subsets in message.body["summaries"].items():
-            trial = trials[int(number)]
-            for subset, summary in subsets.items():
-                lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "subset": subset})
+    for site, by_trial in summaries.items():
+        for number, subsets in by_trial.items():
+            unit = {"arm": trials[number].arm, "seed": trials[number].seed, "site": site}
+            lines += [{**to_builtins(summary), **unit, "subset": subset} for subset, summary in subsets.items()]
     path = _summaries_path(folder, wave)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(lines).encode())

@@ -1,22 +1,38 @@
-"""The coordinator's messages: sealed for one site each, sent, answered and checked.
+"""The coordinator's conversation: messages sealed for one site each, sent, answered and checked.
 
 A site whose answer cannot be used, that refuses or fails, or whose key is revoked leaves the run. The run goes on as
-long as the quorum allows.
+long as the quorum allows. What is the same whatever the sites stand for is here; how many are needed, who may be named
+and what an answer says of others is given by the topology.
 """
 
 import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from wardround.core.errors import DeployError, SecureSumError, SiteError
+from wardround.core.extras import needs
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice, text_of
-from wardround.deployment.common.answer_checks import Check, require
 from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.catalogue import REFUSALS, End
-from wardround.protocol.messages import Message, Sealed, Transport, open_sealed, seal
+from wardround.protocol.catalogue import (
+    REFUSALS,
+    Agreement,
+    Answer,
+    Evaluate,
+    FailedAnswer,
+    Goodbye,
+    Keys,
+    Prepare,
+    RefusedAnswer,
+    Request,
+    Train,
+    TrainRegion,
+)
+from wardround.protocol.messages import Message, Sealed, Transport, message_of, open_sealed, seal
 from wardround.protocol.reading import bad_answer, belongs, read_answer, unusable
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
@@ -24,11 +40,34 @@ from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.parser import Families
 from wardround.study.schema import Study
-from wardround.tasks.task import Impossible
+from wardround.tasks.task import Impossible, require
 
-Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
+with needs("deploy", "a study across hospitals"):
+    from msgspec import structs
+
+B = TypeVar("B", bound=Answer)
+R = TypeVar("R", Keys, Train, TrainRegion, Evaluate)  # to a site that was away when all agreed
+Check = Callable[[str, B], None]  # of a site's answer; raises if it is impossible
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
+LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over
 MOST_MISMATCHES = 20  # answers to other requests in a row: late ones are few, and more are sent on purpose
+
+
+@dataclass(frozen=True)
+class Answered(Generic[B]):
+    """An answer of the right kind, as it came. Its tensors are still closed."""
+
+    body: B
+    names: tuple[str, ...]  # of the tensors, in their order
+    log: str  # head of the sender's audit log
+    sealed: Sealed = field(repr=False)
+
+
+Take = Callable[[str, Answered[B]], None]  # what becomes of an answer
+
+
+def not_stored(site: str) -> None:
+    """Of no site is there an answer from before."""
 
 
 class SiteLeft(Exception):
@@ -57,7 +96,15 @@ class Messenger:
     keys: Mapping[str, Verifier]
     again: bool = False
     revoked: Callable[[], Mapping[str, str]] = dict  # sites with a revoked key, at present
+    quorum: int = 0  # sites without which the run does not go on; 0: as the study says
+    all_needed: bool = False  # nobody can be left out: with a late site the run stops, and can go on later
+    patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
+    known_names: Sequence[str] = ()  # that an answer may name as the reason why a site fails; empty: the sites
+    absences_in: Callable[[Answer], Mapping[str, Any]] = lambda body: {}  # of others than the sender, by what it says
+    hospitals_of: Callable[[str], Collection[str]] = lambda site: (site,)  # about whom a site speaks
+    hospitals: list[str] = field(default_factory=list)  # whose rows the run uses; the members, unless these are regions
     left: dict[str, Notice] = field(default_factory=dict)  # sites that refused or failed, and why
+    away: dict[str, Notice] = field(default_factory=dict)  # hospitals that left, by what their regions say
     activity: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     done: int = 0
@@ -67,59 +114,83 @@ class Messenger:
     members: list[str] = field(default_factory=list)  # the sites of this run
     invited: list[str] = field(default_factory=list)  # all that could have been
     not_joined: dict[str, Notice] = field(default_factory=dict)  # invited, and not there when all agreed, and why
-    patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
+    agreement: Prepare | None = None  # once all have agreed
+    prepared: set[str] = field(default_factory=set)  # sites that know it
     mismatches: dict[str, int] = field(default_factory=dict)  # answers to other requests since the last right one
-
-    end: ClassVar[End] = "site"  # who answers
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
+        self.quorum = self.quorum or self.study.deployment.quorum or len(self.sites)
 
     @property
     def present(self) -> list[str]:
         return [site for site in self.members if site not in self.left]
 
-    def write_federation(self) -> None:
-        path = self.folder.path / "state" / "federation.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(self.federation()).encode())
+    @property
+    def absences(self) -> dict[str, Notice]:
+        """Why sites did not come, or left."""
+        return {**self.not_joined, **self.left}
 
-    def federation(self) -> dict[str, Any]:
+    @property
+    def federation_path(self) -> Path:
+        return self.folder.path / "state" / "federation.json"
+
+    def write_federation(self) -> None:
         """Who takes part, as plain data from which a run is resumed."""
-        return {
+        content = {
             "run": self.run_name,
             "members": self.members,
+            "hospitals": self.hospitals,
             "left": left_payload(self.left),
             "invited": self.invited,
             "not_joined": left_payload(self.not_joined),
         }
+        self.federation_path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.federation_path, json.dumps(content).encode())
+
+    def read_federation(self) -> None:
+        known = json.loads(self.federation_path.read_text(encoding="utf-8"))
+        self.run_name, self.members, self.hospitals = known["run"], known["members"], known["hospitals"]
+        self.invited = known["invited"]
+        self.not_joined = {site: read_notice(notice) for site, notice in known["not_joined"].items()}
+        # sites that left are asked again: the problem may be solved; otherwise they leave again
+        self.left = {site: revoked_key(site) for site in self.members if site not in self.sites}
 
     def ask_all(
-        self, message: Message, closing: bool = False, check: Check = lambda site, answer: None
-    ) -> Generator[Step, None, dict[str, Message]]:
-        """One message to every site; the answers in the order of the sites. `check` raises if an answer is
-        impossible."""
-        answers: dict[str, Message] = {}
-
-        def take(site: str, sealed: Sealed, answer: Message) -> None:
-            check(site, answer)
-            answers[site] = answer
-
-        messages = {site: self.sealed(message, site) for site in self.present}
-        yield from self.collect(messages, take, message.kind, closing)
-        return {site: answers[site] for site in self.members if site in answers}
+        self, request: Request, answer: type[B], closing: bool = False, check: Check[B] = lambda site, body: None
+    ) -> Generator[Step, None, dict[str, Answered[B]]]:
+        """One message to every site; the answers in the order of the sites."""
+        requests = {site: self.sealed(message_of(request), site) for site in self.present}
+        return (yield from self.answers(requests, answer, request.kind, closing, check))
 
     def ask_required(
-        self, message: Message, check: Check = lambda site, answer: None
-    ) -> Generator[Step, None, dict[str, Message]]:
+        self, request: Request, answer: type[B], check: Check[B] = lambda site, body: None
+    ) -> Generator[Step, None, dict[str, B]]:
         """As `ask_all`, but a site that does not answer in time is not part of the run."""
-        answers = yield from self.ask_all(message, closing=True, check=check)
+        answers = yield from self.ask_all(request, answer, closing=True, check=check)
         for site in self.present:
             if site not in answers:
                 self.leave(Notice("site-late", "warning", site))
         if len(answers) < len(self.members):
             raise SiteLeft
-        return answers
+        return {site: answered.body for site, answered in answers.items()}
+
+    def answers(
+        self,
+        requests: Mapping[str, Sealed],
+        answer: type[B],
+        what: str,
+        closing: bool = True,
+        check: Check[B] = lambda site, body: None,
+    ) -> Generator[Step, None, dict[str, Answered[B]]]:
+        answers: dict[str, Answered[B]] = {}
+
+        def take(site: str, answered: Answered[B]) -> None:
+            check(site, answered.body)
+            answers[site] = answered
+
+        yield from self.collect(requests, answer, take, what, closing)
+        return {site: answers[site] for site in self.members if site in answers}
 
     def sealed(
         self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
@@ -128,14 +199,30 @@ class Messenger:
         addressed = replace(message, site=site, log=self.log.head)
         return seal(addressed, self.signer, packed, packed_hash)
 
+    def caught_up(self, request: R, site: str) -> R:
+        """A site that was away when all agreed receives the agreement with its first message."""
+        if site in self.prepared or self.agreement is None:
+            return request
+        return structs.replace(request, prepare=Agreement(**structs.asdict(self.agreement)))
+
     def collect(
-        self, messages: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
+        self,
+        requests: Mapping[str, Sealed],
+        answer: type[B],
+        take: Take[B],
+        what: str,
+        closing: bool = False,
+        stored: Callable[[str], Sealed | None] = not_stored,
     ) -> Generator[Step]:
         """Wait for all answers, or, if `closing`, until the deadline has passed and a quorum has answered.
 
-        `there` are sites whose answers arrived before the coordinator was restarted.
+        `stored` has answers that arrived before the coordinator was restarted: they are taken as if they came now.
         """
-        waiting, began = dict(messages), time.monotonic()
+        waiting, began = dict(requests), time.monotonic()
+        for site, request in requests.items():
+            known = stored(site)
+            if known is not None and self._is_taken_again(site, known, answer, take, request):
+                waiting.pop(site)
         not_before: dict[str, float] = {}
         self.activity |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting:
@@ -143,7 +230,7 @@ class Messenger:
             for arrival in self.transport.ask(asking) if asking else _pause():
                 if arrival is not None:
                     site, sealed = arrival
-                    again = self._answered(site, sealed, take, messages[site])
+                    again = self._answered(site, sealed, answer, take, requests[site])
                     if again is None:
                         waiting.pop(site, None)
                     else:
@@ -151,9 +238,9 @@ class Messenger:
                 yield self.step()
                 if self._expel(waiting):
                     break
-                if closing and self._may_close({*messages, *there}, waiting, began):
+                if closing and self._may_close(requests, waiting, began):
                     for site in waiting:
-                        self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
+                        self.lines.append(self._late_line(site))
                         self.activity[site] = "late"
                     return
                 asking.update(self._due(waiting, not_before))  # a closed site may be open again
@@ -172,10 +259,21 @@ class Messenger:
             waiting.pop(site)
         return bool(gone)
 
-    def _answered(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
+    def _is_taken_again(self, site: str, sealed: Sealed, answer: type[B], take: Take[B], request: Sealed) -> bool:
+        """False where what is stored cannot be used, which is no fault of the site: it is asked anew."""
+        with suppress(SiteError, DeployError, SecureSumError, Impossible):
+            if self._judged(site, sealed, answer, take, request) is None:
+                return True
+        self.mismatches.pop(site, None)
+        self.lines.append(f"{site}: its answer as it is stored here cannot be used; asking again")
+        return False
+
+    def _answered(self, site: str, sealed: Sealed, answer: type[B], take: Take[B], request: Sealed) -> float | None:
         """None, or the time at which to ask the site again."""
         try:
-            return self._judged(site, sealed, take, request)
+            if site in self.revoked():
+                raise SiteError(revoked_key(site), "Provision anew if it was a mistake.")
+            return self._judged(site, sealed, answer, take, request)
         except SiteError as error:
             self.leave(error.notice)
         except (DeployError, SecureSumError) as error:
@@ -184,10 +282,8 @@ class Messenger:
             self.leave(unusable(site, str(impossible)).notice)
         return None
 
-    def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
+    def _judged(self, site: str, sealed: Sealed, answer: type[B], take: Take[B], request: Sealed) -> float | None:
         """As `_answered`; DeployError if the site has to leave."""
-        if site in self.revoked():
-            raise SiteError(revoked_key(site), "Provision anew if it was a mistake.")
         if len(sealed.head) > MOST_HEAD:
             raise unusable(site, "it is too long")
         message = open_sealed(sealed, self.keys[site], site, tensors=False)
@@ -196,23 +292,39 @@ class Messenger:
         if not belongs(message, request):
             return self._mismatched(site)  # to an earlier request; this one is still open
         self.mismatches.pop(site, None)
-        read_answer(site, message, self.end)
         if message.kind in REFUSALS:
             return self._refused(site, message)
-        take(site, sealed, message)
+        body = read_answer(site, message, answer)
+        absences = [  # before the answer counts: it may be refused
+            read_absence(hospital, notice, self.known_names or self.sites)
+            for hospital, notice in self.absences_in(body).items()
+            if hospital in self.hospitals_of(site)
+        ]
+        take(site, Answered(body, message.names, message.log, sealed))
+        for absence in absences:
+            self._note_absence(absence)
         self.activity[site] = "answered"
         return None
 
+    def _note_absence(self, notice: Notice) -> None:
+        if self.away.get(notice.site) != notice:
+            self.away[notice.site] = notice
+            self.lines.append(line_of(notice))
+
     def _refused(self, site: str, message: Message) -> float:
         """The time at which to ask a closed site again."""
-        if message.kind == "failed":
-            raise SiteError(read_absence(site, message.body["notice"], self.known_names), "Settle it with the site.")
-        reason = plain_text(message.body["reason"])
-        if not message.body.get("until"):
+        if message.kind == FailedAnswer.kind:
+            failed = read_answer(site, message, FailedAnswer)
+            raise SiteError(
+                read_absence(site, failed.notice, self.known_names or self.sites), "Settle it with the site."
+            )
+        refused = read_answer(site, message, RefusedAnswer)
+        reason = plain_text(refused.reason)
+        if not refused.until:
             notice = Notice("site-refused", "warning", site, details={"reason": reason})
             raise SiteError(notice, "Settle it with the site.")
         try:
-            opens = datetime.fromisoformat(message.body["until"])
+            opens = datetime.fromisoformat(refused.until)
         except ValueError:
             raise unusable(site, "it does not say when it opens again") from None
         wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
@@ -240,23 +352,34 @@ class Messenger:
             remedy = "Settle it with the site and start the coordinator again: it goes on from here."
             raise DeployError("coordinator", problem, remedy)
 
-    @property
-    def known_names(self) -> Sequence[str]:
-        """Those that an answer may name as the reason why a site fails."""
-        return self.sites
-
-    @property
-    def quorum(self) -> int:
-        return self.study.deployment.quorum or len(self.sites)
+    def say_goodbye(self, results: str, why: str | None = None) -> Generator[Step]:
+        """A site that is not connected forgets its state when the next run begins."""
+        self.title = "taking leave"
+        message = message_of(Goodbye(run=self.run_name, results=results, why=why or None))
+        messages = {site: self.sealed(message, site) for site in self.members if self.transport.connected().get(site)}
+        began = time.monotonic()
+        for arrival in self.transport.ask(messages) if messages else ():
+            if arrival is not None:
+                self.activity[arrival[0]] = "done"
+            yield self.step()
+            if time.monotonic() - began > LEAVE_WITHIN:
+                return
 
     def _may_close(self, requested: Collection[str], waiting: Collection[str], began: float) -> bool:
         deadline = self.study.deployment.deadline
         answered = [site for site in requested if site not in waiting and site not in self.left]
         over = deadline is not None and time.monotonic() - began > self.patience * deadline
+        if over and waiting and self.all_needed:
+            late = ", ".join(waiting)
+            problem = f"{late} did not answer within {deadline:g} seconds, and every party is needed in every block"
+            raise DeployError("coordinator", problem, "Start it again when they are there: it goes on from here.")
         return over and len(answered) >= self.quorum
 
-    def _place(self, site: str) -> str:
-        return "connected" if self.transport.connected().get(site) else "not connected"
+    def _late_line(self, site: str) -> str:
+        place = "connected" if self.transport.connected().get(site) else "not connected"
+        theirs = ", ".join(name for name in self.hospitals if name in self.hospitals_of(site) and name != site)
+        it = f"it and its hospitals {theirs}" if theirs else "it"
+        return f"{site}: did not answer in time ({place}); going on without {it}"
 
     def step(self) -> Step:
         there = self.transport.connected()

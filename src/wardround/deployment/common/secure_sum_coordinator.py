@@ -6,7 +6,7 @@ sites would refuse them. A site that does not answer in time counts as gone, as 
 """
 
 import json
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,34 @@ from typing import Any
 import numpy as np
 
 from wardround.core.errors import SecureSumError
-from wardround.deployment.common.messaging import Messenger, Step, Take
+from wardround.core.extras import needs
+from wardround.deployment.common.messaging import Answered, B, Messenger, Step, Take
 from wardround.deployment.common.secure_sum_site import read_bytes
 from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
-from wardround.privacy.secure_sum.secure_sum import Advert, Collector, Reveal
-from wardround.protocol.messages import Message, Sealed
+from wardround.privacy.secure_sum.secure_sum import Advert as SignedKeys
+from wardround.privacy.secure_sum.secure_sum import Collector, Reveal
+from wardround.protocol.catalogue import (
+    Advert,
+    AdvertPart,
+    Confirm,
+    Confirmed,
+    Keys,
+    Request,
+    Revealed,
+    SealedShares,
+    Shared,
+    Shares,
+    SumTerms,
+    Unmask,
+    Update,
+)
+from wardround.protocol.messages import Sealed, message_of
 from wardround.runs.folder import write_atomically
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert, structs, to_builtins
 
 REMEDY = "The round is lost, and nothing of it is shown."
 
@@ -44,127 +64,156 @@ class SumDecisions:
 
 @dataclass
 class Sum:
-    place: Mapping[str, Any]  # run, wave, round
+    place: Place
     trials: Trials
     decisions: SumDecisions
     collector: Collector
     models: Mapping[str, str]  # hashes of what is sent, by trial
+    adverts: list[AdvertPart] = field(default_factory=list)
     sealed: dict[str, dict[str, bytes]] = field(default_factory=dict)
     total: Whole | None = None
 
     @property
-    def terms(self) -> dict[str, Any]:
+    def terms(self) -> SumTerms:
         terms = self.collector.terms
-        return {"roster": list(terms.roster), "threshold": terms.threshold, "models": dict(self.models)}
+        return SumTerms(roster=list(terms.roster), threshold=terms.threshold, models=dict(self.models))
 
     @property
     def adds(self) -> dict[str, list[str]]:
         """The trials to which each advertised site contributes, as it signed them."""
-        return {advert["site"]: advert["adds"] for advert in self.decisions.settled["adverts"]}
+        return {advert.site: advert.adds for advert in self.adverts}
 
     @property
     def sharers(self) -> list[str]:
         """The sites that may send a masked vector."""
         return list(self.sealed)
 
-    def payload(self, site: str) -> dict[str, Any]:
+    @property
+    def survivors(self) -> list[str] | None:
+        """Once they are settled: the sites whose vectors are added up."""
+        return self.decisions.settled.get("survivors")
+
+    def payload(self, site: str) -> SumTerms:
         """All that a site needs to send its vector, or to go on after a crash."""
         sealed = {sender: content.hex() for sender, content in self.sealed[site].items()}
-        return {**self.terms, "adverts": self.decisions.settled["adverts"], "sealed": sealed}
+        return structs.replace(self.terms, adverts=self.adverts, sealed=sealed)
 
 
-class SecureSumming(Messenger):
-    def begin_sum(self, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
-        """DeployError if too few sites are left."""
-        decisions, place = SumDecisions(folder), Place(self.study.hash, self.run_name, wave, number)
-        present = [site for site in expected_sites(trials, number) if site in self.present]
-        roster = decisions.settled.get("roster", present)
-        terms = terms_of(place, trials, roster, models)
-        decisions.settle("roster", roster)
-        place_fields = {"run": self.run_name, "wave": wave, "round": number}
-        return Sum(place_fields, trials, decisions, Collector(terms, self.keys), models)
+def begin_sum(
+    messenger: Messenger, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path
+) -> Sum:
+    """DeployError if too few sites are left."""
+    decisions, place = SumDecisions(folder), Place(messenger.study.hash, messenger.run_name, wave, number)
+    present = [site for site in expected_sites(trials, number) if site in messenger.present]
+    roster = decisions.settled.get("roster", present)
+    terms = terms_of(place, trials, roster, models)
+    decisions.settle("roster", roster)
+    return Sum(place, trials, decisions, Collector(terms, messenger.keys), models)
 
-    def share_keys(self, sums: Sum, prepare: Callable[[str], Mapping[str, Any]]) -> Generator[Step]:
-        """Exchange keys and shares. SecureSumError if too few sites answer. `prepare` gives what a site must be told
-        first."""
-        collector, decisions = sums.collector, sums.decisions
-        adverts: dict[str, Any] = {}
 
-        def take_advert(site: str, sealed: Sealed, message: Message) -> None:
-            collector.take_advert(_own(site, Advert.read(message.body["advert"])))
-            adverts[site] = message.body["advert"]
+def share_keys(messenger: Messenger, sums: Sum) -> Generator[Step]:
+    """Exchange keys and shares. SecureSumError if too few sites answer. What was settled before a restart is taken as
+    an answer is."""
+    collector, decisions, terms = sums.collector, sums.decisions, sums.terms
+    adverts: dict[str, AdvertPart] = {}
+    shares: dict[str, SealedShares] = {}
 
-        if "adverts" in decisions.settled:
-            adverts |= {advert["site"]: advert for advert in decisions.settled["adverts"]}
-            for advert in adverts.values():
-                collector.take_advert(Advert.read(advert))
-        else:
-            roster = collector.terms.roster
-            messages = {site: Message("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
-            yield from self._stage(sums, messages, take_advert, "keys")
-        known = collector.adverts()
-        decisions.settle("adverts", [adverts[advert.site] for advert in known])
-        # before anybody pays for work that cannot be shown
-        self._refuse_too_few(sums, [advert.site for advert in known])
-        shares: dict[str, Any] = {}
+    def take_advert(site: str, advert: AdvertPart) -> None:
+        collector.take_advert(_own(site, SignedKeys.read(to_builtins(advert))))
+        adverts[site] = advert
 
-        def take_shares(site: str, sealed: Sealed, message: Message) -> None:
-            collector.take_shares(site, read_bytes(message.body["shares"]))
-            shares[site] = message.body["shares"]
+    def take_shares(site: str, sealed: SealedShares) -> None:
+        collector.take_shares(site, read_bytes(sealed))
+        shares[site] = sealed
 
-        if "shares" in decisions.settled:
-            shares |= decisions.settled["shares"]
-            for site, content in shares.items():
-                collector.take_shares(site, read_bytes(content))
-        else:
-            terms = {**sums.terms, "adverts": decisions.settled["adverts"]}
-            messages = {advert.site: Message("shares", {**sums.place, "sum": terms}) for advert in known}
-            yield from self._stage(sums, messages, take_shares, "shares")
-        sums.sealed = collector.sealed()
-        decisions.settle("shares", shares)
+    if "adverts" in decisions.settled:
+        for advert in convert(decisions.settled["adverts"], list[AdvertPart]):
+            take_advert(advert.site, advert)
+    else:
+        requests = {site: Keys(**_place(sums), sum=terms) for site in collector.terms.roster}
+        caught_up = {site: messenger.caught_up(request, site) for site, request in requests.items()}
+        yield from _stage(
+            messenger, sums, caught_up, Advert, lambda site, answered: take_advert(site, answered.body.advert), "keys"
+        )
+    known = [advert.site for advert in collector.adverts()]
+    sums.adverts = [adverts[site] for site in known]
+    decisions.settle("adverts", to_builtins(sums.adverts))
+    _refuse_too_few(sums, known)  # before anybody pays for work that cannot be shown
+    if "shares" in decisions.settled:
+        for site, sealed in decisions.settled["shares"].items():
+            take_shares(site, sealed)
+    else:
+        request = Shares(**_place(sums), sum=structs.replace(terms, adverts=sums.adverts))
+        yield from _stage(
+            messenger,
+            sums,
+            dict.fromkeys(known, request),
+            Shared,
+            lambda site, answered: take_shares(site, answered.body.shares),
+            "shares",
+        )
+    sums.sealed = collector.sealed()
+    decisions.settle("shares", shares)
 
-    def unmask(self, sums: Sum, entries: Mapping[str, Entry]) -> Generator[Step]:
-        """The sum of the vectors that arrived. SecureSumError if too few sites remain."""
-        collector = sums.collector
-        arrived = [site for site in sums.sharers if site in entries and site in self.present]
-        survivors = sums.decisions.settled.get("survivors", arrived)
-        self._refuse_too_few(sums, survivors)
-        for site in survivors:
-            collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
-        survivors = sums.decisions.settle("survivors", collector.survivors())
 
-        def take_confirmation(site: str, sealed: Sealed, message: Message) -> None:
-            collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
+def unmask(messenger: Messenger, sums: Sum, entries: Mapping[str, Entry[Update]]) -> Generator[Step]:
+    """The sum of the vectors that arrived. SecureSumError if too few sites remain."""
+    collector = sums.collector
+    arrived = [site for site in sums.sharers if site in entries and site in messenger.present]
+    counted = arrived if sums.survivors is None else sums.survivors
+    _refuse_too_few(sums, counted)
+    for site in counted:
+        if site not in entries:
+            raise SecureSumError(site, "its masked vector, which is part of the sum, is lost", REMEDY)
+        collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
+    survivors: list[str] = sums.decisions.settle("survivors", collector.survivors())
 
-        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
-        yield from self._stage(sums, messages, take_confirmation, "confirming")
-        confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
-        messages = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
+    def take_confirmation(site: str, answered: Answered[Confirmed]) -> None:
+        collector.take_confirmation(site, read_bytes({site: answered.body.signature})[site])
 
-        def take_reveal(site: str, sealed: Sealed, message: Message) -> None:
-            collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
+    terms = {site: structs.replace(sums.payload(site), survivors=survivors) for site in survivors}
+    confirm = {site: Confirm(**_place(sums), sum=terms[site]) for site in survivors}
+    yield from _stage(messenger, sums, confirm, Confirmed, take_confirmation, "confirming")
+    confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
 
-        yield from self._stage(sums, messages, take_reveal, "unmasking")
-        sums.total = collector.total()
+    def take_reveal(site: str, answered: Answered[Revealed]) -> None:
+        collector.take_reveal(_own(site, Reveal.read(to_builtins(answered.body.reveal))))
 
-    def _refuse_too_few(self, sums: Sum, sites: Collection[str]) -> None:
-        problem = shortfall(sums.trials, int(sums.place["round"]), sites, sums.adds)
-        if problem:
-            raise SecureSumError("secure sum", problem, REMEDY)
+    reveal = {
+        site: Unmask(**_place(sums), sum=structs.replace(terms[site], confirmations=confirmations))
+        for site in survivors
+    }
+    yield from _stage(messenger, sums, reveal, Revealed, take_reveal, "unmasking")
+    sums.total = collector.total()
 
-    def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Message]:
-        return {site: Message(kind, {**sums.place, "sum": {**sums.payload(site), **more}}) for site in sites}
 
-    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Take, what: str) -> Generator[Step]:
-        answered: set[str] = set()
+def _refuse_too_few(sums: Sum, sites: Collection[str]) -> None:
+    problem = shortfall(sums.trials, sums.place.round, sites, sums.adds)
+    if problem:
+        raise SecureSumError("secure sum", problem, REMEDY)
 
-        def take_once(site: str, sealed: Sealed, message: Message) -> None:
-            if site not in answered:  # an answer may come twice
-                take(site, sealed, message)
-                answered.add(site)
 
-        sealed = {site: self.sealed(message, site) for site, message in messages.items() if site in self.present}
-        yield from self.collect(sealed, take_once, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
+def _place(sums: Sum) -> dict[str, Any]:
+    return {"run": sums.place.run, "wave": sums.place.wave, "round": sums.place.round}
+
+
+def _stage(
+    messenger: Messenger, sums: Sum, requests: Mapping[str, Request], answer: type[B], take: Take[B], what: str
+) -> Generator[Step]:
+    answered_sites: set[str] = set()
+
+    def take_once(site: str, answered: Answered[B]) -> None:
+        if site not in answered_sites:  # an answer may come twice
+            take(site, answered)
+            answered_sites.add(site)
+
+    sealed: dict[str, Sealed] = {
+        site: messenger.sealed(message_of(request), site)
+        for site, request in requests.items()
+        if site in messenger.present
+    }
+    stage = f"round {sums.place.round + 1}, {what}"
+    yield from messenger.collect(sealed, answer, take_once, stage, closing=True)
 
 
 def _own(site: str, message: Any) -> Any:

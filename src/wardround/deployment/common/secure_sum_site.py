@@ -5,12 +5,12 @@ import os
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from wardround.core import tree
 from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.extras import needs
 from wardround.core.tree import State, Tree
 from wardround.deployment.common.secure_wave import (
     Place,
@@ -27,8 +27,12 @@ from wardround.deployment.common.spool import MASKED
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
+from wardround.protocol.catalogue import AdvertPart, SealedShares, SumTerms
 from wardround.runs.ledger import sync
 from wardround.study.schema import Study
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import to_builtins
 
 WORK = "work"  # what a site added to a sum
 REMEDY = "Ask the coordinator why; nothing was given away."
@@ -73,17 +77,17 @@ class SumParticipant:
 
     def __init__(self, member: Member, commitments: Commitments) -> None:
         self.member, self.commitments = member, commitments
-        self.adverts: Any = None
-        self.sealed: Any = None
+        self.adverts: list[AdvertPart] | None = None
+        self.sealed: SealedShares | None = None
         self.shares: dict[str, bytes] = {}
 
-    def follow(self, body: Mapping[str, Any]) -> None:
-        if "adverts" in body and body["adverts"] != self.adverts:
-            self.shares = self.member.share(Advert.read(advert) for advert in body["adverts"])
-            self.adverts = body["adverts"]
-        if "sealed" in body and body["sealed"] != self.sealed:
-            self.member.receive(read_bytes(body["sealed"]))
-            self.sealed = body["sealed"]
+    def follow(self, proposed: SumTerms) -> None:
+        if proposed.adverts is not None and proposed.adverts != self.adverts:
+            self.shares = self.member.share(Advert.read(to_builtins(advert)) for advert in proposed.adverts)
+            self.adverts = proposed.adverts
+        if proposed.sealed is not None and proposed.sealed != self.sealed:
+            self.member.receive(read_bytes(proposed.sealed))
+            self.sealed = proposed.sealed
 
     def masked(self, trials: Trials, round_number: int, updates: Mapping[int, State]) -> Tree:
         vector = vector_of(trials, round_number, self.member.name, updates)
@@ -102,31 +106,29 @@ class SumParticipant:
             raise SecureSumError(self.member.name, problem, remedy)
 
 
-def checked_terms(
-    study: Study, site: str, sites: list[str], place: Place, trials: Trials, proposed: Mapping[str, Any]
-) -> Terms:
+def checked_terms(study: Study, site: str, sites: list[str], place: Place, trials: Trials, proposed: SumTerms) -> Terms:
     """The coordinator's proposal, if it is what the approved study says; `sites` are those of the run."""
     if not is_secure(list(trials.values())):
         raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
-    roster, expected = [str(name) for name in proposed["roster"]], expected_sites(trials, place.round)
+    roster, expected = proposed.roster, expected_sites(trials, place.round)
     needed = min(study.deployment.quorum or len(sites), len(expected))
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
         raise DeployError("coordinator", problem, REMEDY)
-    models = {str(n): str(digest) for n, digest in proposed["models"].items()}
-    if set(models) != {str(n) for n in in_round(trials, place.round)}:
+    if set(proposed.models) != {str(n) for n in in_round(trials, place.round)}:
         raise DeployError("coordinator", "does not say which models it sends", REMEDY)
-    terms = terms_of(place, trials, roster, models)
-    if proposed["threshold"] != terms.threshold:
-        problem = f"asks for a sum of {proposed['threshold']} sites, where the study needs {terms.threshold}"
+    terms = terms_of(place, trials, roster, proposed.models)
+    if proposed.threshold != terms.threshold:
+        problem = f"asks for a sum of {proposed.threshold} sites, where the study needs {terms.threshold}"
         raise DeployError("coordinator", problem, REMEDY)
     return terms
 
 
-def check_models(proposed: Mapping[str, Any], shared: Mapping[int, State]) -> None:
+def check_models(proposed: SumTerms, shared: Mapping[int, State]) -> None:
     """The models sent are those announced to all sites."""
     for n, state in shared.items():
-        if str(n) in proposed["models"] and leaves_hash(tree.flatten(state)).hex() != proposed["models"][str(n)]:
+        announced = proposed.models.get(str(n))
+        if announced is not None and leaves_hash(tree.flatten(state)).hex() != announced:
             problem = "sends another model than it told all sites of"
             raise DeployError("coordinator", problem, REMEDY)
 
@@ -141,13 +143,13 @@ def check_survivors(
 
 
 def check_contributors(
-    site: str, trials: Trials, number: int, adverts: Any, among: Collection[str], least: int
+    site: str, trials: Trials, number: int, adverts: Collection[AdvertPart], among: Collection[str], least: int
 ) -> None:
     """Whether enough of these sites contribute, by what each has signed, wherever this site contributes.
 
     `least` is this site's own `least_sites`.
     """
-    adds = {str(advert["site"]): list(map(str, advert["adds"])) for advert in adverts}
+    adds = {advert.site: advert.adds for advert in adverts}
     problem = shortfall(trials, number, among, adds)
     if problem:
         raise SecureSumError(site, problem, REMEDY)

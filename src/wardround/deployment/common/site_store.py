@@ -47,13 +47,12 @@ class Store:
         of_trial = by_number(read_leaves(path)[0])
         return {number: Memory.of(of_trial.get(number, {})) for number in first}
 
-    def keep(self, wave: int, round_number: int, memories: Mapping[int, Memory], request: str, answer: Sealed) -> None:
-        """The memory is written first: every stored answer has its memory."""
+    def keep_memories(self, wave: int, round_number: int, memories: Mapping[int, Memory]) -> None:
+        """Written before the answer: every stored answer has its memory."""
         self.cached[wave, round_number] = dict(memories)
         leaves = {f"{n}/{name}": leaf for n, memory in memories.items() for name, leaf in memory.leaves().items()}
         if leaves:
             write_leaves(self._memory(wave, round_number), leaves, {"round": round_number})
-        self.keep_answer(wave, round_number, request, answer)
 
     def keep_answer(self, wave: int, round_number: int, request: str, answer: Sealed) -> None:
         folder = self._wave(wave)

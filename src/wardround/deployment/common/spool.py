@@ -1,11 +1,10 @@
 """Answers of a round as files, as they arrive: none is lost when the coordinator dies, and none waits in memory."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Generic
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,9 +12,14 @@ from torch import Tensor
 
 from wardround.core import tree
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import State
-from wardround.protocol.messages import Message, Sealed
+from wardround.deployment.common.messaging import Answered, B
+from wardround.protocol.messages import Sealed, read_head
 from wardround.runs.folder import write_atomically
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import MsgspecError, Struct, json, msgpack
 
 NOT_FINITE = "an update with numbers that are not finite, or too large to be added up"
 MASKED = "masked"  # the only tensor that leaves a site in a secure sum
@@ -23,16 +27,15 @@ Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Generic[B]):
     """One site's answer. Its tensors are read when needed, one trial at a time."""
 
-    site: str
-    body: dict[str, Any]
+    body: B
     order: Sequence[str]
     log: str  # head of the site's audit log
     message: str  # its hash
     size: int
-    path: Path
+    path: Path  # of its tensors
 
     def update(self, trial: int) -> State:
         mine = [name for name in self.order if name.startswith(f"{trial}/")]
@@ -80,41 +83,73 @@ def is_finite(leaf: Tensor) -> bool:
     return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
 
 
+class Signed(Struct):
+    """What came beside the tensors, byte for byte."""
+
+    head: bytes
+    signature: bytes
+    hash: str  # of the whole message
+
+
 class Spool:
+    """Answers are kept as they came, and read again as any answer is that comes over the network."""
+
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
     def add(
         self,
         site: str,
-        sealed: Sealed,
-        message: Message,
+        answered: Answered[B],
         expected: Mapping[str, Shape] | None = None,
-        problem_in: Callable[[Entry], str] = lambda entry: "",
+        problem_in: Callable[[Entry[B]], str] = lambda entry: "",
     ) -> None:
         """DeployError if the tensors are not as expected, or if `problem_in` finds what is wrong with their numbers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{site}.safetensors"
+        path, sealed = self._tensors(site), answered.sealed
         write_atomically(path, sealed.tensors)
-        names, shapes = message.names or tuple(message.tensors), shapes_in(path)
-        if shapes is None or set(shapes) != set(names) or (expected is not None and shapes != dict(expected)):
-            path.unlink()
+        shapes = shapes_in(path)
+        if shapes is None or set(shapes) != set(answered.names) or (expected is not None and shapes != dict(expected)):
+            self.remove(site)
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
-        entry = Entry(site, dict(message.body), list(names), message.log, sealed.hash, sealed.size, path)
+        entry = Entry(answered.body, answered.names, answered.log, sealed.hash, sealed.size, path)
         if problem := NOT_FINITE if not all_finite(path) else problem_in(entry):
-            path.unlink()
+            self.remove(site)
             raise DeployError(site, f"sent {problem}", "Find out what happened there before it takes part again.")
-        content = {name: value for name, value in vars(entry).items() if name != "path"}
-        write_atomically(self.folder / f"{site}.json", json.dumps(content).encode())  # last: it makes the entry count
+        signed = Signed(sealed.head, sealed.signature, sealed.hash)
+        write_atomically(self._signed(site), msgpack.encode(signed))  # last: it makes the entry count
 
-    def entries(self, sites: Sequence[str]) -> dict[str, Entry]:
+    def sealed(self, site: str) -> Sealed | None:
+        """The answer as it came; None if there is none."""
+        try:
+            signed = msgpack.decode(self._signed(site).read_bytes(), type=Signed)
+            return Sealed(signed.head, self._tensors(site).read_bytes(), signed.signature)
+        except (OSError, MsgspecError):
+            return None
+
+    def remove(self, site: str) -> None:
+        for path in (self._signed(site), self._tensors(site)):
+            path.unlink(missing_ok=True)
+
+    def entries(self, sites: Sequence[str], answer: type[B]) -> dict[str, Entry[B]]:
         """In the order of the sites, whatever the order of arrival."""
         entries = {}
         for site in sites:
-            path = self.folder / f"{site}.json"
-            if path.is_file():
-                entries[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
+            if not self._signed(site).is_file():
+                continue
+            path = self._tensors(site)
+            signed = msgpack.decode(self._signed(site).read_bytes(), type=Signed)
+            head = read_head(signed.head, site)
+            size = len(signed.head) + path.stat().st_size + len(signed.signature)
+            body = json.decode(head.body, type=answer)
+            entries[site] = Entry(body, head.order, head.log, signed.hash, size, path)
         return entries
+
+    def _signed(self, site: str) -> Path:
+        return self.folder / f"{site}.answer"
+
+    def _tensors(self, site: str) -> Path:
+        return self.folder / f"{site}.safetensors"
 
     def clear(self) -> None:
         rmtree(self.folder, ignore_errors=True)

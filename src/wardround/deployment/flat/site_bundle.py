@@ -25,10 +25,11 @@ from wardround.core.tree import Tree
 from wardround.data.site import Site
 from wardround.deployment.common.deployable import is_federated
 from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
-from wardround.deployment.flat.site_session import Session, known_messages
+from wardround.deployment.flat.site_session import Session
 from wardround.deployment.governance.policy import Refused
 from wardround.deployment.join import SiteGate
 from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment.site.session import PartyRun, read_session
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.outcome_results import own_columns
@@ -67,7 +68,7 @@ def make_site_bundle(
     if site is not None and site != own.name:
         raise StudyError("--site", f"this is the folder of {own.name!r}", "Leave it out.")
     families = known_families()
-    if (folder / "session.json").is_file() and "rosters" in (known_messages(folder) or {}):
+    if isinstance(read_session(folder), PartyRun):
         problem = "its model is in parts at several parties, and none of them predicts alone"
         raise BundleError(own.name, problem, "Use this party's part in models/; docs/how-to/vertical.md says how.")
     try:

@@ -1,14 +1,9 @@
 """One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
 
-A session is made from two messages (`hello` and `prepare`) and stored in a file, so that a restarted process goes on in
-the middle of a round without another greeting.
-
 What patients pay for a round is looked up before training and charged before anything leaves. The ledger is the site's
 own and outlives every run. A repeated request is charged once and answered with the same bytes.
 """
 
-import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -19,17 +14,20 @@ import numpy as np
 
 from wardround.core import tree
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import State
 from wardround.data.agreement import LEAST, compute_fill_values, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SPLIT_PARTS, Records, class_hash
-from wardround.data.serialization import read_column, read_layout, write_column
+from wardround.data.serialization import read_layout
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
 from wardround.deployment.common.schema_agreement import (
     agreed_of,
+    column_parts,
     direction_payload,
+    read_columns,
     read_common,
     task_payload,
     write_facts,
@@ -42,43 +40,39 @@ from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
+from wardround.deployment.governance.gate import Gate
 from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.deployment.site.session import FlatRun, agreement_of, read_session, restored, write_session
 from wardround.privacy.disclosure.target_sums import own_target_sums
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
+from wardround.protocol.catalogue import (
+    Agreement,
+    AskFacts,
+    AskFillValues,
+    AskMoments,
+    ColumnFillValues,
+    ColumnMoments,
+    Columns,
+    FactsAnswer,
+    FillValuesAnswer,
+    Hello,
+    MomentsAnswer,
+    Prepare,
+    Prepared,
+    Ready,
+    TaskPart,
+)
 from wardround.runs.environment import versions
-from wardround.runs.folder import write_atomically
 from wardround.runs.ledger import Entry, Ledger, charges_of
 from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families
-from wardround.study.schema import Study
 from wardround.training.local import Memory
 from wardround.training.trial import Trial
 
-Body = Mapping[str, Any]
-
-
-class Gate(ABC):
-    """A site's decisions before it answers. Each method may raise `Refused`; here there is no policy."""
-
-    @abstractmethod
-    def study(self, study_hash: str, sites: list[str]) -> Study: ...
-
-    @abstractmethod
-    def still_approved(self, study_hash: str) -> None: ...
-
-    def enough(self, training_rows: int) -> None:  # noqa: B027
-        pass
-
-    def budget(self) -> float | None:
-        return None
-
-    def least_sites(self) -> int:
-        return 1
-
-    def opening_hours(self) -> None:  # noqa: B027
-        pass
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert, structs, to_builtins
 
 
 @dataclass(frozen=True)
@@ -103,56 +97,45 @@ class PrivateRequest:
 
 
 class Session:
-    def __init__(self, site: str, folder: Path, gate: Gate, families: Families, records: Records, hello: Body) -> None:
+    def __init__(self, site: str, folder: Path, gate: Gate, families: Families, records: Records, hello: Hello) -> None:
         self.site, self.folder, self.families, self.records = site, folder, families, records
-        self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
-        self.study, self.gate = gate.study(str(hello["study"]), self.sites), gate
+        self.run, self.sites = hello.run, hello.sites
+        self.study, self.gate = gate.study(hello.study, self.sites), gate
         self.plan = own_plan(self.study, families, site, self.sites, records)
         refuse_errors(self.plan.own_notices())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store, self.secret = Store(folder), RunSecret(folder)
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")
-        self.messages: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
+        self.kept = FlatRun(hello=hello)
         self.waves: list[tuple[tuple[str, int], ...]] = []
         self.broadcast_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
-        known = known_messages(folder)
-        if known is None:
-            problem = "it knows nothing of this run"
-            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
-        session = cls(site, folder, gate, families, load(), known["hello"])
-        session._recall(known)
-        return session
+        known = read_session(folder)
+        flat = known if isinstance(known, FlatRun) else None
+        return restored(site, flat, lambda hello: cls(site, folder, gate, families, load(), hello))
 
-    def greeted(self) -> None:
-        """Store the session. What the same sites agreed on earlier in this run stands until a new `prepare`."""
-        known = known_messages(self.folder) or {}
-        if known.get("hello", {}).get("sites") == self.sites:
-            self._recall(known)
-        self._write()
+    def recall(self, kept: FlatRun) -> None:
+        """What other sites agreed on does not hold for these."""
+        if kept.hello.sites != self.sites:
+            return
+        if isinstance(kept.columns, list | None):
+            self._use(kept.columns)
+        if kept.prepare is not None:
+            self._agree(kept.prepare)
 
-    def _recall(self, known: Body) -> None:
-        if "columns" in known:
-            self._use(known["columns"])
-        if "prepare" in known:
-            self._agree(known["prepare"])
-
-    def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
-
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> Ready:
         """What other sites need in order to check that all mean the same."""
         records = self.records
         shares_columns = records.is_table and not self.keeps_columns
-        return {
-            "columns": [write_column(column) for column in records.columns] if shares_columns else None,
-            "inputs": None if records.is_table else list(records.features.shape[1:]),
-            "task": own_task(records, self.run),
-            "versions": versions(),
-        }
+        return Ready(
+            **self.kept.hello.place,
+            columns=column_parts(records.columns) if shares_columns else None,
+            inputs=None if records.is_table else list(records.features.shape[1:]),
+            task=own_task(records, self.run),
+            versions=versions(),
+        )
 
     @property
     def keeps_columns(self) -> bool:
@@ -221,9 +204,9 @@ class Session:
         _refuse_beyond(self.gate.budget(), entries, new)
         return requests
 
-    def facts(self, body: Body) -> dict[str, Any]:
-        self._use(body["columns"])
-        self._write()
+    def facts(self, request: AskFacts) -> FactsAnswer:
+        self._use(request.columns)
+        write_session(self)
         row_sets = []
         for key in self.plan.row_sets:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
@@ -236,7 +219,8 @@ class Session:
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
         if is_private(self.study):
             described = without_counts(described)
-        return {"sets": row_sets, "described": described, "directions": self._directions(first)}
+        content = {"sets": row_sets, "described": described, "directions": self._directions(first)}
+        return convert({**request.place, **content}, FactsAnswer)
 
     def _target_sums(self, key: Key) -> list[float]:
         cohort, train = self.plan.cohort_of(self.study.arm(key[0])), self.plan.own_split(key).train
@@ -252,58 +236,63 @@ class Session:
         directions = associations(cohort, np.concatenate([split.train, split.validation]))
         return direction_payload(directions, self.keeps_columns)
 
-    def _use(self, columns: list[Any] | None) -> None:
-        if "columns" in self.messages and self.messages["columns"] == columns:
+    def _use(self, columns: Columns | None) -> None:
+        if self.kept.columns == columns:
             return
-        agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
+        known = read_columns(columns)
+        agreed = in_agreed_columns(self.records, known) if known else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
-        self.messages["columns"] = columns
+        self.kept.columns = columns
 
-    def fill_values(self, body: Body) -> dict[str, Any]:
+    def fill_values(self, request: AskFillValues) -> FillValuesAnswer:
         """Only for the requested columns, which some site never recorded."""
-        layouts = [read_layout(layout) for layout in body["layouts"]]
-        fill_values: list[dict[str, Any]] = []
-        for kind, place, request in zip(self.plan.kinds, body["of"], body["missing"], strict=True):
+        layouts = [read_layout(to_builtins(layout)) for layout in request.layouts]
+        fill_values: list[ColumnFillValues] = []
+        for kind, place, missing in zip(self.plan.kinds, request.of, request.missing, strict=True):
             if place is None:
-                fill_values.append({"fill": [], "counts": [], "levels": {}})
+                fill_values.append(ColumnFillValues(fill=[], counts=[], levels={}))
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
             own = compute_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
-            fill_values.append(write_fill_values(own, request["numbers"], request["categories"]))
-        return {"fill_values": fill_values}
+            fill_values.append(write_fill_values(own, missing.numbers, missing.categories))
+        return FillValuesAnswer(**request.place, fill_values=fill_values)
 
-    def moments(self, body: Body) -> dict[str, Any]:
+    def moments(self, request: AskMoments) -> MomentsAnswer:
         """Sums over training rows, for a common scale."""
-        layouts = [read_layout(layout) for layout in body["layouts"]]
-        summed: list[dict[str, Any] | None] = []
-        for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
+        layouts = [read_layout(to_builtins(layout)) for layout in request.layouts]
+        summed: list[ColumnMoments | None] = []
+        for kind, place, common in zip(self.plan.kinds, request.of, request.commons, strict=True):
             arm = self.study.arm(kind[0])
-            if arm.preparation.scale != "federated" or place is None:
+            if arm.preparation.scale != "federated" or place is None or common is None:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
             own = compute_fill_values(table, train, layouts[place], arm.preparation)
-            summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
-        return {"moments": summed}
+            lent = own_fill(own, read_common(common))
+            summed.append(write_moments(moments(table, train, layouts[place], lent)))
+        return MomentsAnswer(**request.place, moments=summed)
 
-    def prepare(self, body: Body) -> dict[str, Any]:
-        self._agree(body)
-        self._write()
-        return {"waves": len(self.waves)}
+    def prepare(self, request: Prepare) -> Prepared:
+        self.catch_up(agreement_of(request))
+        return Prepared(**request.place, waves=len(self.waves))
 
-    def _agree(self, body: Body) -> None:
+    def catch_up(self, agreement: Agreement) -> None:
+        self._agree(agreement)
+        write_session(self)
+
+    def _agree(self, agreement: Agreement) -> None:
         """On failure everything stays as it was."""
-        before = dict(self.messages), self.plan, self.plan.agreed, self.waves
+        before = structs.replace(self.kept), self.plan, self.plan.agreed, self.waves
         try:
-            self._use(body["columns"])
-            self.plan.agreed = agreed_of(self.plan, body)
+            self._use(agreement.columns)
+            self.plan.agreed = agreed_of(self.plan, agreement)
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
-            self.messages["prepare"] = dict(body)
+            self.kept.prepare = agreement
             self.broadcast_shapes.clear()
         except Exception:
-            self.messages, self.plan, self.plan.agreed, self.waves = before
+            self.kept, self.plan, self.plan.agreed, self.waves = before
             raise
 
 
@@ -311,7 +300,7 @@ def _number(trial: Trial, site: str) -> int:
     return [member.name for member in trial.sites].index(site)
 
 
-def own_task(records: Records, run: str) -> dict[str, Any]:
+def own_task(records: Records, run: str) -> TaskPart:
     """The name of a class of few rows may be a typing error and is withheld; others only see whether they have it
     too. Findings are those that the site file lists, whether or not a row has them."""
     task = records.task
@@ -320,22 +309,8 @@ def own_task(records: Records, run: str) -> dict[str, Any]:
         counts = np.bincount(records.target, minlength=len(task.classes))
         few = (counts > 0) & (counts < LEAST)
     names = zip(task.names, few.tolist(), strict=True)
-    return task_payload(task, [{"name": None if few else name, "hash": class_hash(run, name)} for name, few in names])
-
-
-def known_messages(folder: Path) -> dict[str, Any] | None:
-    try:
-        messages: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return messages
-
-
-def check_run_name(run: Any) -> str:
-    """It comes from outside and becomes the name of a folder."""
-    if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
-        raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
-    return run
+    hashed = [{"name": None if few else name, "hash": class_hash(run, name)} for name, few in names]
+    return convert(task_payload(task, hashed), TaskPart)
 
 
 def _refuse_beyond(budget: float | None, entries: list[Entry], new: list[Entry]) -> None:

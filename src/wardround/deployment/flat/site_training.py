@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wardround.core import tree
 from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.extras import needs
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.cohort import Cohort
@@ -22,18 +23,24 @@ from wardround.deployment.common.secure_wave import in_round, is_secure
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.common.update_checks import broadcast_shapes, by_number, check_broadcast
 from wardround.deployment.common.waves import REGION_MODEL
-from wardround.deployment.flat.site_session import Body, Session
+from wardround.deployment.flat.site_session import Session
 from wardround.engines.serial import order_of, work
 from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.privacy.dp.protection import Streams
+from wardround.protocol.catalogue import Curve, Evaluate, Figures, Summaries, Summary, Train, TrialWork, Update
 from wardround.runs.folder import RunFolder
 from wardround.runs.ledger import Entry
 from wardround.runs.prediction_tables import group_table
 from wardround.training.local import Memory, Outcome
 from wardround.training.rounds import first_memory
 from wardround.training.trial import Trial, assign
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert
+
+SUBSETS: tuple[Subset, ...] = ("test", "validation")
 
 
 class WholeEpochs:
@@ -58,42 +65,41 @@ class WholeEpochs:
         return self.steps // self.per_epoch
 
 
-def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
-    """The answer's body, the updates, and the new memories. `work` has the epochs for each trial.
+def train(session: Session, request: Train, tensors: Tree) -> tuple[Update, dict[int, State], dict[int, Memory]]:
+    """The answer, the updates, and the new memories. `work` has the epochs for each trial.
 
     What patients pay for is in the ledger when this returns.
     """
-    trials, number = trials_of(session, int(body["wave"])), int(body["round"])
-    shared = approved_models(session, trials, tensors, [*map(int, body["work"]), *map(int, body["score"])])
-    memories = in_force(session, body, trials)
-    reports: dict[str, Any] = {}
+    trials, number = trials_of(session, request.wave), request.round
+    shared = approved_models(session, trials, tensors, [*request.work, *request.score])
+    memories = in_force(session, request, trials)
+    reports: dict[int, TrialWork] = {}
     updates: dict[int, State] = {}
     costs: list[Entry] = []
     memories_after = dict(memories)
-    began, epochs_by_trial = time.monotonic(), approved_work(session, trials, body)
-    requests = session.private_requests(trials, epochs_by_trial, number, shared, memories)
+    began, epochs_by_trial = time.monotonic(), approved_work(session, trials, request)
+    private = session.private_requests(trials, epochs_by_trial, number, shared, memories)
     for place, (n, epochs) in enumerate(epochs_by_trial.items()):
-        trial, request = trials[n], requests.get(n)
-        until = (
-            None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(epochs_by_trial)
-        )
-        again = None if request is None else request.again
-        streams = None if request is None else session.streams(trial, number)
+        trial, charged = trials[n], private.get(n)
+        until = None if request.seconds is None else began + request.seconds * (place + 1) / len(epochs_by_trial)
+        again = None if charged is None else charged.again
+        streams = None if charged is None else session.streams(trial, number)
         order = work_order(session, trial, number, epochs, until, again, streams)
         with torch_threads(threads_for(trial)):
             outcome = work(
                 trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
             )
-        if request is not None:
-            costs.append(request.cost(order.epochs))
-        reports[str(n)] = update_report(trial, outcome, order.epochs)
-        if _is_finite(outcome.update, reports[str(n)]):
+        if charged is not None:
+            costs.append(charged.cost(order.epochs))
+        reports[n] = update_report(trial, outcome, order.epochs)
+        if _is_finite(outcome.update, reports[n]):
             memories_after[n], updates[n] = outcome.memory.settled(), outcome.leaving
         else:
-            reports[str(n)] = _not_finite(session, trial, order.epochs)
+            reports[n] = _not_finite(session, trial, order.epochs)
     if costs:
         session.ledger.charge_all(costs)
-    return {"trials": reports, "figures": figures(session, body, trials, shared, memories)}, updates, memories_after
+    scored = figures(session, request.score, trials, shared, memories)
+    return Update(**request.place, trials=reports, figures=scored), updates, memories_after
 
 
 def work_order(
@@ -111,33 +117,32 @@ def work_order(
     return WholeEpochs(order, done, _over(trial, None if again is not None else until))
 
 
-def update_report(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
+def update_report(trial: Trial, outcome: Outcome, epochs: int) -> TrialWork:
     """What accompanies an update: no figure of protected patients, or of a protected site."""
     privacy = trial.privacy
     hidden = privacy.secure_sum is not None or privacy.site is not None
-    return {
-        "loss": None if hidden or privacy.example is not None else float(outcome.loss),
-        "length": None if hidden else outcome.length,
-        "moved": not hidden and _is_update(outcome),
-        "compression_error": None if hidden else outcome.error,
-        "epochs": epochs,
-        "finite": True,
-    }
+    return TrialWork(
+        loss=None if hidden or privacy.example is not None else float(outcome.loss),
+        length=None if hidden else outcome.length,
+        moved=not hidden and _is_update(outcome),
+        compression_error=None if hidden else outcome.error,
+        epochs=epochs,
+        finite=True,
+    )
 
 
-def _is_finite(update: State, report: Mapping[str, Any]) -> bool:
-    figures = [report[name] for name in ("loss", "length", "compression_error") if report[name] is not None]
+def _is_finite(update: State, report: TrialWork) -> bool:
+    figures = [figure for figure in (report.loss, report.length, report.compression_error) if figure is not None]
     return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
 
 
-def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
+def _not_finite(session: Session, trial: Trial, epochs: int) -> TrialWork:
     """Such an update would make the shared model useless. Under masks nothing can be left out of a single site's
     vector, so the site is not part of the sum."""
     if trial.privacy.secure_sum is not None:
         problem = f"its update of {trial.arm} has numbers that are not finite"
         raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
-    figures = dict.fromkeys(("loss", "length", "compression_error"))
-    return {**figures, "moved": False, "epochs": epochs, "finite": False}
+    return TrialWork(loss=None, length=None, compression_error=None, moved=False, epochs=epochs, finite=False)
 
 
 def flat(updates: Mapping[int, State]) -> Tree:
@@ -145,21 +150,20 @@ def flat(updates: Mapping[int, State]) -> Tree:
     return {f"{n}/{name}": leaf for n, update in updates.items() for name, leaf in tree.flatten(update).items()}
 
 
-def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
+def approved_work(session: Session, trials: Mapping[int, Trial], request: Train) -> dict[int, int]:
     """Epochs by trial, as the approved study has them for this site and round: a coordinator cannot ask for more."""
-    number = int(body["round"])
-    epochs_by_trial = {int(n): int(epochs) for n, epochs in body["work"].items()}
-    for place, epochs in epochs_by_trial.items():
+    number = request.round
+    for place, epochs in request.work.items():
         trial = trials.get(place)
         own = [] if trial is None or not 0 <= number < trial.training.rounds else assign(trial, number)
         if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
             problem = "asks for other work than the study that was approved here"
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    if is_secure(list(trials.values())) and epochs_by_trial != own_work(session.site, trials, number):
+    if is_secure(list(trials.values())) and request.work != own_work(session.site, trials, number):
         # a trial that only this site were asked for would be a sum of one
         problem = "leaves out work that belongs into a secure sum"
         raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    return epochs_by_trial
+    return request.work
 
 
 def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
@@ -174,33 +178,32 @@ def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, i
 
 def figures(
     session: Session,
-    body: Body,
+    score: Sequence[int],
     trials: Mapping[int, Trial],
     shared: Mapping[int, State],
     memories: Mapping[int, Memory],
-) -> dict[str, Any]:
+) -> Figures:
     """Sums for the curves, of the received model, which is that of the last round."""
-    figures_by_trial: dict[str, Any] = {}
-    for number in map(int, body["score"]):
-        subsets: dict[str, Any] = {}
-        for subset in ("test", "validation"):
+    figures_by_trial: Figures = {}
+    for number in score:
+        subsets: dict[Subset, Curve] = {}
+        for subset in SUBSETS:
             prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], subset)
             curve = {} if prediction is None else curve_figures(prediction, session.study.deployment.smallest_cell)
             if curve:
-                subsets[subset] = curve
+                subsets[subset] = convert(curve, Curve)
         if subsets:
-            figures_by_trial[str(number)] = subsets
+            figures_by_trial[number] = subsets
     return figures_by_trial
 
 
-def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
+def evaluate(session: Session, request: Evaluate, tensors: Tree) -> Summary:
     """Score the final models, and the region's own if there is one: predictions are stored here, summaries leave."""
-    wave = int(body["wave"])
-    trials = trials_of(session, wave)
+    trials = trials_of(session, request.wave)
     shared = approved_models(session, trials, tensors, trials)
-    memories = in_force(session, body, trials)
+    memories = in_force(session, request, trials)
     smallest = session.study.deployment.smallest_cell
-    summaries: dict[str, Any] = {}
+    summaries: dict[int, dict[str, Any]] = {}
     names, predictions, thresholds = [], [], []
     for number, trial in trials.items():
         subsets: dict[str, Any] = {}
@@ -220,12 +223,13 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             prediction = own_prediction(session, trial, of_region, memories[number], "test")
             if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
                 subsets[REGIONAL] = site_summary(prediction, {}, smallest, cut)
-        summaries[str(number)] = subsets
+        summaries[number] = subsets
         memory = memories[number]
         params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
         RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
-    keep_predictions(session.folder, wave, names, predictions, thresholds)
-    return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
+    keep_predictions(session.folder, request.wave, names, predictions, thresholds)
+    scored = figures(session, request.score, trials, shared, memories)
+    return Summary(**request.place, summaries=convert(summaries, Summaries), figures=scored)
 
 
 def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
@@ -284,11 +288,11 @@ def trials_of(session: Session, wave: int) -> dict[int, Trial]:
     }
 
 
-def in_force(session: Session, body: Body, trials: Mapping[int, Trial]) -> dict[int, Memory]:
+def in_force(session: Session, request: Train | Evaluate, trials: Mapping[int, Trial]) -> dict[int, Memory]:
     def first() -> dict[int, Memory]:
         return {number: first_memory(trial, own_or_first(session, trial)) for number, trial in trials.items()}
 
-    return session.store.memories(int(body["wave"]), int(body["counted"]), first)
+    return session.store.memories(request.wave, request.counted, first)
 
 
 def by_trial(tensors: Tree) -> dict[int, State]:

@@ -1,95 +1,113 @@
-"""A region's coordinator towards its own hospitals."""
+"""A region's coordinator towards its own hospitals: the flat federation of these, round by round as it is asked for."""
 
-import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from wardround.core.errors import DeployError
-from wardround.deployment.common.messaging import Step
-from wardround.deployment.common.spool import Spool
-from wardround.deployment.common.update_checks import shapes_of
-from wardround.deployment.common.waves import Task, WaveState, close_round, tasks, write_state
-from wardround.deployment.flat.coordinator import Coordinator
+from wardround.core.extras import needs
+from wardround.core.tree import Tree
+from wardround.deployment.common.answer_checks import check_ready
+from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.messaging import Answered, Messenger, Step
+from wardround.deployment.common.schema_agreement import Disagreement
+from wardround.deployment.common.waves import WaveState, write_state
+from wardround.deployment.coordinating.coordinator import title_of
+from wardround.deployment.coordinating.final_scores import ask_for_scores
+from wardround.deployment.coordinating.greeting import greet, without
+from wardround.deployment.flat.flat_rounds import FlatRounds, Task, tasks
+from wardround.deployment.flat.flat_topology import check_summary
+from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_merging import merged_figures
 from wardround.deployment.regional.region_rounds import region_records
-from wardround.protocol.messages import Message
+from wardround.protocol.catalogue import Prepare, Prepared, Ready, Summary
 from wardround.training.trial import Trial
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import to_builtins
+
+
+def region_coordinator(messenger: Messenger) -> "RegionalCoordinator":
+    # where the region is smaller than the study's quorum, all of its sites are needed
+    messenger.quorum = min(messenger.quorum, len(messenger.sites))
+    return RegionalCoordinator(messenger)
 
 
 @dataclass
-class RegionalCoordinator(Coordinator):
-    """A region's coordinator towards its own sites: the flat federation of these, round by round as it is asked for."""
-
-    hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
-
-    @property
-    def hospitals_here(self) -> list[str]:
-        return self.hospitals
-
-    @property
-    def quorum(self) -> int:
-        """Where the region is smaller than the study's quorum, all of its sites are needed."""
-        return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
+class RegionalCoordinator:
+    messenger: Messenger
+    plan: DeployedPlan | None = field(default=None)  # once all have agreed
 
     def form(self, run: str, hospitals: Sequence[str]) -> None:
         """With those of the run's hospitals that are this region's. Who left before is asked again."""
-        revoked = self.revoked()
-        self.run_name, self.hospitals, self.left = run, list(hospitals), {}
-        self.members = [site for site in hospitals if site in self.sites and site not in revoked]
-        if not self.members:
+        messenger, revoked = self.messenger, self.messenger.revoked()
+        messenger.run_name, messenger.hospitals, messenger.left = run, list(hospitals), {}
+        messenger.members = [site for site in hospitals if site in messenger.sites and site not in revoked]
+        if not messenger.members:
             problem = "none of its hospitals takes part in this run"
             raise DeployError("region", problem, "Settle it with them, then start the coordinator of all again.")
 
-    def greet(self) -> Generator[Step, None, dict[str, Message]]:
-        self.prepared = set()
-        self.title = "waiting for sites"
-        self.write_federation()
-        return (yield from self._greet())
+    def greet(self) -> Generator[Step, None, dict[str, Ready]]:
+        messenger = self.messenger
+        messenger.prepared = set()
+        messenger.title = "waiting for sites"
+        messenger.write_federation()
+        return (yield from greet(messenger, Ready, lambda site, body: check_ready(body, messenger.run_name)))
+
+    def without(self, error: Disagreement, ready: Mapping[str, Ready]) -> dict[str, Ready]:
+        return without(self.messenger, error, ready)
+
+    def prepare(self, agreed: Prepare, check: Callable[[str, Prepared], None]) -> Generator[Step]:
+        """Who is away now receives it with the next request."""
+        self.messenger.agreement = agreed
+        answers = yield from self.messenger.ask_all(agreed, Prepared, closing=True, check=check)
+        self.messenger.prepared = set(answers)
 
     def rounds(
-        self,
-        wave: int,
-        trials: list[Trial],
-        state: WaveState,
-        path: Path,
-        ends: int,
-        score: Sequence[int],
-        prepare: Message,
+        self, wave: int, trials: list[Trial], state: WaveState, path: Path, ends: int, score: Sequence[int]
     ) -> Generator[Step, None, WaveState]:
         """All rounds until `ends`, each on disk when it is closed. `score` are trials whose model, as it came to the
         region, its sites score in the first of them."""
-        self.shapes = [shapes_of(trial) for trial in trials]
-        self.total = max(trial.training.rounds for trial in trials)
-        self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
+        messenger, rounds = self.messenger, FlatRounds(self.messenger, self.agreed_plan, wave, trials)
+        messenger.total = max(trial.training.rounds for trial in trials)
+        messenger.title = title_of(trials)
         while state.round < ends:
-            self.done = state.round
-            work = tasks(trials, state, 0, ())
-            if state.round == state.span["first"]:
-                for n in score:
-                    for site in trials[n].scored:
-                        if site.name in self.members:
-                            work.setdefault(site.name, Task()).score.append(n)
-            state = yield from self._regional_round(wave, trials, state, work, prepare)
+            messenger.done = state.round
+            first = state.round == state.span["first"]
+            closed = yield from rounds.round(state, self._tasks(trials, state, score if first else ()))
+            span = {**state.span, "rounds": [*state.span["rounds"], *region_records(trials, closed)]}
+            if first:
+                figures = merged_figures([entry.body.figures for entry in closed.arrivals.entries.values()])
+                span["figures"] = to_builtins(figures, str_keys=True)
+            state = replace(closed.state, span=span)
             write_state(path, state)
-            Spool(self.folder.path / "state", wave, state.round - 1).clear()
-        self.done = state.round
+            rounds.spool(state.round - 1).clear()
+        messenger.done = state.round
         return state
 
-    def _regional_round(
-        self, wave: int, trials: list[Trial], state: WaveState, work: dict[str, Task], prepare: Message
-    ) -> Generator[Step, None, WaveState]:
-        began = time.monotonic()
-        arrivals, missing = yield from self.gather(wave, trials, state, prepare, work)
-        closed = close_round(trials, replace(state, pending=[]), arrivals, time.monotonic() - began)
-        records = region_records(trials, closed.pending, arrivals)
-        span: Mapping[str, Any] = state.span
-        if state.round == span["first"]:
-            span = {**span, "figures": merged_figures([entry.body for entry in arrivals.entries.values()])}
-        self.log_round(wave, state.round, arrivals, missing)
-        return replace(closed, pending=[*state.pending, *records], span=span)
+    def _tasks(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Task]:
+        work = tasks(trials, state, 0, ())
+        for number in score:
+            for site in trials[number].scored:
+                if site.name in self.messenger.members:
+                    work.setdefault(site.name, Task()).score.append(number)
+        return work
 
-    def say_goodbye(self, results: str, why: str) -> Generator[Step]:
-        self.title = "taking leave"
-        yield from self._say_goodbye(results, why)
+    def summaries(
+        self, wave: int, trials: list[Trial], state: WaveState, score: Sequence[int], own: Mapping[str, Tree]
+    ) -> Generator[Step, None, dict[str, Answered[Summary]]]:
+        check = partial(
+            check_summary,
+            trials=trials,
+            score=score,
+            plan=self.agreed_plan,
+            regional=lambda site: set(by_trial(own.get(site, {}))),
+        )
+        return (yield from ask_for_scores(self.messenger, wave, trials, state, score, Summary, check, own))
+
+    @property
+    def agreed_plan(self) -> DeployedPlan:
+        if self.plan is None:
+            raise ValueError("sites are asked for models before they have agreed")
+        return self.plan

@@ -1,36 +1,32 @@
-"""How a region answers the coordinator of all: as a site does, one sealed message in, one out. Between the
-two its own sites are asked, trained and waited for.
-
-hello        which study, run and hospitals   ready        which of its hospitals are there; their columns together
-facts        the columns that all use         facts        of its training rows together; rows of each hospital
-fill_values  columns that some site lacks     fill_values  of its hospitals together
-moments      for a common scale               moments      of its hospitals together
-prepare      what was agreed                  prepared
-train        models of all                    update       the region's models, and what each has in weight
-evaluate     final models                     summary      of each hospital: counts; predictions stay there
-goodbye      the run is over                  goodbye
+"""A region as the loop of `site/answering.py` knows it: to the coordinator of all it answers as a site does. Between a
+request and its answer its own hospitals are asked, trained and waited for.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
 
-from wardround.core.errors import DeployError
-from wardround.core.tree import Tree
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.site_handler import SiteWork, request_hash
-from wardround.deployment.flat.site_session import Gate, check_run_name
+from wardround.deployment.governance.gate import Gate
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator
-from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
-from wardround.privacy.signatures import Signer, Verifier
-from wardround.protocol.catalogue import ANSWERED_BY, Request, requests_to
-from wardround.protocol.messages import Message, Sealed
-from wardround.protocol.reading import place_of
-from wardround.protocol.text import plain_text
+from wardround.deployment.regional.region_session import RegionSession, forget
+from wardround.deployment.site.answering import OpenRun, without_tensors
+from wardround.deployment.site.session import FILE, RegionRun, greeted, read_session, restored
+from wardround.protocol.catalogue import (
+    Answer,
+    AskFacts,
+    AskFillValues,
+    AskMoments,
+    Evaluate,
+    Goodbye,
+    Hello,
+    Prepare,
+    Request,
+    TrainRegion,
+    requests_to,
+)
 from wardround.runs.folder import RunFolder
-from wardround.study.parser import Families
 from wardround.study.schema import Study
 
 
@@ -50,99 +46,64 @@ class RegionGate(Gate):
             raise Refused(Refusal(reason))
 
 
-class RegionWork(SiteWork):
-    requests: ClassVar[Mapping[str, type[Request]]] = requests_to("region")
+@dataclass
+class Region:
+    """`own` makes the coordinator of this region's hospitals for the folder of a run."""
 
-    def __init__(
-        self,
-        region: str,
-        state: Path,
-        study: Study,
-        families: Families,
-        own: Callable[[RunFolder], RegionalCoordinator],
-        signer: Signer,
-        coordinator: Verifier,
-        notice: Callable[[str], None] = lambda line: None,
-        watch: Callable[[Step], None] = lambda step: None,
-    ) -> None:
-        """`own` makes the coordinator of this region's hospitals for the folder of a run. `signer` and
-        `coordinator` are the keys between this region and the coordinator of all."""
-        super().__init__(region, state, RegionGate(study), families, _no_rows, signer, coordinator, notice)
-        self.study, self.own, self.watch = study, own, watch
-        self.region: RegionSession | None = None
+    state: Path
+    study: Study
+    own: Callable[[RunFolder], RegionalCoordinator]
+    notice: Callable[[str], None] = lambda line: None
+    watch: Callable[[Step], None] = lambda step: None
+    gate: Gate = field(init=False)
 
-    def _answer_body(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
-        if kind == "hello":
-            return self._hello(body)
-        if kind == "goodbye":
-            return self._goodbye(body)
-        region = self._of_run(body)
-        if kind == "evaluate":
-            return {**region.evaluate(body, tensors), "left": region.left}
-        handlers = {
-            "facts": region.facts,
-            "fill_values": region.fill_values,
-            "moments": region.moments,
-            "prepare": region.prepare,
-        }
-        if kind not in handlers:
-            raise DeployError("coordinator", "asks a region what only a hospital could answer", "Start it again.")
-        return {**handlers[kind](body), "left": region.left}
+    def __post_init__(self) -> None:
+        self.gate = RegionGate(self.study)
 
-    def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """The same request gets the same bytes, whether its answer was lost or the coordinator of all died."""
-        body, region = message.body, self._of_run(message.body)
-        wave, number = int(body["wave"]), int(body["round"])
-        request = request_hash({name: value for name, value in body.items() if name != "prepare"}, tensors)
-        known = region.store.answer(wave, number, request)
-        if known is not None:
-            return known
-        region.store.refuse_old(wave, number)
-        answer, models = region.train(body, message.tensors, request)
-        sealed = self._seal(ANSWERED_BY[message.kind], {**answer, "left": region.left, **place_of(body)}, head, models)
-        region.store.keep_answer(wave, number, request, sealed)
-        self.notice(f"wave {wave + 1}, rounds from {number + 1} on: answered")
-        return sealed
+    @property
+    def requests(self) -> Mapping[str, type[Request]]:
+        return requests_to("region")
 
-    def _hello(self, body: Body) -> dict[str, Any]:
-        run = check_run_name(body["run"])
-        self.gate.still_approved(str(body["study"]))
-        for other in self.state.glob(f"*/{FILE}"):
-            if other.parent.name != run:
-                forget(other.parent)  # of a run that never said goodbye
-        if self.region is None or self.region.run != run:
-            self.region = self._session_of(run)
-        answer = {**self.region.hello(body), "left": self.region.left}
-        self.log.add("joined", site=self.site, run=run, study=self.study.hash, sites=answer["sites"])
-        self.notice(f"takes part in {self.study.name} with {', '.join(answer['sites'])}, run {run}")
-        return answer
+    def greet(self, hello: Hello, run: OpenRun | None) -> tuple[OpenRun, Answer, str]:
+        self.gate.still_approved(hello.study)
+        known = None if run is None else run.session.coordinator  # it goes on speaking to the same hospitals
+        session = greeted(self._session(hello, known))
+        answer = session.ready()
+        line = f"takes part in {self.study.name} with {', '.join(answer.sites)}, run {hello.run}"
+        return self._opened(session), answer, line
 
-    def _goodbye(self, body: Body) -> dict[str, Any]:
-        run = check_run_name(body["run"])
-        if (self.state / run / FILE).is_file():
-            self._of_run({"run": run}).goodbye(body)
-        self.region = None
-        why = plain_text(body.get("why"))
-        self.log.add("run finished", run=run, results=body.get("results"), **({"why": why} if why else {}))
-        self.notice(f"run {run} is given up: {why}" if why else f"run {run} is finished")
-        return {}
+    def reopen(self, run: str) -> OpenRun:
+        known = read_session(self.state / run)
+        return self._opened(restored("region", known if isinstance(known, RegionRun) else None, self._session))
 
-    def _of_run(self, body: Body) -> RegionSession:
-        run = check_run_name(body["run"])
-        if self.region is None or self.region.run != run:
-            session = self._session_of(run)
-            session.restore()
-            self.region = session
-            self.log.add("goes on", run=run, study=self.study.hash)
-        if "prepare" in body:  # the region was away when the others agreed
-            self.region.remember(body["prepare"])
-        return self.region
+    def finish(self, goodbye: Goodbye, run: OpenRun | None) -> None:
+        folder = self.state / goodbye.run
+        if (folder / FILE).is_file():
+            (run or self.reopen(goodbye.run)).session.goodbye(goodbye)
+            forget(folder)
 
-    def _session_of(self, run: str) -> RegionSession:
-        folder = self.state / run
+    def give_up(self, folder: Path) -> None:
+        forget(folder)
+
+    def _session(self, hello: Hello, coordinator: RegionalCoordinator | None = None) -> RegionSession:
+        folder = self.state / hello.run
         (folder / "coordinating").mkdir(parents=True, exist_ok=True, mode=0o700)
-        return RegionSession(folder, self.own(RunFolder(folder / "coordinating")), self.watch, self.notice)
+        coordinator = coordinator or self.own(RunFolder(folder / "coordinating"))
+        return RegionSession(folder, coordinator, hello, self.watch, self.notice)
 
-
-def _no_rows() -> NoReturn:
-    raise DeployError("region", "has no rows of its own", "This is a defect in wardround: please report it.")
+    def _opened(self, session: RegionSession) -> OpenRun:
+        return OpenRun(
+            session.run,
+            self.study.hash,
+            session,
+            session.store,
+            handlers={
+                AskFacts: without_tensors(session.facts),
+                AskFillValues: without_tensors(session.fill_values),
+                AskMoments: without_tensors(session.moments),
+                Prepare: without_tensors(session.prepare),
+                Evaluate: session.evaluate,
+            },
+            steps={TrainRegion: session.train},
+            catch_up=session.catch_up,
+        )

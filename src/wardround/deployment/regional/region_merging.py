@@ -6,41 +6,50 @@ columns go with the label (where the study compares labels), and in the end its 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from wardround.core.notices import lines_of
 from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
+from wardround.deployment.common.answer_checks import split_sizes
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key
 from wardround.deployment.common.schema_agreement import (
     common_columns,
-    merged_payload,
+    merged_part,
     read_facts,
     read_fill_values,
     read_moments,
     refuse_other_tasks,
     refuse_outlier,
-    split_sizes,
     write_facts,
     write_moments,
 )
-from wardround.deployment.common.waves import pooled_figures
+from wardround.deployment.common.waves import SUBSETS, Figured, pooled_figures
 from wardround.deployment.regional.regions import trainers
 from wardround.privacy.disclosure.target_sums import exactly
-from wardround.protocol.messages import Message
+from wardround.protocol.catalogue import (
+    ColumnFillValues,
+    FactsAnswer,
+    FillValuesAnswer,
+    KindFacts,
+    MomentsAnswer,
+    Ready,
+    RegionFigures,
+    RowSet,
+    TaskPart,
+)
 from wardround.study.schema import Arm
 
-Answers = Mapping[str, Message]
-SUBSETS = ("test", "validation")
+P = TypeVar("P")
 
 
-def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
+def merged_ready(ready: Mapping[str, Ready], hospitals: Sequence[str]) -> dict[str, Any]:
     """Of all that are there. `place` says where a column stands first, so that all regions' columns come in the order
     that they have in one list of all hospitals."""
-    columns, _ = common_columns({site: message.body["columns"] for site, message in ready.items()})
-    listed = {site: [column["name"] for column in message.body["columns"] or ()] for site, message in ready.items()}
+    columns, _ = common_columns({site: body.columns for site, body in ready.items()})
+    listed = {site: [column.name for column in body.columns or ()] for site, body in ready.items()}
     places = {
         column.name: min(
             (hospitals.index(s), names.index(column.name)) for s, names in listed.items() if column.name in names
@@ -54,64 +63,63 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def lacking_columns(ready: Answers) -> list[str]:
+def lacking_columns(ready: Mapping[str, Ready]) -> list[str]:
     """For the region's own screen."""
-    return lines_of(common_columns({site: message.body["columns"] for site, message in ready.items()})[1])
+    return lines_of(common_columns({site: body.columns for site, body in ready.items()})[1])
 
 
-def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
-    sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in answers.items()}
+def merged_facts(plan: DeployedPlan, answers: Mapping[str, FactsAnswer]) -> dict[str, Any]:
+    sets = {site: dict(zip(plan.row_sets, body.sets, strict=True)) for site, body in answers.items()}
     return {
         "kinds": [_facts_of_kind(plan, kind, sets) for kind in plan.kinds],
         "sets": {site: [split_sizes(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
-        "described": {site: message.body["described"] for site, message in answers.items()},
-        "directions": {site: message.body["directions"] for site, message in answers.items()},
+        "described": {site: body.described for site, body in answers.items()},
+        "directions": {site: body.directions for site, body in answers.items()},
     }
 
 
-def _facts_of_kind(plan: DeployedPlan, kind: Key, sets: Mapping[str, Mapping[Key, Any]]) -> dict[str, Any]:
+def _facts_of_kind(plan: DeployedPlan, kind: Key, sets: Mapping[str, Mapping[Key, RowSet]]) -> KindFacts:
     """For one kind of arm: facts of the sites that train in it, and whether all sites have a value in each column."""
-    arm, facts_by_site = plan.study.arm(kind[0]), {site: own[plan.rows_of(kind)]["facts"] for site, own in sets.items()}
-    members = trainers(arm, facts_by_site)
-    sums = [[[number] for number in sets[site][plan.rows_of(kind)]["target"]] for site in members]
-    target = exactly(sums)
-    if any(facts is None for facts in facts_by_site.values()):
-        return {"facts": None, "present": [], "trains": bool(members), "target": target}
-    known = {site: read_facts(facts) for site, facts in facts_by_site.items()}
-    return {
-        "facts": write_facts(_joined(arm, [known[site] for site in members])) if members else None,
-        "present": [all(column) for column in zip(*(facts.present for facts in known.values()), strict=True)],
-        "trains": bool(members),
-        "target": target,
-    }
+    arm, own = plan.study.arm(kind[0]), {site: row_sets[plan.rows_of(kind)] for site, row_sets in sets.items()}
+    members = trainers(arm, own)
+    target = exactly([[[number] for number in own[site].target] for site in members])
+    known = {site: read_facts(row_set.facts) for site, row_set in own.items() if row_set.facts is not None}
+    if len(known) < len(own):
+        return KindFacts(facts=None, present=[], trains=bool(members), target=target)
+    return KindFacts(
+        facts=write_facts(_joined(arm, [known[site] for site in members])) if members else None,
+        present=[all(column) for column in zip(*(facts.present for facts in known.values()), strict=True)],
+        trains=bool(members),
+        target=target,
+    )
 
 
-def merged_fill_values(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
+def merged_fill_values(plan: DeployedPlan, answers: Mapping[str, FillValuesAnswer]) -> dict[str, Any]:
     """Means weighted by the values behind them, and counts of categories added up."""
-    by_kind = _payloads(plan, answers, "fill_values")
-    return {"fill_values": [_added_up([read_fill_values(payload) for payload in payloads]) for payloads in by_kind]}
+    by_kind = _of_trainers(plan, {site: body.fill_values for site, body in answers.items()})
+    return {"fill_values": [_added_up([read_fill_values(part) for part in parts]) for parts in by_kind]}
 
 
-def merged_moments(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
-    by_kind = _payloads(plan, answers, "moments")
-    parts = [[read_moments(payload) for payload in payloads if payload is not None] for payloads in by_kind]
+def merged_moments(plan: DeployedPlan, answers: Mapping[str, MomentsAnswer]) -> dict[str, Any]:
+    by_kind = _of_trainers(plan, {site: body.moments for site, body in answers.items()})
+    parts = [[read_moments(part) for part in known if part is not None] for known in by_kind]
     return {"moments": [write_moments(_sum_of(moments)) if moments else None for moments in parts]}
 
 
-def _payloads(plan: DeployedPlan, answers: Answers, name: str) -> list[list[Any]]:
+def _of_trainers(plan: DeployedPlan, parts: Mapping[str, Sequence[P]]) -> list[list[P]]:
     """For each kind of arm, those of the sites that train in it."""
     return [
-        [answers[site].body[name][number] for site in trainers(plan.study.arm(kind[0]), answers)]
+        [parts[site][number] for site in trainers(plan.study.arm(kind[0]), parts)]
         for number, kind in enumerate(plan.kinds)
     ]
 
 
-def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merged_figures(figures: Sequence[Figured]) -> RegionFigures:
     """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
-    merged: dict[str, Any] = {}
-    for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
-        by_subset = {subset: pooled_figures(number, subset, bodies) for subset in SUBSETS}
-        merged[number] = {subset: figures for subset, figures in by_subset.items() if figures is not None}
+    merged: RegionFigures = {}
+    for number in dict.fromkeys(number for by_trial in figures for number in by_trial):
+        by_subset = {subset: pooled_figures(number, subset, figures) for subset in SUBSETS}
+        merged[number] = {subset: pooled for subset, pooled in by_subset.items() if pooled is not None}
     return merged
 
 
@@ -127,9 +135,9 @@ def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
     )
 
 
-def _added_up(parts: Sequence[FillValues]) -> dict[str, Any]:
+def _added_up(parts: Sequence[FillValues]) -> ColumnFillValues:
     if not parts:
-        return {"fill": [], "counts": [], "levels": {}}
+        return ColumnFillValues(fill=[], counts=[], levels={})
     counts = np.asarray(sum(part.counts for part in parts))
     fill = np.asarray(sum(part.fill * part.counts for part in parts)) / np.maximum(counts, 1)
     levels: dict[str, dict[str, int]] = {}
@@ -137,7 +145,7 @@ def _added_up(parts: Sequence[FillValues]) -> dict[str, Any]:
         for name, counted in part.levels.items():
             for level, count in counted.items():
                 levels.setdefault(name, {})[level] = levels.get(name, {}).get(level, 0) + int(count)
-    return {"fill": fill.tolist(), "counts": counts.tolist(), "levels": levels}
+    return ColumnFillValues(fill=fill.tolist(), counts=counts.tolist(), levels=levels)
 
 
 def _sum_of(parts: Sequence[Moments]) -> Moments:
@@ -145,15 +153,15 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
     return Moments(*(np.asarray(sum(getattr(part, name) for part in parts)) for name in names))
 
 
-def _same_inputs(ready: Answers) -> Any:
-    inputs = {site: message.body["inputs"] for site, message in ready.items()}
+def _same_inputs(ready: Mapping[str, Ready]) -> list[int] | None:
+    inputs = {site: body.inputs for site, body in ready.items()}
     remedy = "Correct [data] in a site file."
     refuse_outlier(inputs, lambda site, other: f"its images are of another size than at {other}", remedy)
     return next(iter(inputs.values()))
 
 
-def _merged_task(ready: Answers) -> dict[str, Any]:
+def _merged_task(ready: Mapping[str, Ready]) -> TaskPart:
     """The same at every site. A name that all of them withhold may be known in another region."""
-    payloads = {site: message.body["task"] for site, message in ready.items()}
-    refuse_other_tasks(payloads)
-    return merged_payload(payloads)
+    parts = {site: body.task for site, body in ready.items()}
+    refuse_other_tasks(parts)
+    return merged_part(parts)

@@ -5,22 +5,24 @@ of the weights of the updates that made it since the last average.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
+from wardround.algorithms.hierarchical import WEIGHT, aggregate_regions, part_of
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES
-from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState
-from wardround.protocol.messages import Message
+from wardround.deployment.common.waves import REGION_MODEL, TrialRecord, WaveState
+from wardround.deployment.coordinating.closing import close_round
+from wardround.deployment.flat.flat_rounds import ClosedRound
+from wardround.privacy.dp.noise import Stream
+from wardround.protocol.catalogue import RegionRound, RegionUpdate
 from wardround.protocol.reading import REMEDY
 from wardround.training.intake import weight_of
+from wardround.training.local import Memory
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Run, Trial, assign
 
@@ -84,34 +86,33 @@ def _as_known(params: Tree, known: Tree) -> Tree:
     return {name: params[name] for name in known}
 
 
-def region_records(
-    trials: Sequence[Trial], fresh: Sequence[Mapping[str, Any]], arrivals: Arrivals
-) -> list[dict[str, Any]]:
+def region_records(trials: Sequence[Trial], closed: ClosedRound) -> list[dict[str, Any]]:
     """Records of a region's round for the coordinator of all, each with the weight of its updates."""
     records = []
-    for record in fresh:
-        trial = trials[record["trial"]]
-        came = [site for site in trial.sites if site.name in record["sites"]]
+    for record in closed.records:
+        trial = trials[record.trial]
+        came = [site for site in trial.sites if site.name in record.record.sites]
         weight = sum(weight_of(trial, site) for site in came)
         if trial.privacy.secure_sum is not None and came:
-            weight = (arrivals.sums or {})[record["trial"]][1]  # as the sum itself says
-        records.append({**{name: record[name] for name in REPORTED}, "weight": float(weight)})
+            weight = (closed.arrivals.sums or {})[record.trial][1]  # as the sum itself says
+        told = record.to_json()
+        records.append({**{name: told[name] for name in REPORTED}, "weight": float(weight)})
     return records
 
 
 def span_answer(trials: Sequence[Trial], state: WaveState) -> tuple[dict[str, Any], Tree]:
     """A region's answer when its rounds are over. A model to which nothing was added need not travel."""
     weights: dict[int, float] = {}
-    for record in state.pending:
+    for record in state.span["rounds"]:
         weights[record["trial"]] = weights.get(record["trial"], 0.0) + record["weight"]
-    reported = {str(n): {"weight": w} for n, w in weights.items() if _trains_here(trials[n])}
+    reported = {n: {"weight": w} for n, w in weights.items() if _trains_here(trials[n])}
     tensors = {
         f"{n}/params/{name}": leaf
-        for n in map(int, reported)
+        for n in reported
         if weights[n] > 0
         for name, leaf in state.runs[n].server["params"].items()
     }
-    return {"trials": reported, "rounds": list(state.pending), "figures": state.span["figures"]}, tensors
+    return {"trials": reported, "rounds": list(state.span["rounds"]), "figures": state.span["figures"]}, tensors
 
 
 def _trains_here(trial: Trial) -> bool:
@@ -132,78 +133,79 @@ def model_shapes(trial: Trial) -> dict[str, Shape]:
 
 
 def check_span(
-    region: str, message: Message, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]
+    region: str, body: RegionUpdate, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]
 ) -> None:
     """It comes from outside and goes into everybody's model and records."""
-    body, weights = message.body, dict.fromkeys(range(len(trials)), 0.0)
-    for number in body["trials"]:
-        require(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
-        regions = trials[int(number)].algorithm.regions
+    weights = dict.fromkeys(range(len(trials)), 0.0)
+    for number in body.trials:
+        require(number < len(trials), "a model that the study does not have")
+        regions = trials[number].algorithm.regions
         require(regions is not None and region in regions.names, "a model that it has no part in")
-    places = [(record["trial"], record["round"]) for record in body["rounds"]]
+    places = [(record.trial, record.round) for record in body.rounds]
     require(len(set(places)) == len(places), "a round twice")
-    for record in body["rounds"]:
-        require(record["trial"] < len(trials) and record["round"] - 1 in rounds, "rounds that it was not asked for")
-        _check_record(record, trials[record["trial"]], set(hospitals))
-        weights[record["trial"]] += record["weight"]
-    for number, trial in body["trials"].items():
-        require(is_close(trial["weight"], weights[int(number)]), "a weight that its rounds do not have")
+    for record in body.rounds:
+        require(record.trial < len(trials) and record.round - 1 in rounds, "rounds that it was not asked for")
+        _check_record(record, trials[record.trial], set(hospitals))
+        weights[record.trial] += record.weight
+    for number, trial in body.trials.items():
+        require(is_close(trial.weight, weights[number]), "a weight that its rounds do not have")
 
 
-def _check_record(record: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
+def _check_record(record: RegionRound, trial: Trial, hospitals: Collection[str]) -> None:
     """Who worked in it, with the weight that was agreed for their rows."""
-    sites, epochs = record["sites"], record["epochs"]
-    named = {*sites, *record["dropped"], *record["stopped"], *record["charges"], *epochs, *record["not_finite"]}
+    sites, epochs = record.sites, record.epochs
+    named = {*sites, *record.dropped, *record.stopped, *record.charges, *epochs, *record.not_finite}
     require(named <= set(hospitals), "hospitals of another region")
     require(len(set(sites)) == len(sites), "a hospital twice in a round")
-    work = {a.site.name: a for a in assign(trial, record["round"] - 1) if a.counts}
+    work = {a.site.name: a for a in assign(trial, record.round - 1) if a.counts}
     require(set(sites) <= set(work) and set(sites) <= set(epochs), "work that nobody was asked for")
     require(all(epochs[site] <= work[site].epochs for site in sites), "more epochs than were asked for")
     weight = sum(weight_of(trial, work[site].site) for site in sites)
-    require(is_close(record["weight"], weight), "a weight that its hospitals do not have")
+    require(is_close(record.weight, weight), "a weight that its hospitals do not have")
 
 
-def trials_with_model(body: Mapping[str, Any]) -> list[int]:
-    return [int(number) for number, trial in body["trials"].items() if trial["weight"] > 0]
+def trials_with_model(body: RegionUpdate) -> list[int]:
+    return [number for number, trial in body.trials.items() if trial.weight > 0]
 
 
 def close_span(
     trials: Sequence[Trial],
     state: WaveState,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Entry[RegionUpdate]],
     recipients: Collection[str],
     last: int,
     seconds: float,
-) -> WaveState:
-    """Every trial's average over regions, from what has arrived. `recipients` are the regions that received models;
-    `last` is the first round that is still to come."""
-    runs, fresh = list(state.runs), []
+) -> tuple[WaveState, list[TrialRecord]]:
+    """Every trial's rounds until `last`, from what regions say of them, the last with the average of their models.
+    `recipients` are the regions that received models."""
+    runs = list(state.runs)
+    records: list[TrialRecord] = []
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
-        trial, run = trials[number], state.runs[number]
-        server = _averaged(number, trial, run.server, entries)
-        until = min(last, trial.training.rounds)
+        trial, until = trials[number], min(last, trials[number].training.rounds)
         for round_number in range(state.round, until):
+            place = number, round_number + 1
             reports = {
                 region: report
                 for region, entry in entries.items()
-                for report in entry.body["rounds"]
-                if (report["trial"], report["round"]) == (number, round_number + 1)
+                for report in entry.body.rounds
+                if (report.trial, report.round) == place
             }
-            record = _record(trial, run, server, reports, recipients, round_number, round_number == until - 1)
-            epochs = {site: count for report in reports.values() for site, count in report["epochs"].items()}
-            fresh.append(
-                {
-                    "trial": number,
-                    **vars(record),
-                    "epochs": {site: epochs[site] for site in record.sites},
-                    "seconds": seconds / len(active) / (until - state.round),
-                    "not_finite": [site for report in reports.values() for site in report["not_finite"]],
-                }
+            begins, merges = round_number == state.round, round_number == until - 1
+            taken = RegionsTaken(number, trial, runs[number], reports, entries if merges else None, recipients, begins)
+            runs[number], record = close_round(
+                number,
+                trial,
+                runs[number],
+                (),
+                taken,
+                {site: count for report in reports.values() for site, count in report.epochs.items()},
+                seconds / len(active) / (until - state.round),
+                [site for report in reports.values() for site in report.not_finite],
             )
-        runs[number] = Run(until, server, {})
+            records.append(record)
     counted = {**state.counted, **dict.fromkeys(entries, state.round)}
-    return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
+    return replace(state, round=last, runs=tuple(runs), counted=counted), records
 
 
 def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, score: Collection[int]) -> Tree:
@@ -216,93 +218,87 @@ def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, score:
     }
 
 
-def _averaged(number: int, trial: Trial, server: State, entries: Mapping[str, Entry]) -> State:
-    regions = trial.algorithm.regions
-    if regions is None:
-        return server
-    before, models, weights = server["params"], {}, {}
-    for region in regions.names:
-        entry = entries.get(region)
-        weight = 0.0 if entry is None else float(entry.body["trials"].get(str(number), {"weight": 0.0})["weight"])
-        models[region] = before
-        if entry is not None and weight > 0:
-            params = entry.update(number)["params"]
-            models[region] = {name: params[name] for name in before}
-        weights[region] = torch.full_like(server[WEIGHT][region], weight)
-    merged = {
-        **server,
-        "params": average(models, weights, before),
-        **{part_of(region): leaves for region, leaves in models.items()},
-        WEIGHT: weights,
-        CLOCK: tree.apply(torch.ones_like, server[CLOCK]),
-    }
-    return tree.settle(merged)
+@dataclass(frozen=True)
+class RegionsTaken:
+    """What regions say of one round of a trial. The divergence of sites in different regions is not known."""
+
+    number: int
+    trial: Trial
+    run: Run
+    reports: Mapping[str, RegionRound]
+    entries: Mapping[str, Entry[RegionUpdate]] | None  # their models, after the last round before the average
+    recipients: Collection[str]
+    begins: bool  # whether regions were sent models before it
+    memories: Mapping[str, Memory] = field(default_factory=dict)  # these stay at the sites
+
+    def aggregate(self, server: State, noise: Stream | None = None) -> State:
+        regions = self.trial.algorithm.regions
+        if regions is None or self.entries is None:
+            return server
+        before, models, weights = server["params"], {}, {}
+        for region in regions.names:
+            entry = self.entries.get(region)
+            reported = None if entry is None else entry.body.trials.get(self.number)
+            models[region], weights[region] = before, 0.0 if reported is None else reported.weight
+            if entry is not None and weights[region] > 0:
+                params = entry.update(self.number)["params"]
+                models[region] = {name: params[name] for name in before}
+        return aggregate_regions(server, models, weights, merges=True)
+
+    def record(self, server: State, down: int) -> RoundRecord:
+        reports, trial, secure = self.reports, self.trial, self.trial.privacy.secure_sum is not None
+        return RoundRecord(
+            arm=trial.arm,
+            seed=trial.seed,
+            round=self.run.round + 1,
+            loss=_mean(
+                {r: (n.weight, n.loss) for r, n in reports.items()}, secure or trial.privacy.example is not None
+            ),
+            update_norm=_mean({r: (n.weight, n.update_norm) for r, n in reports.items()}, secure),
+            compression_error=_mean(
+                {r: (n.weight, n.compression_error) for r, n in reports.items()}, trial.compression.kind == "none"
+            ),
+            bytes_down=sum(report.bytes_down for report in reports.values()),
+            bytes_up=sum(report.bytes_up for report in reports.values()),
+            settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},
+            charges={site: charge for report in reports.values() for site, charge in report.charges.items()},
+            failed="; ".join(f"{region}: {report.failed}" for region, report in reports.items() if report.failed),
+            **self._participation(),
+            **self._traffic(server),
+        )
+
+    def _participation(self) -> dict[str, Any]:
+        """Which sites took part, dropped out or stopped, in the order of the trial's sites."""
+        present = {site for report in self.reports.values() for site in report.sites}
+        stopped = {site for report in self.reports.values() for site in report.stopped}
+        names = [site.name for site in self.trial.sites]
+        assigned = [assignment.site.name for assignment in assign(self.trial, self.run.round)]
+        return {
+            "sites": tuple(name for name in names if name in present),
+            "dropped": tuple(name for name in assigned if name not in present),
+            "stopped": tuple(name for name in names if name in stopped),
+        }
+
+    def _traffic(self, after: State) -> dict[str, Any]:
+        """Messages and bytes between the regions and the coordinator, and how far their average moved the model."""
+        regions, merges = self.trial.algorithm.regions, self.entries is not None
+        if regions is None:
+            return {"change": None, "region_messages": (0, 0), "region_bytes": (0, 0)}
+        down = sum(name in self.recipients for name in regions.names) if self.begins else 0
+        up = sum(float(after[WEIGHT][name]) > 0 for name in regions.names) if merges else 0
+        size = tree.count_bytes({"params": after["params"]})
+        moved = tree.sub(after["params"], self.run.server["params"])
+        return {
+            "change": float(tree.squared_norm(moved).sqrt()) if merges else None,
+            "region_messages": (down, up),
+            "region_bytes": (down * size, up * size),
+        }
 
 
-def _record(
-    trial: Trial,
-    before: Run,
-    after: State,
-    reports: Mapping[str, Mapping[str, Any]],
-    recipients: Collection[str],
-    round_number: int,
-    merged: bool,
-) -> RoundRecord:
-    """One round of all regions, from their reports. The divergence of sites in different regions is not known."""
-    secure = trial.privacy.secure_sum is not None
-    return RoundRecord(
-        arm=trial.arm,
-        seed=trial.seed,
-        round=round_number + 1,
-        loss=_mean(reports, "loss", hidden=secure or trial.privacy.example is not None),
-        update_norm=_mean(reports, "update_norm", hidden=secure),
-        compression_error=_mean(reports, "compression_error", hidden=trial.compression.kind == "none"),
-        bytes_down=sum(report["bytes_down"] for report in reports.values()),
-        bytes_up=sum(report["bytes_up"] for report in reports.values()),
-        settings={name: float(leaf) for name, leaf in after.get("settings", {}).items()},
-        charges={site: tuple(report["charges"][site]) for report in reports.values() for site in report["charges"]},
-        failed="; ".join(f"{region}: {report['failed']}" for region, report in reports.items() if report["failed"]),
-        **_participation(trial, reports, round_number),
-        **_region_traffic(trial, before, after, recipients, round_number, merged),
-    )
-
-
-def _participation(trial: Trial, reports: Mapping[str, Mapping[str, Any]], round_number: int) -> dict[str, Any]:
-    """Which sites took part, dropped out or stopped, in the order of the trial's sites."""
-    present = {site for report in reports.values() for site in report["sites"]}
-    stopped = {site for report in reports.values() for site in report["stopped"]}
-    names = [site.name for site in trial.sites]
-    return {
-        "sites": tuple(name for name in names if name in present),
-        "dropped": tuple(a.site.name for a in assign(trial, round_number) if a.site.name not in present),
-        "stopped": tuple(name for name in names if name in stopped),
-    }
-
-
-def _region_traffic(
-    trial: Trial, before: Run, after: State, recipients: Collection[str], round_number: int, merged: bool
-) -> dict[str, Any]:
-    """Messages and bytes between the regions and the coordinator, and how far their average moved the model."""
-    regions = trial.algorithm.regions
-    if regions is None:
-        return {"change": None, "region_messages": (0, 0), "region_bytes": (0, 0)}
-    down = sum(name in recipients for name in regions.names) if round_number == before.round else 0
-    up = sum(float(after[WEIGHT][name]) > 0 for name in regions.names) if merged else 0
-    size = tree.count_bytes({"params": after["params"]})
-    change = None
-    if merged:
-        change = float(tree.squared_norm(tree.sub(after["params"], before.server["params"])).sqrt())
-    return {
-        "change": change,
-        "region_messages": (down, up),
-        "region_bytes": (down * size, up * size),
-    }
-
-
-def _mean(reports: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> float | None:
-    """Over the updates of all regions; NaN if a region with updates has no value."""
-    weight = sum(report["weight"] for report in reports.values())
+def _mean(values: Mapping[str, tuple[float, float | None]], hidden: bool) -> float | None:
+    """Over the updates of all regions, from weight and value of each; NaN if a region with updates has no value."""
+    weight = sum(own for own, _ in values.values())
     if hidden or not weight:
         return None
-    parts = [(report["weight"], report[name]) for report in reports.values() if report["weight"] > 0]
-    return float(sum(w * (float("nan") if value is None else value) for w, value in parts) / weight)
+    parts = [(own, float("nan") if value is None else value) for own, value in values.values() if own > 0]
+    return float(sum(own * value for own, value in parts) / weight)

@@ -16,14 +16,15 @@ from wardround.core.errors import DeployError, WardroundError
 from wardround.core.extras import needs
 from wardround.core.health import Condition
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.messaging import Step
+from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinate import LOOPBACK
 from wardround.deployment.join import ShowLine, alone, connection_to, trust
 from wardround.deployment.provisioning.kit import WARN_BEFORE, CoordinatorKit
 from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.regional.region_coordinator import RegionalCoordinator
-from wardround.deployment.regional.region_handler import RegionWork
+from wardround.deployment.regional.region_coordinator import RegionalCoordinator, region_coordinator
+from wardround.deployment.regional.region_handler import Region
 from wardround.deployment.regional.regions import regions_of
+from wardround.deployment.site.answering import SiteWork
 from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
 from wardround.runs.catalog import families as known_families
@@ -81,10 +82,13 @@ def coordinate_region(
     def run(transport: Transport) -> None:
         def own(folder: RunFolder) -> RegionalCoordinator:
             keys = read_key(kit.signing_key), public
-            return RegionalCoordinator(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            return region_coordinator(
+                Messenger(study, families, sites, folder, transport, *keys, revoked=kit.revoked_now)
+            )
 
         key = read_key(region.key)
-        work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)
+        topology = Region(region.state, study, own, notice, watch)
+        work = SiteWork(region.name, region.state, topology, key, coordinator_key, notice)
         SiteLoop(
             address=region.coordinator,
             ca=region.ca,

@@ -4,7 +4,6 @@ All that the coordinator of all sent is kept as a file, and so is every round of
 in the middle of a request that it was answering.
 """
 
-import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,18 +12,18 @@ from shutil import rmtree
 from typing import Any, TypeVar
 
 from wardround.core.errors import DeployError
-from wardround.core.tree import Tree
-from wardround.data.serialization import read_column
-from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
+from wardround.core.extras import needs
+from wardround.core.tree import Tree, leaves_hash
+from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
-from wardround.deployment.common.schema_agreement import Disagreement, agreed_of
+from wardround.deployment.common.messaging import B, Check, SiteLeft, Step, left_payload
+from wardround.deployment.common.schema_agreement import Disagreement, agreed_of, read_columns
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.waves import WaveState, read_state, write_state
+from wardround.deployment.coordinating.final_scores import log_wave
 from wardround.deployment.flat.site_training import by_trial
 from wardround.deployment.regional.region_coordinator import RegionalCoordinator
 from wardround.deployment.regional.region_merging import (
-    Answers,
     lacking_columns,
     merged_facts,
     merged_figures,
@@ -34,15 +33,43 @@ from wardround.deployment.regional.region_merging import (
 )
 from wardround.deployment.regional.region_rounds import own_for_sites, span_answer, with_models
 from wardround.deployment.regional.regions import span_of
-from wardround.protocol.messages import Message
+from wardround.deployment.site.answering import Reply, request_hash
+from wardround.deployment.site.session import RegionRun, agreement_of, write_session
+from wardround.protocol.catalogue import (
+    Agreement,
+    Answer,
+    AskFacts,
+    AskFillValues,
+    AskMoments,
+    Evaluate,
+    FactsAnswer,
+    FillValuesAnswer,
+    Goodbye,
+    Hello,
+    MomentsAnswer,
+    Prepare,
+    Prepared,
+    Ready,
+    RegionFacts,
+    RegionFillValues,
+    RegionMoments,
+    RegionPrepared,
+    RegionReady,
+    RegionSummary,
+    RegionUpdate,
+    Request,
+    TrainRegion,
+)
 from wardround.protocol.reading import read_request_task
 from wardround.runs.environment import versions
-from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
 
-Body = Mapping[str, Any]
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert, to_builtins
+
 Result = TypeVar("Result")
-FILE = "region.json"
+A = TypeVar("A", bound=Answer)
+AGAIN = "Start the coordinator of all again: it greets every region first."
 
 
 class RegionSession:
@@ -50,145 +77,143 @@ class RegionSession:
         self,
         folder: Path,
         coordinator: RegionalCoordinator,
+        hello: Hello,
         watch: Callable[[Step], None],
         notice: Callable[[str], None],
     ) -> None:
         self.folder, self.coordinator, self.watch, self.notice = folder, coordinator, watch, notice
-        self.study, self.families = coordinator.study, coordinator.families
+        self.study, self.families = coordinator.messenger.study, coordinator.messenger.families
+        self.run, self.hospitals = hello.run, hello.sites
         self.store = Store(folder)
-        self.known: dict[str, Any] = {}  # hospitals; later columns, task and rows; later what was agreed
+        self.kept = RegionRun(hello=hello)
+        coordinator.form(self.run, self.hospitals)
 
-    @property
-    def run(self) -> str:
-        return self.folder.name
+    def recall(self, kept: RegionRun) -> None:
+        """What other hospitals agreed on does not hold for these."""
+        if kept.hello.sites == self.hospitals:
+            self.kept = kept
 
-    def restore(self) -> None:
-        self.known = self._read()
-        if not self.known:
-            remedy = "Start the coordinator of all again: it greets every region first."
-            raise DeployError("region", "it knows nothing of this run", remedy)
-        self.coordinator.form(self.run, self.known["hospitals"])
-
-    def hello(self, body: Body) -> dict[str, Any]:
-        """What these hospitals agreed on in this run stands until they agree anew."""
-        hospitals = [str(name) for name in body["sites"]]
-        before = self._read()
-        self.known = before if before.get("hospitals") == hospitals else {"hospitals": hospitals}
-        self._forget_plan()
-        self.coordinator.form(self.run, hospitals)
-        self._write()
-        ready = self.drive(self.coordinator.greet())
+    def ready(self) -> RegionReady:
+        ready: Mapping[str, Ready] = self.drive(self.coordinator.greet())
         while True:
             try:
-                merged = merged_ready(ready, hospitals)
+                merged = merged_ready(ready, self.hospitals)
                 break
             except Disagreement as error:
                 ready = self.coordinator.without(error, ready)
         for line in lacking_columns(ready):
             self.notice(line)
-        return {**merged, "sites": list(ready), "versions": versions()}
+        content = {**merged, "sites": list(ready), "versions": versions()}
+        return self._answer(RegionReady, self.kept.hello, content)
 
-    def facts(self, body: Body) -> dict[str, Any]:
-        self.known |= {"task": read_request_task(body["task"]).to_json(), "columns": body["columns"]}
+    def facts(self, request: AskFacts) -> RegionFacts:
+        if request.task is None:
+            raise DeployError("coordinator", "does not tell the region what is predicted", AGAIN)
+        self.kept.task, self.kept.columns = read_request_task(request.task).to_json(), request.columns
         self._forget_plan()
-        plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
+        plan, columns = self.plan, read_columns(request.columns)
 
-        def check(site: str, answer: Message) -> None:
-            check_facts(site, answer.body, plan, columns, self.known["hospitals"])
+        def check(site: str, answer: FactsAnswer) -> None:
+            check_facts(site, answer, plan, columns, self.hospitals)
 
-        request = Message("facts", {"run": self.run, "columns": body["columns"]})
-        merged = self._merged(request, check, merged_facts)
-        if "sets" in merged:
-            self.known |= {"split_sizes": merged["sets"]}
-            self._write()
-        return merged
+        asked = AskFacts(run=self.run, columns=request.columns)
+        answer = self._answer(RegionFacts, request, self._merged(asked, FactsAnswer, check, merged_facts))
+        if answer.sets is not None:
+            self.kept.split_sizes = answer.sets
+            write_session(self)
+        return answer
 
-    def fill_values(self, body: Body) -> dict[str, Any]:
-        plan, request = self.plan, (body["missing"], body["of"], body["layouts"])
+    def fill_values(self, request: AskFillValues) -> RegionFillValues:
+        plan = self.plan
 
-        def check(site: str, answer: Message) -> None:
-            check_fill_values(answer.body["fill_values"], plan, *request, self._train_rows(site))
+        def check(site: str, answer: FillValuesAnswer) -> None:
+            rows = self._train_rows(site)
+            check_fill_values(answer.fill_values, plan, request.missing, request.of, request.layouts, rows)
 
-        return self._merged(Message("fill_values", dict(body)), check, merged_fill_values)
+        merged = self._merged(request, FillValuesAnswer, check, merged_fill_values)
+        return self._answer(RegionFillValues, request, merged)
 
-    def moments(self, body: Body) -> dict[str, Any]:
-        plan, request = self.plan, (body["of"], body["layouts"])
+    def moments(self, request: AskMoments) -> RegionMoments:
+        plan = self.plan
 
-        def check(site: str, answer: Message) -> None:
-            check_moments(answer.body["moments"], plan, *request, self._train_rows(site))
+        def check(site: str, answer: MomentsAnswer) -> None:
+            check_moments(answer.moments, plan, request.of, request.layouts, self._train_rows(site))
 
-        return self._merged(Message("moments", dict(body)), check, merged_moments)
+        return self._answer(RegionMoments, request, self._merged(request, MomentsAnswer, check, merged_moments))
 
-    def prepare(self, body: Body) -> dict[str, Any]:
-        self.remember(dict(body))
+    def prepare(self, request: Prepare) -> RegionPrepared:
+        self.catch_up(agreement_of(request))
         waves = len(self.plan.waves())
 
-        def check(site: str, answer: Message) -> None:
-            check_waves(answer.body, waves)
+        def check(site: str, answer: Prepared) -> None:
+            check_waves(answer, waves)
 
-        self.coordinator.prepared = set(self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check)))
-        return {"waves": waves}
+        self.drive(self.coordinator.prepare(self.agreed, check))
+        return self._answer(RegionPrepared, request, {"waves": waves})
 
-    def remember(self, prepare: Body) -> None:
-        """What was agreed. Sites that were away receive it with their next request."""
-        if self.known.get("prepare") != dict(prepare):
-            self.known["prepare"] = dict(prepare)
+    def catch_up(self, agreement: Agreement) -> None:
+        """Sites that were away when all agreed are told with their next request."""
+        if self.kept.prepare != agreement:
+            self.kept.prepare = agreement
             self._forget_plan()
-            self._write()
+            write_session(self)
 
-    def train(self, body: Body, tensors: Tree, request: str) -> tuple[dict[str, Any], Tree]:
-        """`request` is its hash: the same request is continued where it was left."""
-        wave, first = int(body["wave"]), int(body["round"])
-        trials, path = self.trials(wave), self._path(wave)
+    def train(self, request: TrainRegion, tensors: Tree) -> Reply:
+        """The same request is continued where it was left."""
+        wave, first = request.wave, request.round
+        trials, path, asked = self.trials(wave), self._path(wave), request_hash(request, leaves_hash(tensors))
         state = read_state(path, trials)
-        if state.span.get("request") != request:
-            span = {"request": request, "first": first, "figures": {}}
+        if state.span.get("request") != asked:
+            span = {"request": asked, "first": first, "figures": {}, "rounds": []}
             runs = [replace(run, round=first) for run in state.runs]
-            state = replace(state, round=first, runs=tuple(runs), pending=[], span=span)
+            state = replace(state, round=first, runs=tuple(runs), span=span)
             state = with_models(state, trials, by_trial(tensors))
             write_state(path, state)
         span_length = span_of(self.study.arm(trials[0].arm))
         ends = min(first + span_length, max(trial.training.rounds for trial in trials))
-        score = [int(number) for number in body["score"]]
-        self.coordinator.plan = self.plan
-        rounds = self.coordinator.rounds(wave, trials, state, path, ends, score, self.agreed)
-        return span_answer(trials, self.drive(rounds))
+        self.coordinator.plan, self.coordinator.messenger.agreement = self.plan, self.agreed
+        rounds = self.coordinator.rounds(wave, trials, state, path, ends, request.score)
+        content, models = span_answer(trials, self.drive(rounds))
+        line = f"wave {wave + 1}, rounds from {first + 1} on: answered"
+        return Reply(self._answer(RegionUpdate, request, content), models, (line,))
 
-    def evaluate(self, body: Body, tensors: Tree) -> dict[str, Any]:
-        wave = int(body["wave"])
+    def evaluate(self, request: Evaluate, tensors: Tree) -> Reply:
+        wave = request.wave
         trials, models = self.trials(wave), by_trial(tensors)
         state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
-        self.coordinator.title, self.coordinator.plan = "evaluating", self.plan
-        score = [int(number) for number in body["score"]]
-        own = own_for_sites(state, trials, models, self.coordinator.members)
-        answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
-        heads = {site: message.log for site, message in answers.items()}
-        self.coordinator.log.add("wave finished", wave=wave, heads=heads)
-        return {
-            "summaries": {site: message.body["summaries"] for site, message in answers.items()},
-            "figures": merged_figures([message.body for message in answers.values()]),
+        messenger = self.coordinator.messenger
+        messenger.title, messenger.agreement, self.coordinator.plan = "evaluating", self.agreed, self.plan
+        own = own_for_sites(state, trials, models, messenger.members)
+        answers = self.drive(self.coordinator.summaries(wave, trials, state, request.score, own))
+        log_wave(messenger, wave, answers)
+        content = {
+            "summaries": {site: answered.body.summaries for site, answered in answers.items()},
+            "figures": merged_figures([answered.body.figures for answered in answers.values()]),
         }
+        return Reply(self._answer(RegionSummary, request, content))
 
-    def goodbye(self, body: Body) -> None:
-        self.drive(self.coordinator.say_goodbye(str(body.get("results")), str(body.get("why") or "")))
-        forget(self.folder)
+    def goodbye(self, request: Goodbye) -> None:
+        self.drive(self.coordinator.messenger.say_goodbye(request.results, request.why or ""))
 
     @cached_property
     def plan(self) -> DeployedPlan:
-        """KeyError where too little is known so far."""
-        hospitals, known = self.known["hospitals"], self.known
-        task = read_request_task(known["task"])
-        plan = coordinator_plan(self.study, self.families, hospitals, task, self.coordinator.members)
-        if "prepare" in known and "split_sizes" in known:
-            for kind, agreed in agreed_of(plan, known["prepare"]).items():
+        kept = self.kept
+        if kept.task is None:
+            raise DeployError("coordinator", "goes on before it has said what is predicted", AGAIN)
+        task = read_request_task(kept.task)
+        plan = coordinator_plan(self.study, self.families, self.hospitals, task, self.coordinator.messenger.members)
+        if kept.prepare is not None and kept.split_sizes is not None:
+            for kind, agreed in agreed_of(plan, kept.prepare).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
-                split_sizes = {site: sizes[place] for site, sizes in known["split_sizes"].items()}
+                split_sizes = {site: to_builtins(sizes[place]) for site, sizes in kept.split_sizes.items()}
                 plan.agreed[kind] = replace(agreed, split_sizes=split_sizes)
         return plan
 
     @property
-    def agreed(self) -> Message:
-        return Message("prepare", self.known["prepare"])
+    def agreed(self) -> Prepare:
+        if self.kept.prepare is None:
+            raise DeployError("coordinator", "goes on before all have agreed", AGAIN)
+        return convert(self.kept.prepare, Prepare, from_attributes=True)
 
     def trials(self, wave: int) -> list[Trial]:
         waves = self.plan.waves()
@@ -198,7 +223,7 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        return left_payload(self.coordinator.left)
+        return left_payload(self.coordinator.messenger.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
         while True:
@@ -210,35 +235,34 @@ class RegionSession:
 
     def _train_rows(self, site: str) -> int:
         """The most in any set of rows of a site."""
-        return max(int(sizes["train"]) for sizes in self.known["split_sizes"][site])
+        if self.kept.split_sizes is None:
+            raise DeployError("coordinator", "goes on before it has asked for rows", AGAIN)
+        return max(sizes.train for sizes in self.kept.split_sizes[site])
+
+    def _answer(self, answer: type[A], request: Request, content: dict[str, Any]) -> A:
+        return convert({**request.place, **content, "left": self.left}, answer, str_keys=True)
 
     def _merged(
-        self, request: Message, check: Check, merge: Callable[[DeployedPlan, Answers], dict[str, Any]]
+        self,
+        request: Request,
+        answer: type[B],
+        check: Check[B],
+        merge: Callable[[DeployedPlan, dict[str, B]], dict[str, Any]],
     ) -> dict[str, Any]:
         """The answers of all sites as one; only who left, where a site did: then all regions begin anew without it."""
-        self.coordinator.title = "agreeing on columns"
+        messenger = self.coordinator.messenger
+        messenger.title = "agreeing on columns"
         try:
-            answers = self.drive(self.coordinator.ask_required(request, check))
+            answers = self.drive(messenger.ask_required(request, answer, check))
         except SiteLeft:
-            return {"gone": list(self.coordinator.left)}
+            return {"gone": list(messenger.left)}
         return merge(self.plan, answers)
 
     def _path(self, wave: int) -> Path:
-        return self.coordinator.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
+        return self.coordinator.messenger.folder.path / "state" / "waves" / f"{wave:05}.safetensors"
 
     def _forget_plan(self) -> None:
         self.__dict__.pop("plan", None)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            known: dict[str, Any] = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known
-
-    def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.folder / FILE, json.dumps(self.known).encode())
 
 
 def forget(folder: Path) -> None:

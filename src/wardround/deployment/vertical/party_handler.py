@@ -1,4 +1,5 @@
-"""How a party answers messages about a study in which parties hold different features of the same patients.
+"""What a party answers in a study in which parties hold different features of the same patients: a handler for each
+type of request.
 
 After the last block the party with the labels predicts, from embeddings of rows that did not train. Predictions stay
 there. What leaves are the same counts as from a site in a horizontal study, and the same once more for each other party
@@ -7,6 +8,7 @@ as if it had been missing.
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Rows
@@ -22,13 +25,13 @@ from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.flat.site_training import groups_in
+from wardround.deployment.site.answering import Handler, OpenRun, Reply
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.party_training import (
     HolderTrial,
     PartyTrial,
     Wave,
     not_finite,
-    place_in,
     read_tensors,
     route,
 )
@@ -38,16 +41,40 @@ from wardround.engines.split.split import threads_for
 from wardround.evaluation.prediction import CELLS, SitePrediction
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.models.joined import below, numbers_of, prefixed, presence
-from wardround.protocol.messages import Message, tensor_bytes
+from wardround.protocol.catalogue import (
+    Agree,
+    AskShape,
+    Assess,
+    Assessed,
+    Assign,
+    Embed,
+    Embedded,
+    EmbedLast,
+    LastEmbedded,
+    Learn,
+    Learned,
+    Match,
+    Request,
+)
+from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.reading import bad_answer
 from wardround.runs.folder import write_atomically
 
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert
+
 SUBSETS: tuple[Subset, ...] = ("test", "validation")
-STEPS = ("embed", "learn", "embed_last")  # whose answers are kept until the next one
-KINDS = ("match", "assign", "shape", "agree", *STEPS, "assess")
-AT_HOLDER = ("assign", "learn", "assess")
-AT_OTHERS = ("embed", "embed_last")
-Answer = tuple[dict[str, Any], Tree, str]  # body, tensors, a line for this party's own screen
+
+
+def open_party_run(session: PartySession) -> OpenRun:
+    """The party with the labels is asked for other work than the others."""
+    work = PartyWork(session)
+    handlers: dict[type[Request], Handler] = {Match: session.match, AskShape: session.shape, Agree: work.agree}
+    steps: dict[type[Request], Handler] = {Embed: work.embed, EmbedLast: work.embed_last}
+    if session.is_holder:
+        handlers |= {Assign: session.assign, Assess: work.assess}
+        steps = {Learn: work.learn}
+    return OpenRun(session.run, session.study.hash, session, session.store, handlers, steps)
 
 
 class PartyWork:
@@ -55,44 +82,46 @@ class PartyWork:
         self.session = session
         self.wave: Wave | None = None  # as it stands after the last step; None: it is in files
 
-    def answer(self, message: Message) -> Answer:
-        kind, body, session = message.kind, message.body, self.session
-        if kind in (AT_OTHERS if session.is_holder else AT_HOLDER):
-            raise DeployError("coordinator", "asks a party for another one's work", "Start the coordinator again.")
-        if kind == "match":
-            return (*session.match(body, message.tensors), "")
-        if kind == "assign":
-            return (*session.assign(body), "")
-        if kind == "shape":
-            return session.shape(message.tensors), {}, ""
-        if kind == "agree":
-            return session.agree(body), {}, "patients are matched; training begins"
-        number, step = place_in(body)
-        known, self.wave = self.wave, None  # what fails in the middle of a step begins again from its file
-        wave = Wave.after(session, number, step - 1, known)
-        answer = self._step(kind, wave, step, message.tensors)
-        self.wave = wave
-        return answer
+    def agree(self, request: Agree, tensors: Tree) -> Reply:
+        return Reply(self.session.agree(request), lines=("patients are matched; training begins",))
 
-    def _step(self, kind: str, wave: Wave, step: int, tensors: Tree) -> Answer:
-        if kind == "embed":
-            return {}, wave.embed(step, tensors), _round_line(wave, step)
-        if kind == "learn":
-            losses, leaving = wave.learn(step, tensors)
-            return {"losses": losses}, leaving, _round_line(wave, step)
-        if kind == "embed_last":
-            wave.finish(step, tensors)
+    def embed(self, request: Embed, tensors: Tree) -> Reply:
+        with self._wave(request) as wave:
+            return Reply(Embedded(**request.place), wave.embed(request.round, tensors), _round_line(wave, request))
+
+    def learn(self, request: Learn, tensors: Tree) -> Reply:
+        with self._wave(request) as wave:
+            losses, leaving = wave.learn(request.round, tensors)
+            return Reply(Learned(**request.place, losses=losses), leaving, _round_line(wave, request))
+
+    def embed_last(self, request: EmbedLast, tensors: Tree) -> Reply:
+        with self._wave(request) as wave:
+            wave.finish(request.round, tensors)
             save_parts(wave)
-            return {}, last_embeddings(wave), f"wave {wave.number + 1}: trained"
-        save_parts(wave)
-        return score(wave, tensors), {}, f"wave {wave.number + 1}: predictions are made, and stay here"
+            line = f"wave {wave.number + 1}: trained"
+            return Reply(LastEmbedded(**request.place), last_embeddings(wave), (line,))
+
+    def assess(self, request: Assess, tensors: Tree) -> Reply:
+        with self._wave(request) as wave:
+            save_parts(wave)
+            line = f"wave {wave.number + 1}: predictions are made, and stay here"
+            return Reply(convert({**request.place, **score(wave, tensors)}, Assessed), lines=(line,))
+
+    @contextmanager
+    def _wave(self, request: Embed | Learn | EmbedLast | Assess) -> Iterator[Wave]:
+        """As it stands before a step. What fails in the middle of it begins again from its file."""
+        known, self.wave = self.wave, None
+        wave = Wave.after(self.session, request.wave, request.round - 1, known)
+        yield wave
+        self.wave = wave
 
 
-def _round_line(wave: Wave, step: int) -> str:
+def _round_line(wave: Wave, request: Embed | Learn) -> tuple[str, ...]:
     """A line for the last block of a round of the wave's first trial."""
     first = next(iter(wave.trials.values()))
-    done, rest = divmod(step + 1, first.each)
-    return f"wave {wave.number + 1}, round {done}: trained" if not rest and step < first.steps else ""
+    done, rest = divmod(request.round + 1, first.each)
+    ended = not rest and request.round < first.steps
+    return (f"wave {wave.number + 1}, round {done}: trained",) if ended else ()
 
 
 def last_embeddings(wave: Wave) -> Tree:
@@ -147,9 +176,9 @@ def score(wave: Wave, tensors: Tree) -> dict[str, Any]:
         [scored.thresholds for scored in tested.values()],
     )
     return {
-        "summaries": {str(place): scored.summaries for place, scored in scores.items()},
-        "figures": {str(place): scored.figures for place, scored in scores.items()},
-        "without": {str(place): scored.without for place, scored in tested.items()},
+        "summaries": {place: scored.summaries for place, scored in scores.items()},
+        "figures": {place: scored.figures for place, scored in scores.items()},
+        "without": {place: scored.without for place, scored in tested.items()},
     }
 
 

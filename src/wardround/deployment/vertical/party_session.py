@@ -1,30 +1,18 @@
-"""One run as a party sees it whose columns are its own and whose patients are others' too.
-
-hello       which study, which run, which parties    ready          its key of the run; the task, if it has labels
-match       messages of the matching                 matched        its own; the protocol is that of privacy/psi
-assign      to the holder of the labels              assigned       who trains, validates and tests, sealed for each
-shape       what the holder sealed for it            shaped         how many numbers it gives of a row
-agree       what all give                            agreed
-embed       gradients of the block before, sealed    embedded       embeddings of the next block, sealed for the holder
-learn       to the holder: all embeddings            learned        gradients, sealed for each; a round's loss
-embed_last  gradients of the last block              last_embedded  embeddings of validation and test rows, sealed
-assess      to the holder: those embeddings          assessed       counts; predictions stay
-
-A session is kept as files, so that a process that died goes on in the middle of a round without being greeted again.
+"""One run as a party sees it whose columns are its own and whose patients are others' too: it matches patients, learns
+which of them train, and agrees on what every party gives.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load
 
 from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.records import SPLIT_PARTS, Records
@@ -32,12 +20,14 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.flat.run_secret import RunSecret
-from wardround.deployment.flat.site_session import Body, Gate, known_messages, own_task
+from wardround.deployment.flat.site_session import own_task
+from wardround.deployment.governance.gate import Gate
 from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.deployment.site.answering import Reply
+from wardround.deployment.site.session import FILE, PartyRun, read_session, restored, write_session
 from wardround.deployment.vertical.party_plan import AssignedRows, own_vertical_plan, shapes_by_kind, without_names
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
-    STAGES,
     VISITS,
     Matching,
     as_bytes,
@@ -54,13 +44,30 @@ from wardround.deployment.vertical.vertical_validation import holder_of, parties
 from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.signatures import Signer, Verifier
+from wardround.protocol.catalogue import (
+    Agree,
+    Agreed,
+    AskShape,
+    Assign,
+    Assigned,
+    Hello,
+    Match,
+    Matched,
+    PartyReady,
+    Shaped,
+    Stage,
+    Voucher,
+)
 from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
 from wardround.protocol.reading import read_request_task
+from wardround.protocol.values import Sites
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions
-from wardround.runs.folder import write_atomically
 from wardround.study.parser import Families
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import convert, structs, to_builtins
 
 ROWS = "rows"  # the place for which the assignment of rows is sealed
 STEP = "step"  # the kind of commitment that a block of training is
@@ -75,13 +82,13 @@ class PartySession:
         gate: Gate,
         families: Families,
         records: Records,
-        hello: Body,
+        hello: Hello,
         signer: Signer,
         peers: Mapping[str, Verifier],
     ) -> None:
         self.site, self.folder, self.gate, self.records = site, folder, gate, records
-        self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
-        self.study = gate.study(str(hello["study"]), self.sites)
+        self.run, self.sites = hello.run, hello.sites
+        self.study = gate.study(hello.study, self.sites)
         self.parties, self.holder = parties_of(self.study), holder_of(self.study)
         self._signer, self._peers = signer, peers
         self._refuse_strangers()
@@ -91,11 +98,11 @@ class PartySession:
             refuse_errors(self.plan.own_notices())
         self.store = Store(folder)
         self.commitments = Commitments(folder / "commitments.jsonl")
-        self.secret = RunSecret(folder).draw(used=(folder / "session.json").exists())
+        self.secret = RunSecret(folder).draw(used=(folder / FILE).exists())
         self.channel = Channel(site, self.run, self.secret, signer, peers)
         rows = self.plan.cohort_of(self.study.arms[0]).fingerprint
-        self.messages: dict[str, Any] = {"hello": dict(hello), "rows": rows}
-        self.matchings: dict[str, Matching] = {}
+        self.kept = PartyRun(hello=hello, rows=rows)
+        self.matchings: dict[Stage, Matching] = {}
         self.waves: list[tuple[tuple[str, int], ...]] = []
 
     @classmethod
@@ -109,13 +116,9 @@ class PartySession:
         signer: Signer,
         peers: Mapping[str, Verifier],
     ) -> "PartySession":
-        known = known_messages(folder)
-        if known is None:
-            problem = "it knows nothing of this run"
-            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
-        session = cls(site, folder, gate, families, load(), known["hello"], signer, peers)
-        session._recall(known)
-        return session
+        known = read_session(folder)
+        party = known if isinstance(known, PartyRun) else None
+        return restored(site, party, lambda hello: cls(site, folder, gate, families, load(), hello, signer, peers))
 
     @property
     def is_holder(self) -> bool:
@@ -131,38 +134,31 @@ class PartySession:
         """Whether this party without labels has rows for visits of its patients."""
         return self.records.visits is not None and not self.is_holder
 
-    def greeted(self) -> None:
-        """A process that dies from now on goes on. What was agreed in this run stands."""
-        self._recall(known_messages(self.folder) or {})
-        self._write()
+    def ready(self) -> PartyReady:
+        return PartyReady(
+            **self.kept.hello.place,
+            columns=None,
+            inputs=None,
+            task=own_task(self.records, self.run) if self.is_holder else None,
+            visits=self.has_visits,
+            voucher=convert(self.channel.voucher(), Voucher),
+            versions=versions(),
+        )
 
-    def ready(self) -> dict[str, Any]:
-        return {
-            "columns": None,
-            "inputs": None,
-            "task": own_task(self.records, self.run) if self.is_holder else None,
-            "visits": self.has_visits,
-            "voucher": self.channel.voucher(),
-            "versions": versions(),
-        }
-
-    def match(self, body: Body, tensors: Tree) -> tuple[dict[str, Any], Tree]:
-        if "vouchers" not in self.messages:
-            self.channel.meet(body["vouchers"])
-            self.messages |= {"vouchers": dict(body["vouchers"]), "rosters": self._rosters(body["rosters"])}
-            self._write()
+    def match(self, request: Match, tensors: Tree) -> Reply:
+        if self.kept.vouchers is None:
+            self.channel.meet(to_builtins(request.vouchers))
+            self.kept.vouchers, self.kept.rosters = request.vouchers, self._checked_rosters(request.rosters)
+            write_session(self)
         elif not (self.folder / MATCHING / VISITS).exists():  # until visits are matched, who has any may be corrected
-            self.messages["rosters"] = self._rosters(body["rosters"])
-            self._write()
-        stage, step = str(body["stage"]), int(body["round"])
-        answers = self._matching(stage).answer(step, messages_in(tensors))
-        common = self._matching(stage).common
-        return {"common": None if common is None else len(common)}, as_tensors(answers)
+            self.kept.rosters = self._checked_rosters(request.rosters)
+            write_session(self)
+        answers = self._matching(request.stage).answer(request.round, messages_in(tensors))
+        common = self._matching(request.stage).common
+        return Reply(Matched(**request.place, common=None if common is None else len(common)), as_tensors(answers))
 
-    def assign(self, body: Body) -> tuple[dict[str, Any], Tree]:
+    def assign(self, request: Assign, tensors: Tree) -> Reply:
         """Who trains, and who is validated and tested on. Every other party learns it of the patients that it has."""
-        if not self.is_holder:
-            raise DeployError("coordinator", "asks for labels where there are none", "Start the coordinator again.")
         numbers = {party: self._numbers(party) for party in self.others}
         by_kind = self.plan.assign_rows(numbers)
         self._require_enough_rows()
@@ -174,8 +170,8 @@ class PartySession:
                 for part in SPLIT_PARTS
             }
             sealed[party] = as_tensor(self.channel.seal(party, ROWS, tensor_bytes(content)))
-        self.messages["assign"] = dict(body)
-        self._write()
+        self.kept.assigned = True
+        write_session(self)
         first = self.plan.kinds[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.assigned_split(first), cohort, self.study.deployment.smallest_cell)
@@ -183,9 +179,10 @@ class PartySession:
         sizes = [{part: len(own[part]) for part in SPLIT_PARTS} for own in rows]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
         unmatched = suppress_small_count(drawn - sizes[0]["train"], self.study.deployment.smallest_cell)
-        return {"sizes": sizes, "unmatched": unmatched, "described": described}, sealed
+        counts = {"sizes": sizes, "unmatched": unmatched, "described": described}
+        return Reply(convert({**request.place, **counts}, Assigned), sealed)
 
-    def shape(self, tensors: Tree) -> dict[str, Any]:
+    def shape(self, request: AskShape, tensors: Tree) -> Reply:
         if not self.is_holder:
             content = self.channel.open(self.holder, ROWS, as_bytes(tensors[ROWS]))
             self.stand_by(ROWS, "", sha256(content).digest())
@@ -193,30 +190,32 @@ class PartySession:
             self._take_rows(rows)
             write_leaves(self.folder / "rows.safetensors", rows, {})
         self._require_enough_rows()
-        return {"shapes": [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]}
+        return Reply(Shaped(**request.place, shapes=self._own_shapes()))
+
+    def _own_shapes(self) -> list[list[int]]:
+        return [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
 
     def _require_enough_rows(self) -> None:
         self.gate.enough(min(len(self.plan.assigned[kind].rows["train"]) for kind in self.plan.kinds))
 
-    def agree(self, body: Body) -> dict[str, Any]:
+    def agree(self, request: Agree) -> Agreed:
         """Until the first block, what all give may be corrected: a party may have refused it, or told it wrongly."""
-        before = self.messages.get("agree", body)
-        differs = any(before.get(name) != body.get(name) for name in ("shapes", "task"))
+        before = self.kept.agree or request
+        differs = (before.shapes, before.task) != (request.shapes, request.task)
         if differs and any(kind == STEP for kind, _ in self.commitments.known):
             problem = "says otherwise what all parties give than it did before"
             raise DeployError("coordinator", problem, "Begin a new run.")
-        self._agree(body)
-        self.messages["agree"] = dict(body)
-        self._write()
-        return {"waves": len(self.waves)}
+        self._agree(request)
+        self.kept.agree = request
+        write_session(self)
+        return Agreed(**request.place, waves=len(self.waves))
 
-    def _agree(self, body: Body) -> None:
+    def _agree(self, request: Agree) -> None:
         """Checked whole before anything of it is used."""
-        shapes, task = body["shapes"], read_request_task(body["task"])
-        own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
+        shapes, task, own = request.shapes, read_request_task(request.task), self._own_shapes()
         if set(shapes) != set(self.parties) or any(len(given) != len(own) for given in shapes.values()):
             raise DeployError("coordinator", "does not say what every party gives", "Start the coordinator again.")
-        if [list(shape) for shape in shapes[self.site]] != own:
+        if shapes[self.site] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
         if self.is_holder and task.to_json() != without_names(self.plan.task):
             raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
@@ -239,19 +238,19 @@ class PartySession:
         """For each row of the holder, the number by which another party knows it, or -1."""
         return number_of_each_row(self._common(self._stage_of(party)), len(self.records))
 
-    def _stage_of(self, party: str) -> str:
-        return VISITS if party in self.messages["rosters"].get(VISITS, ()) else PATIENTS
+    def _stage_of(self, party: str) -> Stage:
+        return VISITS if party in self._rosters.get(VISITS, ()) else PATIENTS
 
-    def _common(self, stage: str) -> Patients:
+    def _common(self, stage: Stage) -> Patients:
         common = self._matching(stage).common
         if common is None:
             raise DeployError("coordinator", "goes on before patients are matched", "Start the coordinator again.")
         return common
 
-    def _matching(self, stage: str) -> Matching:
+    def _matching(self, stage: Stage) -> Matching:
         if stage not in self.matchings:
-            roster = self.messages["rosters"].get(stage, ())
-            if stage not in STAGES or self.site not in roster:
+            roster = self._rosters.get(stage, [])
+            if self.site not in roster:
                 raise DeployError("coordinator", "asks for a matching that is not due", "Start the coordinator again.")
             terms = terms_of(self.study, self.run, stage, tuple(roster))
             if stage == VISITS:
@@ -262,9 +261,12 @@ class PartySession:
             self.matchings[stage] = Matching(self.site, terms, ids, rows, *keys, self.commitments, folder)
         return self.matchings[stage]
 
-    def _rosters(self, proposed: Mapping[str, Any]) -> dict[str, list[str]]:
+    @property
+    def _rosters(self) -> dict[Stage, Sites]:
+        return self.kept.rosters or {}
+
+    def _checked_rosters(self, rosters: dict[Stage, Sites]) -> dict[Stage, Sites]:
         """Who is matched with whom. All parties, and of visits those that have them, with the holder."""
-        rosters = {str(stage): [str(party) for party in roster] for stage, roster in proposed.items()}
         visits = rosters.get(VISITS, [self.holder])
         wrong = set(rosters.get(PATIENTS, ())) != set(self.parties) or not set(visits) <= set(self.parties)
         if wrong or self.holder not in visits or (self.has_visits and self.site not in visits):
@@ -279,26 +281,19 @@ class PartySession:
                 {part: own[rows[f"{place}/{part}"].numpy()] for part in SPLIT_PARTS}
             )
 
-    def _recall(self, known: Body) -> None:
-        """Restore the session from the files of a run; they are empty where it has just begun."""
-        if known.get("rows", self.messages["rows"]) != self.messages["rows"]:
+    def recall(self, kept: PartyRun) -> None:
+        if kept.rows != self.kept.rows:
             problem = "its rows are not those with which the run began"
             raise DeployError(self.site, problem, "Bring the file back, or let the coordinator begin a new run.")
-        for name in ("vouchers", "rosters", "assign", "agree"):
-            if name in known:
-                self.messages[name] = known[name]
-        if "vouchers" in known:
-            self.channel.meet(known["vouchers"])
-        if "assign" in known:
+        self.kept = structs.replace(kept, hello=self.kept.hello)
+        if kept.vouchers is not None:
+            self.channel.meet(to_builtins(kept.vouchers))
+        if kept.assigned:
             self.plan.assign_rows({party: self._numbers(party) for party in self.others})
         if (self.folder / "rows.safetensors").is_file():
             self._take_rows(read_leaves(self.folder / "rows.safetensors")[0])
-        if "agree" in known:
-            self._agree(known["agree"])
-
-    def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
+        if kept.agree is not None:
+            self._agree(kept.agree)
 
     def _refuse_strangers(self) -> None:
         if set(self.sites) != set(self.parties) or self.site not in self.parties:

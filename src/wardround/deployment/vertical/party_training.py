@@ -22,7 +22,6 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.common.update_checks import by_number
-from wardround.deployment.flat.site_session import Body
 from wardround.deployment.vertical.party_session import STEP, PartySession
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.engines.serial import order_of
@@ -254,9 +253,9 @@ class Wave:
             with torch_threads(threads_for(local.trial)):
                 local.learn(step - 1, gradients)
 
-    def learn(self, step: int, tensors: Tree) -> tuple[dict[str, float], Tree]:
+    def learn(self, step: int, tensors: Tree) -> tuple[dict[int, float], Tree]:
         """At the holder: a step for each batch of the block; the losses of rounds that end with it."""
-        losses: dict[str, float] = {}
+        losses: dict[int, float] = {}
         leaving: Tree = {}
         learning = [place for place, local in self.trials.items() if step < local.steps]
         contents = {
@@ -275,7 +274,7 @@ class Wave:
             for party, own in gradients.items():
                 leaving[f"{place}/{party}"] = self._sealed(party, "gradients", step, place, own)
             if loss is not None:
-                losses[str(place)] = loss
+                losses[place] = loss
         self._write(step)
         return losses, leaving
 
@@ -350,7 +349,3 @@ def check_shapes(
 def not_finite(party: str, what: str) -> SiteError:
     problem = f"{what} has numbers that are not finite"
     return bad_answer(party, problem, "Lower the learning rate, or leave the arm out; then begin a new run.")
-
-
-def place_in(body: Body) -> tuple[int, int]:
-    return int(body["wave"]), int(body["round"])

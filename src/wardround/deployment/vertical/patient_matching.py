@@ -9,6 +9,7 @@ All that came is kept as files, so that a process that died repeats the same ste
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,7 +24,8 @@ from wardround.privacy.signatures import Signer, Verifier
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.study.schema import Study
 
-PATIENTS, VISITS = "patients", "visits"
+PATIENTS: Final = "patients"
+VISITS: Final = "visits"
 STAGES = (PATIENTS, VISITS)
 
 

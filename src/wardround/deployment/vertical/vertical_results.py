@@ -6,21 +6,29 @@ from typing import Any
 
 import numpy as np
 
+from wardround.core.extras import needs
 from wardround.evaluation.comparisons.benefit import compared_metrics
 from wardround.evaluation.comparisons.differences import correct, difference_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_deployed_noise
 from wardround.evaluation.summaries.merged_summaries import own_figures
+from wardround.protocol.catalogue import SiteSummary
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.schema import Study
 from wardround.tasks import Task
 from wardround.training.trial import Trial
 
+with needs("deploy", "a study across hospitals"):
+    from msgspec import to_builtins
 
-def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], without: Mapping[str, Any]) -> None:
+
+Without = Mapping[int, Mapping[str, SiteSummary]]  # by the number of the trial, then by the party that is missing
+
+
+def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], without: Without) -> None:
     """The holder's figures of test rows as they are without each other party."""
     lines = [
-        {"arm": trials[int(place)].arm, "seed": trials[int(place)].seed, "party": party, **summary}
+        {"arm": trials[place].arm, "seed": trials[place].seed, "party": party, **to_builtins(summary)}
         for place, by_party in without.items()
         for party, summary in by_party.items()
     ]

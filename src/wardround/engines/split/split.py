@@ -1,13 +1,14 @@
 """Split learning in one process: the parties' exchange for one trial, message by message, as a deployment has it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from wardround.core import seeds, tree
 from wardround.core.threads import torch_threads
+from wardround.core.tree import State, Tree
 from wardround.data.augment import augmenter
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
@@ -25,9 +26,12 @@ from wardround.engines.split.exchange import (
 )
 from wardround.models.joined import MISSING, TOP, below, numbers_of, presence
 from wardround.models.model import SMALL_MODEL
+from wardround.privacy.dp.noise import Stream
 from wardround.privacy.dp.protection import seeded_streams
+from wardround.training.local import Memory
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
+from wardround.training.rounds import close
 from wardround.training.trial import Run, Trial
 
 
@@ -75,18 +79,40 @@ def split_round(trial: Trial, run: Run) -> tuple[Run, RoundRecord]:
         up, down, exchanges = up + bytes_of(embeddings), down + bytes_of(gradients), exchanges + 1
     params = whole_of({name: party.params for name, party in parties.items()}, holder.params)
     buffers = whole_of({name: party.buffers for name, party in parties.items()}, holder.buffers)
-    memories = {**run.memories, site.name: replace(run.memories[site.name], buffers=buffers)}
-    after = replace(run, round=run.round + 1, server=tree.settle({**run.server, "params": params}), memories=memories)
-    return after, RoundRecord(
-        arm=trial.arm,
-        seed=trial.seed,
-        round=after.round,
-        loss=holder.loss / holder.steps,
-        sites=(site.name,),
-        bytes_down=down,
-        bytes_up=up,
-        exchanges=exchanges,
-    )
+    memories = {site.name: replace(run.memories[site.name], buffers=buffers)}
+    loss = holder.loss / holder.steps
+    taken = Exchanged(trial, run.round + 1, loss, (site.name,), down, up, exchanges, params, memories)
+    return close(run, trial, (), taken)
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A round of parties, as the round function takes it in. `params` are none where they stay with the parties."""
+
+    trial: Trial
+    round: int
+    loss: float
+    sites: tuple[str, ...]
+    bytes_down: int
+    bytes_up: int
+    exchanges: int
+    params: Tree = field(default_factory=dict)
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+
+    def aggregate(self, server: State, noise: Stream | None = None) -> State:
+        return {**server, "params": self.params} if self.params else server
+
+    def record(self, server: State, down: int) -> RoundRecord:
+        return RoundRecord(
+            arm=self.trial.arm,
+            seed=self.trial.seed,
+            round=self.round,
+            loss=self.loss,
+            sites=self.sites,
+            bytes_down=self.bytes_down,
+            bytes_up=self.bytes_up,
+            exchanges=self.exchanges,
+        )
 
 
 def blocks(

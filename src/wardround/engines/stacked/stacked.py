@@ -155,12 +155,10 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
         return broadcast_regions(first.algorithm, first.algorithm.regions, server, trial_of, site_of)
     if not first.algorithm.personal:
         return _pick(first.algorithm.broadcast(server, 0), trial_of)
-    servers = _unstack(server)
-    return _stack_states(
-        [first.algorithm.broadcast(servers[t], s) for t, s in zip(trial_of.tolist(), site_of.tolist(), strict=True)]
-        if servers
-        else [first.algorithm.broadcast({}, s) for s in site_of.tolist()]
-    )
+    if not any(server.values()):  # the coordinator holds nothing
+        return _stack_states([first.algorithm.broadcast({}, site) for site in site_of.tolist()])
+    to_each: Callable[..., State] = torch.vmap(first.algorithm.broadcast)
+    return to_each(_pick(server, trial_of), site_of)
 
 
 def _local_work(
@@ -266,11 +264,11 @@ def _records(
         change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
     settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
     down, up = (0, 0) if algorithm.pools else sizes  # pooled: the rows were brought together instead
+    alike = RoundRecord("", 0, new.round, bytes_up=up * shares.shape[1])
     return [
-        RoundRecord(
-            arm=trials[t].arm,
-            seed=trials[t].seed,
-            round=new.round,
+        alike.but(
+            arm=trial.arm,
+            seed=trial.seed,
             loss=loss[t],
             update_norm=norms[t],
             divergence=spread[t],
@@ -278,10 +276,9 @@ def _records(
             sites=crew.names[t][0],
             dropped=crew.names[t][1],
             bytes_down=down * len(crew.rosters[t].numbers),
-            bytes_up=up * shares.shape[1],
             settings={name: values[t] for name, values in settings.items()},
         )
-        for t in range(len(trials))
+        for t, trial in enumerate(trials)
     ]
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 from wardround.evaluation.intervals import (
     CONFIDENCE,
@@ -100,7 +100,7 @@ def _p_value(entry: Entry) -> float:
     if not amount:
         return 1.0
     error = entry["standard_error"]
-    return float(2 * stats.t.sf(amount / error, entry["freedom"])) if error else 0.0
+    return float(2 * stdtr(entry["freedom"], -amount / error)) if error else 0.0
 
 
 def _holm(known: Sequence[Entry], count: int) -> None:
@@ -121,4 +121,4 @@ def _identity(entry: Entry) -> Identity:
 @lru_cache(maxsize=4096)
 def quantile(freedom: float, comparisons: int) -> float:
     """So many standard errors from 0 a difference of a family is shown to be one."""
-    return float(stats.t.isf(ALPHA / (2 * max(1, comparisons)), freedom)) if math.isfinite(freedom) else math.nan
+    return float(-stdtrit(freedom, ALPHA / (2 * max(1, comparisons)))) if math.isfinite(freedom) else math.nan

@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from wardround.core.processes import mapped
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
@@ -207,7 +207,7 @@ def _limits(figure: Mapping[str, Any], drawn: np.ndarray) -> list[float] | None:
     if spread is None:
         return None
     if figure["seeds"] > 1:
-        reach = float(stats.norm.isf(outside)) * spread
+        reach = float(-ndtri(outside)) * spread
         return [figure["mean"] - reach, figure["mean"] + reach]
     return [float(limit) for limit in np.quantile(drawn[np.isfinite(drawn)], [outside, 1 - outside])]
 

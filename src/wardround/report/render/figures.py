@@ -1,5 +1,6 @@
 """How figures are written: SVG for pages, PNG for everything else."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from wardround.report.headline import Headline
 from wardround.report.render.style import STYLE, WIDTH, as_svg, save_png
 from wardround.report.render.table import listed
 
+PARTIAL = ".partial"
 ALL_ARMS = "-of-all-arms"
 ATTACK = "attack_"  # how figures of `wardround attack` are called
+Counted = Callable[[int, int], None]  # called with how many are done, and of how many
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
 
@@ -69,14 +72,38 @@ def _single(evidence: Evidence) -> Headline:
     return evidence.headline if entry is None else evidence.headline_for(entry["metric"])
 
 
-def draw_all(figures: Mapping[str, Drawing], evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:
-    """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
+def draw_all(
+    figures: Mapping[str, Drawing],
+    evidence: Evidence,
+    folder: Path,
+    workers: int = 1,
+    progress: Counted | None = None,
+) -> dict[str, str]:
+    """Write every figure that there is something to draw for; the SVGs as elements of a page, by name.
+
+    Whoever interrupts this finds whole figures only.
+    """
     _empty(folder)
     declared = evidence.task.report.figures
     figures = {name: drawing for name, drawing in figures.items() if not drawing.of_task or name in declared}
     if set(evidence.few_arms) != set(evidence.detailed.few_arms):
         figures = with_all_arms(figures)
-    drawn = mapped(lambda name: _draw(name, figures[name], evidence, folder), list(figures), workers)
+    watching = os.getpid()
+
+    def draw(name: str) -> str | None:
+        svg = _draw(name, figures[name], evidence, folder)
+        if progress is not None and os.getpid() == watching:  # others' figures are counted where they appear
+            progress(len(list(folder.glob("*.svg"))), len(figures))
+        return svg
+
+    try:
+        drawn = mapped(draw, list(figures), workers)
+    except BaseException:
+        for partial in folder.glob(f".*{PARTIAL}"):
+            partial.unlink()
+        raise
+    if progress is not None:
+        progress(len(figures), len(figures))  # some have nothing to show
     return {
         name: _for_page(svg, name, figures[name].title_for(evidence))
         for name, svg in zip(figures, drawn, strict=True)
@@ -113,8 +140,11 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
         if figure is None:
             return None
         svg = as_svg(figure, name)
-        path.write_text(svg, encoding="utf-8")
-        save_png(figure, folder / f"{name}.png")
+        partial = folder / f".{name}{PARTIAL}"
+        partial.write_text(svg, encoding="utf-8")
+        partial.replace(path)
+        save_png(figure, partial)
+        partial.replace(path.with_suffix(".png"))
     return svg
 
 

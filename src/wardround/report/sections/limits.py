@@ -1,5 +1,6 @@
 """What the figures of a report cannot say."""
 
+from wardround.core.notices import lines_of_json
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.phrases import ranking_sentence, ranks_rows
 from wardround.report.render.table import listed
@@ -135,8 +136,8 @@ def _exactness(evidence: Evidence) -> list[str]:
 
 PAGE = """
 <section id="limits"><h2>Limits</h2><ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
-{% if results.notices %}
-{% call fold("Notes and warnings of this run (" ~ results.notices | length ~ ")") %}
-<ul>{% for notice in results.notices %}<li>{{ notice.text }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
+{% if noticed %}
+{% call fold("Notes and warnings of this run (" ~ noticed | length ~ ")") %}
+<ul>{% for line in noticed %}<li>{{ line }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
 </section>"""
-SECTION = Section(PAGE, "limits", "Limits", {"lines": limits})
+SECTION = Section(PAGE, "limits", "Limits", {"lines": limits, "noticed": lambda e: lines_of_json(e.results["notices"])})

@@ -1,0 +1,1 @@
+"""What every coordinator does, whatever its sites stand for."""

@@ -1,0 +1,301 @@
+"""A round of sites that train, as a coordinator without regions has it, and a region's coordinator with its hospitals:
+models go out, updates come in, in the clear or under masks, and the round is closed.
+"""
+
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from wardround.core.errors import SecureSumError
+from wardround.core.extras import needs
+from wardround.deployment.common.answer_checks import check_figures, check_update
+from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.messaging import Answered, Messenger, Step
+from wardround.deployment.common.secure_sum_coordinator import Sum, begin_sum, share_keys, unmask
+from wardround.deployment.common.secure_wave import (
+    block_size,
+    expected_sites,
+    is_secure,
+    masked_length,
+    refuse_implausible,
+    sums_of,
+)
+from wardround.deployment.common.site_store import NONE_YET
+from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
+from wardround.deployment.common.update_checks import arrived_update, problem_in_sent, shapes_of
+from wardround.deployment.common.waves import TrialRecord, WaveState, model_hashes, seal_with_models
+from wardround.deployment.coordinating.closing import close_round
+from wardround.deployment.flat.run_secret import RunSecret
+from wardround.privacy.dp.noise import SecretStream, Stream, site_key
+from wardround.protocol.catalogue import Train, TrialWork, Update
+from wardround.training.intake import Intake
+from wardround.training.local import Memory, Outcome
+from wardround.training.trial import Assignment, Run, Trial, assign
+
+with needs("deploy", "a study across hospitals"):
+    from msgspec import structs
+
+PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
+
+
+@dataclass(frozen=True)
+class Task:
+    work: dict[int, int] = field(default_factory=dict)  # epochs, by trial
+    score: list[int] = field(default_factory=list)  # trials whose last model is scored there
+
+    @property
+    def trials(self) -> list[int]:
+        return sorted({*self.work, *self.score})
+
+
+def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Sequence[int]) -> dict[str, Task]:
+    """By site. Trials in `unscored` are not scored while they train."""
+    tasks_by_site: dict[str, Task] = {}
+    due = bool(state.round and interval and state.round % interval == 0)
+    for number, trial in enumerate(trials):
+        if trial.training.rounds <= state.round:
+            continue
+        for assignment in assign(trial, state.round):
+            if assignment.counts:
+                tasks_by_site.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
+        if due and number not in unscored:
+            for site in trial.scored:
+                tasks_by_site.setdefault(site.name, Task()).score.append(number)
+    return tasks_by_site
+
+
+Sums = Mapping[int, tuple[np.ndarray, float]]  # by trial, as `sums_of` has them
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The answers of a round, and in a secure wave the sums of the updates, or why there are none."""
+
+    entries: Mapping[str, Entry[Update]]
+    missing: Sequence[str] = ()  # sites that were asked
+    sums: Sums | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    state: WaveState
+    records: list[TrialRecord]
+    arrivals: Arrivals
+
+
+@dataclass
+class FlatRounds:
+    """Of one wave."""
+
+    messenger: Messenger
+    plan: DeployedPlan
+    number: int
+    trials: Sequence[Trial]
+
+    @cached_property
+    def shapes(self) -> list[dict[str, Shape]]:
+        """Of each trial's update."""
+        return [shapes_of(trial) for trial in self.trials]
+
+    def spool(self, round_number: int) -> Spool:
+        return Spool(self.messenger.folder.path / "state", self.number, round_number)
+
+    def round(self, state: WaveState, site_tasks: Mapping[str, Task]) -> Generator[Step, None, ClosedRound]:
+        """One round of all trials."""
+        began = time.monotonic()
+        arrivals = yield from self._gather(state, dict(site_tasks))
+        after, records = self._close(state, arrivals, time.monotonic() - began)
+        log_round(self.messenger, self.number, state.round, arrivals.entries, arrivals.missing, arrivals.failed)
+        return ClosedRound(after, records, arrivals)
+
+    def _gather(self, state: WaveState, site_tasks: dict[str, Task]) -> Generator[Step, None, Arrivals]:
+        spool = self.spool(state.round)
+        if not is_secure(self.trials) or not any(task.work for task in site_tasks.values()):
+            yield from self._train(state, spool, site_tasks, None)
+            return self._arrivals(spool, site_tasks, ())
+        models, sum_of, failed = model_hashes(self.trials, state), None, ""
+        by_number = dict(enumerate(self.trials))
+        sums = begin_sum(self.messenger, self.number, state.round, by_number, models, spool.folder)
+        # a site that has spent its epsilon adds zeros: the others' masks need it
+        site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
+        try:
+            sum_of = yield from self._summed(state, spool, site_tasks, sums)
+        except SecureSumError as error:
+            failed = f"{error.where}: {error.problem}"
+            line = f"round {state.round + 1} of {self.messenger.title} came to nothing: {failed}"
+            self.messenger.lines.append(line)
+        return replace(self._arrivals(spool, site_tasks, sums.survivors or ()), sums=sum_of, failed=failed)
+
+    def _arrivals(self, spool: Spool, site_tasks: Mapping[str, Task], settled: Collection[str]) -> Arrivals:
+        """A vector that is part of a sum counts even if its site has left since."""
+        messenger = self.messenger
+        counted = [s for s in messenger.members if s in site_tasks and (s in messenger.present or s in settled)]
+        entries = spool.entries(counted, Update)
+        return Arrivals(entries, [site for site in site_tasks if site not in entries])
+
+    def _summed(
+        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum
+    ) -> Generator[Step, None, Sums | None]:
+        """SecureSumError where the sum comes to nothing."""
+        messenger = self.messenger
+        yield from share_keys(messenger, sums)
+        messenger.prepared |= set(sums.sharers)
+        yield from self._train(state, spool, site_tasks, sums)
+        yield from unmask(messenger, sums, spool.entries(messenger.members, Update))
+        if sums.total is None:
+            return None
+        sum_of = sums_of(sums.trials, state.round, sums.total)
+        refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+        return sum_of
+
+    def _train(
+        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None
+    ) -> Generator[Step]:
+        messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
+        shapes = self.shapes  # before anybody is waited for
+        asked = [site for site in messenger.present if site in site_tasks]
+        if sums is not None:
+            settled = sums.survivors  # once they are settled, sites answer nothing else in this round
+            asked = [s for s in asked if _takes_part(s, state.round, sums)] if settled is None else settled
+        seconds = None if deadline is None else PARTIAL_SHARE * deadline
+        requests = {}
+        for site in asked:
+            task = site_tasks[site]
+            request = Train(
+                run=messenger.run_name,
+                wave=self.number,
+                round=state.round,
+                score=task.score,
+                counted=state.counted.get(site, NONE_YET),
+                work=task.work,
+                seconds=seconds,
+            )
+            if sums is not None and site in sums.sharers:
+                request = structs.replace(request, sum=sums.payload(site))
+            requests[site] = request, task.trials
+
+        def take(site: str, answered: Answered[Update]) -> None:
+            body, task = answered.body, site_tasks[site]
+            check_update(body, task.work, self.trials)
+            check_figures(site, body.figures, task.score, self.trials, self.plan)
+            masked = sums is not None and site in sums.sharers
+            finite = [n for n in task.work if body.trials[n].finite]
+            expected = {f"{n}/{name}": shape for n in finite for name, shape in shapes[n].items()}
+            if sums is not None and masked:
+                expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
+
+            def problem_in(entry: Entry[Update]) -> str:
+                servers = ((n, state.runs[n].server) for n in finite)
+                problems = (problem_in_sent(self.trials[n], server, entry.update(n)) for n, server in servers)
+                return "" if masked else next(filter(None, problems), "")
+
+            spool.add(site, answered, expected, problem_in)
+            messenger.prepared.add(site)
+
+        messages = seal_with_models(messenger, self.trials, state, requests)
+        stage = f"round {state.round + 1}"
+        yield from messenger.collect(messages, Update, take, stage, closing=True, stored=spool.sealed)
+
+    def _close(self, state: WaveState, arrivals: Arrivals, seconds: float) -> tuple[WaveState, list[TrialRecord]]:
+        """Close the round of every trial by the same rules as in a simulation."""
+        runs, records, entries = list(state.runs), [], arrivals.entries
+        active = [number for number, trial in enumerate(self.trials) if trial.training.rounds > state.round]
+        for number in active:
+            trial, run = self.trials[number], state.runs[number]
+            assignments = assign(trial, run.round)
+            reports = {
+                site: entry.body.trials[number] for site, entry in entries.items() if number in entry.body.trials
+            }
+            reported = [assignment for assignment in assignments if assignment.site.name in reports]
+            runs[number], record = close_round(
+                number,
+                trial,
+                run,
+                assignments,
+                _intake(number, trial, run, assignments, reports, arrivals),
+                {site: report.epochs for site, report in reports.items()},
+                seconds / len(active),
+                [a.site.name for a in reported if not reports[a.site.name].finite],
+                self._noise(state.round, trial),
+            )
+            records.append(record)
+        # where a round came to nothing, what sites remembered before it stays in force
+        counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
+        return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted), records
+
+    def _noise(self, round_number: int, trial: Trial) -> Stream | None:
+        """Noise for whole sites, from the coordinator's secret of this run: a repeated round has the same noise."""
+        if trial.privacy.site is None:
+            return None
+        secret = RunSecret(self.messenger.folder.path / "state").draw(used=True)
+        key = site_key(secret, self.messenger.run_name, trial.arm, trial.seed, round_number)
+        return SecretStream(key, "noise for sites")
+
+
+def log_round(
+    messenger: Messenger,
+    wave: int,
+    round_number: int,
+    entries: Mapping[str, Entry[Any]],
+    missing: Sequence[str],
+    failed: str = "",
+) -> None:
+    updates = {s: {"message": e.message, "bytes": e.size, "head": e.log} for s, e in entries.items()}
+    more = {"failed": failed} if failed else {}
+    messenger.log.add("round closed", wave=wave, round=round_number, updates=updates, missing=list(missing), **more)
+
+
+def _takes_part(site: str, round_number: int, sums: Sum) -> bool:
+    """A site without keys or shares is not part of the round's sum; one that only scores needs none."""
+    return site in sums.sharers or site not in expected_sites(sums.trials, round_number)
+
+
+def _intake(
+    number: int,
+    trial: Trial,
+    run: Run,
+    assignments: Sequence[Assignment],
+    reports: Mapping[str, TrialWork],
+    arrivals: Arrivals,
+) -> Intake:
+    """What a round's sites have sent of one trial."""
+    intake = Intake(trial, run, assignments)
+    work = [
+        replace(assignment, epochs=reports[assignment.site.name].epochs)
+        for assignment in assignments
+        if assignment.site.name in reports and reports[assignment.site.name].finite
+    ]
+    if trial.privacy.secure_sum is None:
+        intake.take(_arrived(trial, run, number, work, arrivals.entries))
+    else:
+        _take_sum(intake, number, work, arrivals)
+    return intake
+
+
+def _arrived(
+    trial: Trial, run: Run, number: int, work: Sequence[Assignment], entries: Mapping[str, Entry[Update]]
+) -> Iterator[tuple[Assignment, Outcome]]:
+    """Reads one update at a time."""
+    for assignment in work:
+        entry = entries[assignment.site.name]
+        report, sent = entry.body.trials[number], entry.update(number)
+        update = arrived_update(trial, run.server, sent)
+        moved = update["params"] if report.moved else None
+        loss = torch.tensor(float("nan") if report.loss is None else report.loss)
+        yield assignment, Outcome(update, Memory(), moved, loss, report.length, sent, report.compression_error)
+
+
+def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
+    """A failed sum has its cost as well: the sites have worked."""
+    intake.came(work, 8 * block_size(intake.trial))
+    if arrivals.failed:
+        intake.fail(arrivals.failed)
+    elif work and arrivals.sums is not None:
+        intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
+        intake.total(*arrivals.sums[number])

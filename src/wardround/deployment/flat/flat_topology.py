@@ -1,0 +1,108 @@
+"""A coordinator and its sites, without regions or parties."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from wardround.deployment.common.answer_checks import check_figures, check_ready, check_summaries
+from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.deployment_results import Participants, write_results
+from wardround.deployment.common.messaging import Messenger, Step
+from wardround.deployment.common.waves import TrialRecord, WaveState, first_state, scored_records
+from wardround.deployment.coordinating.agreement import Federation, agree_on
+from wardround.deployment.coordinating.coordinator import Closed, Coordinator
+from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_scores, scored_at_the_end
+from wardround.deployment.coordinating.greeting import Greeting, federate
+from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
+from wardround.protocol.catalogue import Prepared, Ready, Summary
+from wardround.training.round_record import RoundRecord
+from wardround.training.trial import Trial
+
+
+def flat_coordinator(messenger: Messenger) -> Coordinator:
+    return Coordinator(messenger, Flat(messenger))
+
+
+@dataclass
+class Flat:
+    messenger: Messenger
+    federation: Federation | None = None
+
+    def agree(self) -> Generator[Step, None, DeployedPlan]:
+        messenger = self.messenger
+
+        def check(site: str, body: Ready) -> None:
+            check_ready(body, messenger.run_name)
+
+        def negotiate(ready: Mapping[str, Ready]) -> Generator[Step, None, Federation]:
+            study, families = messenger.study, messenger.families
+            return (yield from agree_on(study, families, ready, messenger.ask_required, messenger.run_name))
+
+        self.federation = yield from federate(messenger, Greeting(Ready, Prepared, check, list, negotiate))
+        return self.federation.plan
+
+    @property
+    def agreed(self) -> Federation:
+        if self.federation is None:
+            raise ValueError("sites are asked for models before they have agreed")
+        return self.federation
+
+    def wave(self, number: int, trials: Sequence[Trial]) -> "FlatWave":
+        return FlatWave(FlatRounds(self.messenger, self.agreed.plan, number, trials))
+
+    def write_results(self, waves: int) -> None:
+        messenger, agreed = self.messenger, self.agreed
+        notices = list(dict.fromkeys([*agreed.notices, *messenger.absences.values()]))
+        invited = Participants(messenger.invited, agreed.plan.sites, messenger.absences)
+        write_results(messenger.folder, agreed.plan, agreed.described, waves, notices, invited)
+
+
+@dataclass(frozen=True)
+class FlatWave:
+    """A step is a round."""
+
+    rounds: FlatRounds
+
+    def first(self) -> WaveState:
+        return first_state(self.rounds.trials)
+
+    def rounds_done(self, state: WaveState) -> int | None:
+        return rounds_done(self.rounds.trials, state)
+
+    def step(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[WaveState]]:
+        study, trials = self.rounds.messenger.study, self.rounds.trials
+        unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
+        closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
+        figures = [entry.body.figures for entry in closed.arrivals.entries.values()]
+        ready, waiting = scored_records(pending, trials, state.round, figures, final=False)
+        return Closed(closed.state, ready, [*waiting, *closed.records])
+
+    def forget(self, state: WaveState) -> None:
+        self.rounds.spool(state.round - 1).clear()
+
+    def finish(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, list[RoundRecord]]:
+        messenger, plan = self.rounds.messenger, self.rounds.plan
+        number, trials = self.rounds.number, self.rounds.trials
+        score = scored_at_the_end(messenger, trials)
+        check = partial(check_summary, trials=trials, score=score, plan=plan)
+        answers = yield from ask_for_scores(messenger, number, trials, state, score, Summary, check)
+        summaries = {site: answered.body.summaries for site, answered in answers.items()}
+        return keep_scores(messenger, number, trials, state, pending, answers, summaries)
+
+
+def rounds_done(trials: Sequence[Trial], state: WaveState) -> int | None:
+    rounds = [trial.training.rounds for trial in trials]
+    return sum(min(state.round, last) for last in rounds) if state.round < max(rounds) else None
+
+
+def check_summary(
+    site: str,
+    body: Summary,
+    trials: Sequence[Trial],
+    score: Sequence[int],
+    plan: DeployedPlan,
+    regional: Callable[[str], set[int]] = lambda site: set(),
+) -> None:
+    """`regional` gives the trials for which a site also has its region's own model."""
+    check_summaries(site, body.summaries, trials, plan, regional(site))
+    check_figures(site, body.figures, score, trials, plan)
