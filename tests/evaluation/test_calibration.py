@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
+from sklearn.metrics import roc_auc_score
 from statsmodels.regression.linear_model import OLS
 
 from wardround.evaluation.calibration_curves import (
@@ -16,8 +17,11 @@ from wardround.evaluation.calibration_curves import (
     decision_curve,
     decision_curve_of,
     number_calibration,
+    ranking_of,
     reliability,
     residual_bins,
+    score_histogram,
+    wilson,
 )
 from wardround.tasks import Count, Regression, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLDS
@@ -189,7 +193,7 @@ def test_the_bins_hold_every_row_once_in_order_of_the_score() -> None:
     assert [score_bin["score"] for score_bin in bins] == sorted(score_bin["score"] for score_bin in bins)
     assert sum(score_bin["rows"] * score_bin["score"] for score_bin in bins) == pytest.approx(score.sum())
     assert sum(score_bin["rows"] * score_bin["positive"] for score_bin in bins) == pytest.approx(label.sum())
-    assert calibrated(label, score)["bins"] == bins
+    assert calibrated(label, score)["bins"] == reliability(label, score, patient=np.arange(1234))
 
 
 def test_the_bins_are_scikit_learns_quantiles() -> None:
@@ -326,3 +330,46 @@ def test_large_numbers_that_differ_little_lose_no_digits() -> None:
     assert far is not None
     assert far["slope"]["value"] == pytest.approx(near["slope"]["value"], rel=1e-5)
     assert far["slope"]["interval"] == pytest.approx(near["slope"]["interval"], rel=1e-4)
+
+
+def test_the_interval_of_a_share_is_wilsons_and_a_patient_counts_once() -> None:
+    """Of 10 rows, 3 with the event. Wilson: middle (0.3 + 1.9208 / 10) / 1.38415, half its root, by hand."""
+    label, score = np.array([1] * 3 + [0] * 7), np.linspace(0.1, 0.9, 10)
+    assert wilson(0.3, 10) == pytest.approx([0.10779, 0.60322], abs=1e-5)
+    (alone,) = reliability(label, score, 1, np.arange(10))
+    # residuals 3 * 0.49 + 7 * 0.09 = 2.1, times 10 / 9: as uncertain as 0.21 * 100 / 2.3333 = 9 rows
+    assert alone["interval"] == pytest.approx(wilson(0.3, 9))
+    repeated = [np.tile(part, 4) for part in (label, score, np.arange(10))]  # the same patients with four seeds
+    (again,) = reliability(repeated[0], repeated[1], 1, repeated[2])
+    assert again["rows"] == 40
+    assert again["interval"] == pytest.approx(alone["interval"])
+    (none,) = reliability(np.zeros(10), score, 1, np.arange(10))
+    assert none["interval"] == pytest.approx([0, 0.27753], abs=1e-5)  # 3.8415 / 13.8415: no event in ten patients
+
+
+def test_curves_of_classes_have_the_area_that_the_metric_has() -> None:
+    true, label = patients(400)
+    score, seed = expit(true).round(1), np.zeros(400, dtype=int)  # ties
+    ranking = ranking_of(class_task(2), label, score, seed, 1)
+    (entry,) = ranking.values()
+    assert (entry["rows"], entry["positives"]) == (400, label.sum())
+    assert np.trapezoid(entry["roc"]["tpr"], entry["roc"]["fpr"]) == pytest.approx(roc_auc_score(label, score))
+    classes = np.stack([score, 1 - score, np.zeros(400)], axis=1)
+    several = ranking_of(class_task(["a", "b", "c"]), 1 - label, classes, seed, 1)
+    assert list(several) == ["a", "b", "c"]
+    assert several["c"]["roc"] is None
+    assert several["a"]["roc"] == entry["roc"]
+
+
+def test_a_seed_that_diverged_is_in_no_curve_and_findings_have_their_own() -> None:
+    label, score = np.array([0, 1, 0, 1]), np.array([0.1, 0.9, np.nan, 0.2])
+    (entry,) = ranking_of(class_task(2), label, score, np.array([0, 0, 1, 1]), 2).values()
+    assert entry["roc"] == {"fpr": [0, 0, 1], "tpr": [0, 1, 1]}
+    assert entry["rows"] == 2
+    assert ranking_of(findings_task(["a"]), label[:, None], score[:, None], np.zeros(4), 1) == {}
+
+
+def test_a_histogram_counts_every_row_once() -> None:
+    label, score = np.array([0, 1, 1, 0]), np.array([0.0, 0.05, 1.0, 0.95])
+    assert score_histogram(label, score) == {"negative": [1, *[0] * 8, 1], "positive": [1, *[0] * 8, 1]}
+    assert score_histogram(label, np.full(4, np.nan)) is None

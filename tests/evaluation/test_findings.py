@@ -21,7 +21,8 @@ from tests.evaluation.finding_predictions import (
     score_names,
 )
 from tests.figures_by_shape import grouped_metrics, metrics
-from wardround.evaluation.findings import POINTS, describe_findings, left_out
+from wardround.evaluation.calibration_curves import POINTS
+from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores

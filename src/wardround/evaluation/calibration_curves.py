@@ -1,6 +1,6 @@
-"""Whether scores mean what they say: calibration, and what acting on them would be worth.
+"""Whether scores mean what they say: calibration, how well they rank rows, and what acting on them would be worth.
 
-Both are computed on all seeds' test rows together: one seed has too few rows for a curve. A patient who is tested with
+All are computed on all seeds' test rows together: one seed has too few rows for a curve. A patient who is tested with
 several seeds counts several times, so the intervals are clustered by patient.
 """
 
@@ -16,9 +16,12 @@ from scipy.special import expit, logit
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.tasks import Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, THRESHOLDS
+from wardround.tasks.classes import ClassTask
 from wardround.tasks.task import Calibration
 
 BINS = 10
+POINTS = 60  # of a ROC or precision-recall curve
+CELLS = 10  # of a histogram of scores
 NO_SPREAD = 1e-12  # of predictions, in parts of the largest: rounding
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 
@@ -52,7 +55,11 @@ def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray, bins: int
     slope = _slope(label, x, patient)
     if slope is None:
         return None
-    return {"slope": slope, "intercept": _intercept(label, x, patient), "bins": reliability(label, score, bins)}
+    return {
+        "slope": slope,
+        "intercept": _intercept(label, x, patient),
+        "bins": reliability(label, score, bins, patient),
+    }
 
 
 def _slope(label: np.ndarray, x: np.ndarray, patient: np.ndarray) -> dict[str, Any] | None:
@@ -138,14 +145,83 @@ def residual_bins(label: np.ndarray, score: np.ndarray, most: int = BINS) -> lis
     ]
 
 
-def reliability(label: np.ndarray, score: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
-    """Rows in order of their score, in bins of equal size: mean score, share of positives, rows."""
-    order = np.argsort(score, kind="stable")
-    return [
-        {"score": float(score[part].mean()), "positive": float((label[part] == 1).mean()), "rows": len(part)}
-        for part in np.array_split(order, bins)
-        if len(part)
-    ]
+def reliability(
+    label: np.ndarray, score: np.ndarray, bins: int = BINS, patient: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """Rows in order of their score, in bins of equal size: mean score, share of positives, rows; with patients the
+    share's interval."""
+    order, points = np.argsort(score, kind="stable"), []
+    for part in np.array_split(order, bins):
+        if len(part):
+            happened = label[part] == 1
+            point = {"score": float(score[part].mean()), "positive": float(happened.mean()), "rows": len(part)}
+            alone = {} if patient is None else {"interval": _share_interval(happened, patient[part])}
+            points.append({**point, **alone})
+    return points
+
+
+def _share_interval(happened: np.ndarray, patient: np.ndarray) -> list[float]:
+    """Wilson's, of as many rows as would be as uncertain if each were another patient."""
+    number = np.unique(patient, return_inverse=True)[1]
+    patients, rows, share = int(number.max()) + 1, len(happened), float(happened.mean())
+    of_patient = np.bincount(number, weights=happened - share)
+    spread = float((of_patient**2).sum()) * patients / max(1, patients - 1)
+    if spread == 0 or patients == 1:  # all rows are alike, or of one patient: what is known is what patients say
+        return wilson(share, patients)
+    return wilson(share, min(rows, max(1.0, share * (1 - share) * rows**2 / spread)))
+
+
+def wilson(share: float, rows: float) -> list[float]:
+    """The interval of a share (Wilson 1927)."""
+    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    middle, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    low, high = (float((middle + sign * half) / (1 + z**2 / rows)) for sign in (-1, 1))
+    return [max(0.0, low), min(1.0, high)]
+
+
+def score_histogram(label: np.ndarray, score: np.ndarray) -> dict[str, list[int]] | None:
+    """Rows in cells of equal width from 0 to 1, without and with the event."""
+    if np.isnan(score).any() or not len(score):
+        return None
+    counts = [np.histogram(score[(label == 1) == happened], CELLS, (0, 1))[0] for happened in (False, True)]
+    return {"negative": counts[0].tolist(), "positive": counts[1].tolist()}
+
+
+def ranking_of(task: Task, label: np.ndarray, score: np.ndarray, seed: np.ndarray, seeds: int) -> dict[str, Any]:
+    """ROC and precision-recall curves by class: of the positive one of two, or of each of several against the rest.
+    `rows` and `positives` are those of one seed on average. A seed with which the model has diverged is left out. Empty
+    where rows have no class: of findings each has its own."""
+    if not isinstance(task, ClassTask):
+        return {}
+    lost = np.isnan(score).reshape(len(score), -1).any(axis=1)
+    kept = ~np.isin(seed, seed[lost])
+    return {
+        task.names[number]: {
+            "rows": len(label) / seeds,
+            "positives": int((label == number).sum()) / seeds,
+            **curves_of(label[kept] == number, score[kept] if score.ndim == 1 else score[kept, number]),
+        }
+        for number in task.counted_classes
+    }
+
+
+def curves_of(positive: np.ndarray, score: np.ndarray) -> dict[str, Any]:
+    """ROC and precision-recall curves at some points, over all seeds' test rows; None where they are not defined."""
+    hits, misses = int(positive.sum()), int((~positive).sum())
+    if not hits or not misses:
+        return {"roc": None, "pr": None}
+    order = np.argsort(-score, kind="stable")
+    last = np.flatnonzero(np.append(score[order][1:] != score[order][:-1], True))
+    tp = np.cumsum(positive[order])[last]
+    fp = last + 1 - tp
+    # evenly along both axes, so that neither the steep nor the flat part of the curve is lost
+    along = tp / hits + fp / misses
+    shown = np.unique(np.searchsorted(along, np.linspace(0, along[-1], POINTS)).clip(max=len(last) - 1))
+    recall, fallout, precision = tp[shown] / hits, fp[shown] / misses, tp[shown] / (last[shown] + 1)
+    return {
+        "roc": {"fpr": [0.0, *fallout.tolist()], "tpr": [0.0, *recall.tolist()]},
+        "pr": {"recall": recall.tolist(), "precision": precision.tolist()},
+    }
 
 
 def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float]] | None:

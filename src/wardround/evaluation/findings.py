@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from wardround.evaluation.calibration_curves import curves_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries, Summary
 from wardround.tasks.class_metrics import THRESHOLD, Counts, grouped_finding_metrics
 
-POINTS = 60  # of a curve in a report
 SHOWN_AT_SITES = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
 
 
@@ -120,22 +120,3 @@ def left_out(described: dict[str, Any]) -> list[str]:
     no average: a model that has diverged says nothing of any finding."""
     known = [name for name, finding in described.items() if finding["metrics"]["loss"]["mean"] is not None]
     return [name for name, finding in described.items() if not finding["positives"]] if known else []
-
-
-def curves_of(positive: np.ndarray, score: np.ndarray) -> dict[str, Any]:
-    """ROC and precision-recall curves at some points, over all seeds' test rows; None where they are not defined."""
-    hits, misses = int(positive.sum()), int((~positive).sum())
-    if not hits or not misses:
-        return {"roc": None, "pr": None}
-    order = np.argsort(-score, kind="stable")
-    last = np.flatnonzero(np.append(score[order][1:] != score[order][:-1], True))
-    tp = np.cumsum(positive[order])[last]
-    fp = last + 1 - tp
-    # evenly along both axes, so that neither the steep nor the flat part of the curve is lost
-    along = tp / hits + fp / misses
-    shown = np.unique(np.searchsorted(along, np.linspace(0, along[-1], POINTS)).clip(max=len(last) - 1))
-    recall, fallout, precision = tp[shown] / hits, fp[shown] / misses, tp[shown] / (last[shown] + 1)
-    return {
-        "roc": {"fpr": [0.0, *fallout.tolist()], "tpr": [0.0, *recall.tolist()]},
-        "pr": {"recall": recall.tolist(), "precision": precision.tolist()},
-    }

@@ -205,6 +205,8 @@ def _arm(
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
+        "score_histogram": scores.score_histogram(name),
+        "ranking": scores.ranking(name),
         "findings": described,
         "left_out": left_out(described),
         "convergence": _convergence(scores.task, records),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.calibration_curves import BINS, calibration_of, decision_curve_of
+from wardround.evaluation.calibration_curves import BINS, calibration_of, decision_curve_of, ranking_of, score_histogram
 from wardround.tasks import Task, class_task, findings_task
 from wardround.tasks.class_metrics import THRESHOLD, average
 
@@ -219,6 +219,15 @@ class Scores:
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         places = self.of_arm(arm)
         return decision_curve_of(self.task, self.label[places], self.score[places])
+
+    def score_histogram(self, arm: str) -> dict[str, Any] | None:
+        """Where a prediction is one probability."""
+        places = self.of_arm(arm)
+        return score_histogram(self.label[places], self.score[places]) if self.task.calibration == "logistic" else None
+
+    def ranking(self, arm: str) -> dict[str, Any]:
+        places = self.of_arm(arm)
+        return ranking_of(self.task, self.label[places], self.score[places], self.seed[places], len(self.seeds))
 
     def auc_error_bound(self, arm: str) -> float | None:
         """By how much its AUC over all sites may be wrong with any seed; None where there is none."""

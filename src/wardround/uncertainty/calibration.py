@@ -31,7 +31,7 @@ def expected_error(happened: np.ndarray, score: np.ndarray) -> float:
     if not len(score) or np.isnan(score).any():
         return float("nan")
     points = reliability(happened, score)
-    return sum(point["rows"] * abs(point["score"] - point["positive"]) for point in points) / len(score)
+    return float(sum(point["rows"] * abs(point["score"] - point["positive"]) for point in points) / len(score))
 
 
 def ece(task: ProbabilityTask, label: np.ndarray, score: np.ndarray) -> float:

@@ -219,9 +219,9 @@ def test_curves_have_a_line_for_each_arm(evidence: Evidence) -> None:
 
 
 def test_the_curve_of_a_finding_is_that_of_the_results(evidence: Evidence) -> None:
-    from wardround.report.sections import findings
+    from wardround.report.sections.probabilities import ranking
 
-    figure = findings.roc(evidence)
+    figure = ranking.roc(evidence)
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["Edema", "Mass left", "Few", "Rare"]
     first = figure.axes[0].lines[0]

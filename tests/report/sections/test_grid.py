@@ -124,8 +124,8 @@ def test_sites_of_each_partition_are_told_apart(run: wardround.StudyRun) -> None
 def test_the_page_has_all_of_it_and_speaks_of_accuracy(run: wardround.StudyRun) -> None:
     page = page_of(run.folder)
     assert {"figure-grid", "figure-grid-lines", "figure-grid-sides", "table-grid", "table-sides"} <= set(page.ids)
-    assert {"figure-primary-metric", "figure-sites"} <= set(page.ids)
-    assert not set(page.ids) & {"findings", "figure-roc", "figure-samples", "figure-test-accuracy"}
+    assert {"figure-primary-metric", "figure-sites", "figure-roc", "figure-precision-recall"} <= set(page.ids)
+    assert not set(page.ids) & {"findings", "figure-samples", "figure-test-accuracy"}
     assert "Accuracy of every arm" in page.text
     assert "ynthetic data" not in page.text
 

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.calibration_curves import BINS, decision_curve, reliability
+from wardround.evaluation.calibration_curves import (
+    BINS,
+    curves_of,
+    decision_curve,
+    reliability,
+    score_histogram,
+    wilson,
+)
 from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
 from wardround.evaluation.summaries.residual_cells import residual_bins
 from wardround.evaluation.summaries.score_histograms import cells_of, crosses_thresholds, merged_auc, spread_rows
@@ -164,7 +171,23 @@ class Summaries:
         rows = self.rows_of_cells(arm)
         if rows is None or len(np.unique(rows[0])) < 2:
             return None
-        return {"slope": None, "intercept": None, "bins": reliability(*rows, bins)}
+        points = reliability(*rows, bins)  # no patient is known: as if all seeds had tested the same ones
+        known = [{**point, "interval": wilson(point["positive"], point["rows"] / len(self.seeds))} for point in points]
+        return {"slope": None, "intercept": None, "bins": known}
+
+    def score_histogram(self, arm: str) -> dict[str, Any] | None:
+        """From the cells of the sites' histograms, where two classes have them."""
+        rows = None if self.task.calibration != "logistic" else self.rows_of_cells(arm)
+        return None if rows is None else score_histogram(*rows)
+
+    def ranking(self, arm: str) -> dict[str, Any]:
+        """From the cells of histograms, which sites send where there are two classes."""
+        rows = None if self.task.calibration != "logistic" else self.rows_of_cells(arm, all_seeds=False)
+        if rows is None:
+            return {}
+        positive, seeds = rows[0] == 1, max(1, len(self.converged(arm)))
+        counts = {"rows": len(positive) / seeds, "positives": int(positive.sum()) / seeds}
+        return {self.task.names[1]: {**counts, **curves_of(positive, rows[1])}}
 
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         """From the cells of histograms: exact, but for thresholds inside a cell that was merged of several bins."""

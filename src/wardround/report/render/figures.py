@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from wardround.core.processes import mapped
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
-from wardround.report.render.style import STYLE, as_svg, save_png
+from wardround.report.render.style import STYLE, WIDTH, as_svg, save_png
 from wardround.report.render.table import listed
 
 PARTIAL = ".partial"
@@ -59,6 +59,8 @@ def _terms(evidence: Evidence) -> dict[str, str]:
         "groups": listed(evidence.kinds) if evidence.kinds else "group",
         "arm": evidence.main_arm,
         "single": _single(evidence).title,
+        "part": "finding" if evidence.findings else "class",
+        "positive": evidence.classes[-1] if evidence.classes else "",
         "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
         "weights": " The training loss has the study's class weights in it, the others have not." if weighted else "",
     }
@@ -146,10 +148,16 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
     return svg
 
 
+def _in_page_width(found: re.Match[str]) -> str:
+    """Letters are of one size in all figures, so that one which is narrower than the page stays so."""
+    return f'<svg{found[1]} width="{min(100.0, 100 * float(found[2]) / (72 * WIDTH)):.4g}%"'
+
+
 def _for_page(svg: str, name: str, title: str) -> str:
     """An element of a page. Its ids are made its own, because a page holds several figures."""
     element = svg[svg.index("<svg") :]
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    element = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"', _in_page_width, element, count=1)
     return element.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -1,5 +1,6 @@
 """One look for all figures: a colour for each family of arms, readable in print and with any kind of colour vision."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +31,10 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: smaller, searchable, and read aloud
 }
-WIDTH = 7.4  # inches: the text width of an A4 page
+WIDTH = 8.4  # inches: between the width of an A4 page and that of the page on a screen, which figures are scaled to
+PAGE_FONT = '"DejaVu Sans", Verdana, Arial, sans-serif'  # of report.css; letters of a figure are those around it
+MOST_LABELLED = 6  # lines that are labelled at their ends; more have a legend
+TIP = "tip:"  # begins the id of a mark with something to say
 
 
 def figure(height: float, width: float = WIDTH) -> Figure:
@@ -84,7 +88,13 @@ def as_svg(drawn: Figure, name: str) -> str:
         # the canvas writes by itself: `savefig` would draw everything once more beforehand, to measure it
         FigureCanvasSVG(drawn).print_svg(content, metadata={"Date": None})  # type: ignore[no-untyped-call]
     drawn.set_layout_engine("none")  # it has found its layout; the next writing need not search again
-    return content.getvalue().decode()
+    svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", content.getvalue().decode())
+    return svg.replace("font-family: 'DejaVu Sans'", f"font-family: {PAGE_FONT.replace(chr(34), chr(39))}")
+
+
+def tell(mark: Any, text: str) -> None:
+    """What a reader is told who points at a mark: its `title` in the SVG, which `as_svg` makes of the id."""
+    mark.set_gid(TIP + text)
 
 
 def save_png(drawn: Figure, path: Path) -> None:
@@ -104,18 +114,55 @@ def bar(
     faded: int = 0,
     upright: bool = False,
     thin: bool = False,
+    told: str = "",
 ) -> None:
-    """A mean with its interval, lying or upright, on the scale of its metric."""
+    """A mean with its interval, lying or upright, on the scale of its metric. `told`: what it is the figure of."""
     if figures["mean"] is None:
         return
     alpha = 1.0 if not faded else 0.55
-    ends = [headline.scale * limit for limit in headline.limits(figures["interval"]) if limit is not None]
+    limits = [limit for limit in headline.limits(figures["interval"]) if limit is not None]
+    ends = [headline.scale * limit for limit in limits]
     line, point = ([place] * len(ends), ends), (place, headline.scale * figures["mean"])
     if not upright:
         line, point = (line[1], line[0]), (point[1], point[0])
     axes.plot(*line, color=colour, linewidth=1 if thin else 1.4, alpha=alpha)
     size = 4 if thin else 5
-    axes.plot(*point, marker, color=colour, markersize=size, alpha=alpha, label=label, linestyle="none")
+    (mark,) = axes.plot(*point, marker, color=colour, markersize=size, alpha=alpha, label=label, linestyle="none")
+    interval = f" ({' to '.join(map(headline.text, limits))})" if limits else ""
+    tell(mark, f"{told or label or headline.word}: {headline.text(figures['mean'])}{interval}")
+
+
+def difference_text(evidence: Evidence, entry: Mapping[str, Any]) -> str:
+    """Of a mark: a paired difference with its interval."""
+    measure, low_high = evidence.headline.measure, entry["interval"]
+    interval = "" if low_high is None else f" ({' to '.join(measure.difference(x, with_unit=False) for x in low_high)})"
+    return f"{measure.difference(entry['difference'])}{interval}"
+
+
+def on_top_of(number: int, count: int) -> dict[str, Any]:
+    """The width of one of several lines: each is narrower than the one under it, so that both are seen where they
+    coincide."""
+    most = min(3.6, 1.2 + 0.9 * (count - 1))
+    return {"linewidth": most - (most - 1) * number / max(1, count - 1), "solid_capstyle": "butt"}
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names at the right of lines that end at these heights, in their colours; apart where lines end together."""
+    low, high = axes.get_ylim()
+    log = axes.get_yscale() == "log"
+    low, high = (np.log10(low), np.log10(high)) if log else (low, high)
+    points = axes.get_position().height * axes.figure.get_size_inches()[1] * 72
+    apart = 11 / points  # of a panel's height: a line of letters
+    places: list[float] = []
+    ordered = sorted(ends, key=lambda end: end[0])
+    for value, _, _ in ordered:
+        wanted = ((np.log10(value) if log else value) - low) / (high - low)
+        places.append(max(min(max(wanted, 0), 1), places[-1] + apart if places else 0))
+    for number in range(len(places) - 1, -1, -1):  # back below the top
+        places[number] = min(places[number], 1 - (len(places) - 1 - number) * apart)
+    for place, (_, name, colour) in zip(places, ordered, strict=True):
+        look = {"color": colour, "fontsize": 8, "va": "center", "ha": "left"}
+        axes.annotate(name, (1, place), xycoords="axes fraction", xytext=(5, 0), textcoords="offset points", **look)
 
 
 def legend(drawn: Figure, **where: Any) -> None:
@@ -161,17 +208,21 @@ def label_panels(panels: Any, columns: Sequence[str], rows: Sequence[str]) -> No
     for above, below, title in zip(panels[0], panels[-1], columns, strict=True):
         above.set_title(title, fontsize=9)
         below.set_xlabel("round")
+        below.xaxis.get_major_locator().set_params(integer=True)
     for axes, label in zip(panels[:, 0], rows, strict=True):
         axes.set_ylabel(label)
 
 
-def small_panels(count: int, columns: int, size: float, below: float = 0.55) -> tuple[Figure, list[Any]]:
-    """A figure with `count` square panels that share their axes, and room for a legend at its foot.
+def small_panels(
+    count: int, columns: int, size: float, below: float = 0.55, labelled: bool = False
+) -> tuple[Figure, list[Any]]:
+    """A figure with `count` panels of one height that share their axes, and room for a legend at its foot. With
+    `labelled` each has axes and labels of its own.
 
     Laid out by hand: searching for a layout of so many panels takes a second.
     """
     rows = -(-count // columns)
-    left, top, gap, title = 0.55, 0.25, 0.16, 0.26
+    left, top, gap, title = 0.55, 0.25, 0.55 if labelled else 0.16, 0.26
     height = top + rows * (size + title) + below
     drawn = Figure(figsize=(WIDTH, height))
     width = (WIDTH - left - 0.1 - gap * (columns - 1)) / columns
@@ -180,6 +231,7 @@ def small_panels(count: int, columns: int, size: float, below: float = 0.55) -> 
         row, column = divmod(number, columns)
         x, y = left + column * (width + gap), height - top - row * (size + title) - size
         axes = drawn.add_axes((x / WIDTH, y / height, width / WIDTH, size / height))
-        axes.tick_params(labelsize=7, labelbottom=number + columns >= count, labelleft=not column)
+        if not labelled:
+            axes.tick_params(labelsize=7, labelbottom=number + columns >= count, labelleft=not column)
         panels.append(axes)
     return drawn, panels

@@ -27,6 +27,8 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "sites": always,
     "images": lambda evidence: evidence.of_images,
     "results": always,
+    "probabilities.calibration": lambda evidence: evidence.task.answers == "class",
+    "probabilities.ranking": lambda evidence: evidence.task.answers in ("class", "findings"),
     "numbers.residuals": lambda evidence: evidence.task.answers == "number",
     "grid": lambda evidence: read_grid(evidence) is not None,
     "findings": lambda evidence: bool(evidence.findings),

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
 
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence, rows_of
@@ -23,7 +22,6 @@ from wardround.report.render.style import (
     name_rows,
     offset,
     single_axes,
-    small_panels,
 )
 from wardround.report.render.table import (
     CI,
@@ -41,7 +39,6 @@ from wardround.report.section import Section
 from wardround.study.schema import CHOSEN
 
 MOST_DRAWN = 16  # sites
-PANELS_IN_A_LINE = 5
 WITHHELD = f"Where fewer than {FEWEST} test rows have a finding, the count and what counts them are withheld."
 CELLS = {"TP": "tp", "FP": "fp", "FN": "fn", "TN": "tn"}
 
@@ -195,59 +192,6 @@ def is_small(entry: Mapping[str, Any]) -> bool:
     return entry["positives"] is None or bool(0 < entry["positives"] < FEWEST)
 
 
-def roc(evidence: Evidence) -> Figure | None:
-    drawn = _curves(evidence, "roc", ("fpr", "tpr"), "1 - specificity", "sensitivity")
-    for axes in (axes for axes in (drawn.axes if drawn else ()) if axes.lines):
-        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.6, zorder=1)
-    return drawn
-
-
-def precision_recall(evidence: Evidence) -> Figure | None:
-    """The grey line: a model that knows nothing has the finding's share of rows as its precision."""
-    drawn = _curves(evidence, "pr", ("recall", "precision"), "sensitivity (recall)", "precision")
-    entries = evidence.arms[evidence.main_arm]["findings"].values()
-    for axes, entry in zip(drawn.axes if drawn else (), entries, strict=False):
-        if entry["rows"] and not is_small(entry):
-            axes.axhline(entry["positives"] / entry["rows"], color="grey", linewidth=0.6, zorder=1)
-    return drawn
-
-
-def _curves(evidence: Evidence, kind: str, coordinates: tuple[str, str], below: str, left: str) -> Figure | None:
-    """A panel for each finding, a line for each of few arms."""
-    arms = {arm: evidence.arms[arm]["findings"] for arm in evidence.few_arms}
-    if not any(findings[name][kind] for findings in arms.values() for name in evidence.findings):
-        return None
-    legends = 0.1 + 0.2 * -(-len(arms) // 4)
-    columns = min(PANELS_IN_A_LINE, len(evidence.findings))
-    drawn, panels = small_panels(len(evidence.findings), columns, 1.25, below=legends + 0.2)
-    handles: dict[str, Any] = {}
-    for axes, name in zip(panels, evidence.findings, strict=True):
-        axes.set_title(name.replace("_", " "), fontsize=8, pad=3)
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(FixedLocator([0, 0.5, 1]))
-            axis.set_major_formatter("{x:g}")
-        for arm, findings in arms.items():
-            curve = findings[name][kind]
-            if curve is not None and not is_small(findings[name]):
-                x, y = (curve[coordinate] for coordinate in coordinates)
-                (handles[arm],) = axes.plot(x, y, linewidth=1.1, color=looks(evidence, arm)["color"])
-        if not axes.lines:
-            why = _why_no_curve(evidence, any(is_small(findings[name]) for findings in arms.values()))
-            axes.text(0.5, 0.5, why, ha="center", va="center", fontsize=7, color="grey")
-    width, height = drawn.get_size_inches()
-    drawn.text(0.5, legends / height, below, ha="center", va="bottom", fontsize=9)
-    drawn.text(0.08 / width, 0.5, left, rotation=90, ha="left", va="center", fontsize=9)
-    drawn.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=8, borderpad=0)
-    return drawn
-
-
-def _why_no_curve(evidence: Evidence, small: bool) -> str:
-    if evidence.deployed:
-        return "too few positive\ntest rows, or none"
-    return f"fewer than {FEWEST}\npositive test rows" if small else "no positive\ntest row"
-
-
 def auc_by_finding(evidence: Evidence) -> Figure:
     arms, names = evidence.few_arms, ["mean of all", *evidence.findings]
     drawn, axes = single_axes(0.9 + len(names) * max(0.26, 0.11 * len(arms)))
@@ -259,7 +203,9 @@ def auc_by_finding(evidence: Evidence) -> Figure:
         figures = [entry["metrics"], *(entry["findings"][name]["metrics"] for name in evidence.findings)]
         colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
         for place, metrics in enumerate(figures):
-            bar(axes, metrics["auc"], place + aside, headline, colour, mark, arm if place == 0 else None, thin=True)
+            label = arm if place == 0 else None
+            told = f"{arm}, {names[place]}"
+            bar(axes, metrics["auc"], place + aside, headline, colour, mark, label, thin=True, told=told)
     name_rows(axes, [name.replace("_", " ") for name in names])
     axes.set_xlabel("AUC on all sites' test rows, with 95 % CI; 0.5: a coin")
     legend(drawn, loc="outside lower center", ncols=4)
@@ -336,23 +282,6 @@ SECTION = Section(
             "With 95 % CI; none where too few test rows have the finding.",
             auc_by_finding,
             tall=True,
-        ),
-        "roc": Drawing(
-            "ROC curve of each finding",
-            "Over all sites' test rows. Grey: a coin.",
-            roc,
-            deployed="From histograms of the sites' scores on test rows. Grey: a coin.",
-            tall=True,
-            detailed=True,
-        ),
-        "precision-recall": Drawing(
-            "Precision-recall curve of each finding",
-            "Over all sites' test rows. Grey: how common the finding is, which is what a coin would reach.",
-            precision_recall,
-            deployed="From histograms of the sites' scores on test rows. Grey: how common the finding is, which is "
-            "what a coin would reach.",
-            tall=True,
-            detailed=True,
         ),
         "findings-at-sites": Drawing(
             "AUC of each finding at each site",

@@ -107,11 +107,12 @@ def _draw_lines(
         aside = offset(number, len(lines), 0.3)
         points = {place + aside: None if arm is None else evidence.figure(arm) for place, arm in enumerate(arms)}
         means = [np.nan if f is None or f["mean"] is None else scale * f["mean"] for f in points.values()]
-        axes.plot(list(points)[:joined], means[:joined], linewidth=1, **numbered_style(number))
+        if len(means[:joined]) > 2:  # two points are no trend
+            axes.plot(list(points)[:joined], means[:joined], linewidth=1, **numbered_style(number))
         known = {place: figures for place, figures in points.items() if figures is not None}
         for place, figures in known.items():
             label = title if place == next(iter(known)) else None
-            bar(axes, figures, place, headline, colour, mark, label, upright=True, thin=True)
+            bar(axes, figures, place, headline, colour, mark, label, upright=True, thin=True, told=title)
     turned = sum(map(len, ticks)) > 30
     axes.set_xticks(range(len(ticks)), ticks, rotation=35 if turned else 0, ha="right" if turned else "center")
     below = (0.5, -0.34 if turned else -0.17)

@@ -16,12 +16,14 @@ from wardround.report.render.style import (
     COLOURS,
     MARKERS,
     bar,
+    difference_text,
     legend,
     looks,
     name_rows,
     offset,
     panel_grid,
     single_axes,
+    tell,
 )
 from wardround.report.render.table import (
     CI,
@@ -338,7 +340,14 @@ def hospitals(evidence: Evidence) -> Figure | None:
         for place, arm in enumerate(arms):
             figures = evidence.arms[arm]["sites"].get(site)
             if figures and arm not in evidence.off_scale:
-                bar(axes, figures[headline.metric], place, headline, looks(evidence, arm)["color"])
+                bar(
+                    axes,
+                    figures[headline.metric],
+                    place,
+                    headline,
+                    looks(evidence, arm)["color"],
+                    told=f"{arm}, {site}",
+                )
         axes.set_title(site, fontsize=9)
     name_rows(panels[0, 0], arms)
     for axes in panels.flat[max(0, len(sites) - columns) : len(sites)]:
@@ -365,7 +374,8 @@ def benefit(evidence: Evidence) -> Figure | None:
                 ends, y = [scale * limit for limit in entry["interval"]], place + aside
                 axes.plot(ends, [y, y], color=colour, linewidth=1.4)
                 label = arm if place == 0 else None
-                axes.plot(scale * entry["difference"], y, "o", color=colour, markersize=4, label=label)
+                (mark,) = axes.plot(scale * entry["difference"], y, "o", color=colour, markersize=4, label=label)
+                tell(mark, f"{arm}, {site}: {difference_text(evidence, entry)}")
     name_rows(axes, evidence.sites)
     more = evidence.headline.more_than(evidence.headline.word, "alone")
     axes.set_xlabel(f"{more}, with corrected 95 % CI")
@@ -410,15 +420,16 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
     if not entries:
         return None
     headline = evidence.headline_for(entries[0]["metric"])
-    drawn, axes = single_axes(3.0, 5.6)
+    drawn, axes = single_axes(3.0)
     for number, (key, title) in enumerate((("inside", "sites that took part"), ("outside", "sites that did not"))):
         points = [(entry["sites"], entry[key]) for entry in entries if entry[key] and entry[key]["mean"] is not None]
         aside, colour, mark = (number - 0.5) * 0.08, COLOURS[number], MARKERS[number]
         means = [headline.scale * figures["mean"] for _, figures in points]
-        axes.plot([size + aside for size, _ in points], means, color=colour, alpha=0.5)
+        if len(points) > 2:  # two points are no trend
+            axes.plot([size + aside for size, _ in points], means, color=colour, alpha=0.5)
         for place, (size, figures) in enumerate(points):
             label = title if place == 0 else None
-            bar(axes, figures, size + aside, headline, colour, mark, label, upright=True)
+            bar(axes, figures, size + aside, headline, colour, mark, label, upright=True, told=f"{title}, {size}")
     axes.set_xticks(sorted({entry["sites"] for entry in entries}))
     axes.set(xlabel="hospitals that train together", ylabel=f"mean {headline.word}{headline.unit}")
     legend(drawn, loc="outside lower center", ncols=2)

@@ -1,5 +1,6 @@
 """The results over all sites: arms, differences, sweeps, training curves, calibration and groups of patients."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,16 +16,21 @@ from wardround.report.render.figures import Drawing
 from wardround.report.render.style import (
     COLOURS,
     MARKERS,
+    MOST_LABELLED,
     WIDTH,
     bar,
+    difference_text,
     figure,
+    label_ends,
     label_panels,
     legend,
     looks,
     name_rows,
     numbered_style,
     offset,
+    on_top_of,
     single_axes,
+    tell,
 )
 from wardround.report.render.table import (
     CI,
@@ -266,7 +272,7 @@ def overall(evidence: Evidence) -> Figure:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour, mark = looks(evidence, arm)["color"], MARKERS[number % len(MARKERS)]
                 y = place + (number - (len(variants) - 1) / 2) * 0.24
-                bar(axes, primary_figure(evidence.results, name), y, headline, colour, mark, label, number)
+                bar(axes, primary_figure(evidence.results, name), y, headline, colour, mark, label, number, told=name)
     name_rows(axes, arms)
     axes.set_xlabel(f"{evidence.primary_word}, on all sites' test rows{headline.unit}, with 95 % CI")
     if len(variants) > 1:
@@ -286,48 +292,11 @@ def differences(evidence: Evidence) -> Figure | None:
     for place, test in enumerate(tests):
         colour = looks(evidence, test["arm"])["color"]
         axes.plot([scale * limit for limit in test["interval"]], [place, place], color=colour, linewidth=1.6)
-        axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
+        (mark,) = axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
+        tell(mark, f"{test['arm']}: {difference_text(evidence, test)}")
     name_rows(axes, [test["arm"] for test in tests])
     more = evidence.headline.more_than(evidence.primary_word, tests[0]["reference"])
     axes.set_xlabel(f"{more}, with corrected 95 % CI")
-    return drawn
-
-
-def calibration(evidence: Evidence) -> Figure | None:
-    arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["calibration"]]
-    if not arms:
-        return None
-    drawn, axes = single_axes(3.9, 5.4)
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
-    for number, arm in enumerate(arms):
-        bins = evidence.arms[arm]["calibration"]["bins"]
-        look = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1, "label": arm}
-        colour = looks(evidence, arm)["color"]
-        axes.plot([b["score"] for b in bins], [b["positive"] for b in bins], color=colour, linestyle="-", **look)
-    axes.set(xlabel="mean score", ylabel=f"share with {evidence.classes[1]}")
-    axes.set_aspect("equal")
-    legend(drawn, loc="outside right center")
-    return drawn
-
-
-def decision_curve(evidence: Evidence) -> Figure | None:
-    curves = {arm: evidence.arms[arm]["decision_curve"] for arm in evidence.few_arms}
-    curves = {arm: curve for arm, curve in curves.items() if curve}
-    if not curves:
-        return None
-    drawn, axes = single_axes(3.4)
-    for arm, curve in curves.items():
-        colour = looks(evidence, arm)["color"]
-        axes.plot(curve["threshold"], curve["net_benefit"], linewidth=1.4, label=arm, color=colour)
-    first = next(iter(curves.values()))
-    axes.plot(first["threshold"], first["treat_all"], color="grey", linestyle="--", label="act on all")
-    axes.axhline(0, color="grey", linestyle=":", label="act on none")
-    top = max(max(curve["net_benefit"]) for curve in curves.values())
-    if top > 0:  # where nothing is better than acting on none, there is no top
-        axes.set_ylim(-0.12 * top, 1.1 * top)
-    axes.set(xlabel="threshold: the risk from which one would act")
-    axes.set_ylabel("net benefit")
-    legend(drawn, loc="outside right center")
     return drawn
 
 
@@ -347,7 +316,8 @@ def subgroups(evidence: Evidence) -> Figure | None:
                 label = arm if place == 0 and kind == kinds[0] else None
                 colour, x = looks(evidence, arm)["color"], place + offset(number, len(arms), 0.7)
                 metric = measured[names[place]]["metrics"][headline.metric]
-                bar(axes, metric, x, headline, colour, label=label, upright=True, thin=True)
+                told = f"{arm}, {names[place]}"
+                bar(axes, metric, x, headline, colour, label=label, upright=True, thin=True, told=told)
         axes.set_xticks(range(len(names)), names)
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
@@ -366,11 +336,14 @@ def sweep(evidence: Evidence) -> Figure | None:
     converged = [evidence.arms[name]["convergence"] for name in values.values()]
     colour, headline = COLOURS[evidence.families.index(family) % len(COLOURS)], evidence.headline
     for place, name in enumerate(values.values()):
-        bar(panels[0], evidence.figure(name), place, headline, colour, upright=True)
+        bar(panels[0], evidence.figure(name), place, headline, colour, upright=True, told=name)
     rounds = np.array([entry["rounds_to_95_percent"]["mean"] for entry in converged], dtype=float)
     changes = np.array([entry["mean_change"] for entry in converged], dtype=float)
-    panels[1].plot(range(len(values)), rounds, "o-", color=colour)
-    panels[2].plot(range(len(values)), changes, "o-", color=colour)
+    for axes, numbers in ((panels[1], rounds), (panels[2], changes)):
+        for place, (name, number) in enumerate(zip(values.values(), numbers, strict=True)):
+            (mark,) = axes.plot(place, number, "o", color=colour)  # values stand evenly: a line would be no slope
+            tell(mark, f"{name}: {number:.3g}")
+        axes.set_ylim(0, 1.1 * np.nanmax(numbers) if np.nansum(numbers) > 0 else None)
     labels = (
         f"{evidence.primary_word}{headline.unit}",
         f"rounds to {evidence.nearly} of final",
@@ -379,7 +352,7 @@ def sweep(evidence: Evidence) -> Figure | None:
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set_xlabel(setting)
+        axes.set(xlabel=setting, xlim=(-0.5, len(values) - 0.5))
     return drawn
 
 
@@ -397,17 +370,32 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False, shared
     height = 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines)
     drawn = figure(height, max(WIDTH, 3.1 * len(columns)))
     panels = drawn.subplots(len(rows), len(columns), sharex=True, sharey=shared, squeeze=False)
-    handles: dict[str, Any] = {}
+    handles = {}
     for name, (row, data, line) in layout.items():
         axes = panels[rows.index(row)][columns.index(data)]
         style = looks(evidence, name) if line == name else numbered_style(lines.index(line))
         # an arm that diverged at once has no number to draw, but keeps its place in the legend
-        (handles[line],) = axes.plot(*points[name], linewidth=1.4, **style)
+        (handles[line],) = axes.plot(*points[name], **style, **on_top_of(lines.index(line), len(lines)))
+        _tell_last(handles[line], f"{name}: {label}", *points[name])
     label_panels(panels, columns if len(columns) > 1 else [""], [f"{row}\n{label}" if row else label for row in rows])
     for axes in panels.flat if log and min(numbers) > 0 else ():
         axes.set_yscale("log")
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)))
+    _name_lines(drawn, panels, handles)
     return drawn
+
+
+def _tell_last(line: Any, what: str, rounds: Sequence[int], values: Sequence[float]) -> None:
+    if values:
+        tell(line, f"{what} {values[-1]:.4g} after round {rounds[-1]}")
+
+
+def _name_lines(drawn: Figure, panels: np.ndarray, handles: Mapping[str, Any]) -> None:
+    """At their ends where they are few, in one panel; else in a legend."""
+    heights = {name: list(line.get_ydata()) for name, line in handles.items()}
+    if panels.size == 1 and len(handles) <= MOST_LABELLED and all(heights.values()):
+        label_ends(panels.flat[0], [(heights[name][-1], name, line.get_color()) for name, line in handles.items()])
+    else:
+        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)))
 
 
 def _points(evidence: Evidence, arm: str, column: str) -> tuple[list[int], list[float]]:
@@ -459,10 +447,9 @@ PAGE = """
 <h3>Training</h3>
 {{ draw("test-" ~ evidence.task.curve) }}{{ draw("test-loss") }}{{ draw("weight-change") }}
 {{ draw("curves") }}{{ draw("losses") }}{{ draw("movement") }}{{ show("sides") }}
-{% if "calibration" in tables or "calibration" in svgs %}<h3>Calibration and use</h3>
+{% if evidence.task.answers == "class" %}<h3>Calibration, ranking and use</h3>
 {% if evidence.deployed %}<p>Slope and intercept need rows, and predictions stay at their hospital.</p>{% endif %}
-{{ show("calibration") }}{{ draw("calibration") }}{{ draw("decision-curve") }}{% endif %}
-{{ show("predicted-classes") }}
+{{ show("calibration") }}{{ part("probabilities.calibration") }}{{ show("predicted-classes") }}{% endif %}
 {{ part("numbers.residuals") }}
 {% if "subgroups" in tables %}<h3>{{ groups_title }}</h3>{{ draw("subgroups") }}{{ show("subgroups") }}
 {% if "subgroups-of-all-arms" in tables %}
@@ -498,24 +485,6 @@ SECTION = Section(
             differences,
             one_seed="Difference on the same test rows with its 95 % CI over patients, corrected for all comparisons "
             "of this report.{point}",
-        ),
-        "calibration": Drawing(
-            "Calibration",
-            "Tenths of all test rows by score. On the diagonal, scores mean what they say.",
-            calibration,
-            deployed="Tenths of all test rows by score, from the sites' histograms: a cell's rows are taken as evenly "
-            "spread around their mean. On the diagonal, scores mean what they say.",
-            of_task=True,
-            detailed=True,
-        ),
-        "decision-curve": Drawing(
-            "Decision curve",
-            "Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody.",
-            decision_curve,
-            deployed="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. "
-            "From the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
-            of_task=True,
-            detailed=True,
         ),
         "subgroups": Drawing(
             "{Metric} by {groups}",

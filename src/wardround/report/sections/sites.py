@@ -10,13 +10,23 @@ from wardround.report.arms import partition_title, read_grid
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.phrases import drawn_up_to
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, WIDTH, name_rows, numbered_style, panel_grid, single_axes
+from wardround.report.render.style import (
+    COLOURS,
+    WIDTH,
+    name_rows,
+    numbered_style,
+    offset,
+    panel_grid,
+    single_axes,
+    tell,
+)
 from wardround.report.render.table import FEWEST, Format, Table, decimals, make_table, one_decimal, percent
 from wardround.report.section import Section, compact
 
 MOST_SITES = 20
 MOST_ROWS = 60  # sites with a line of their own
 MOST_COLUMNS = 16
+NAMES_IN_A_LINE = 6  # of a legend
 HETEROGENEITY = {
     "js": "Jensen-Shannon divergence of the {labels}",
     "kl": "Kullback-Leibler divergence of the {labels}",
@@ -236,9 +246,11 @@ def distributions(evidence: Evidence) -> Figure | None:
         return None
     shown = dict(list(columns["distributions"].items())[:MOST_COLUMNS])
     lines = -(-len(shown) // 4)
-    height = 0.6 + 1.3 * lines
+    sites = {site for column in shown.values() for site in column["sites"]}
+    foot = 0.42 + 0.16 * -(-(len(sites) + 1) // NAMES_IN_A_LINE)
+    height = 0.2 + foot + 1.3 * lines
     drawn = Figure(figsize=(WIDTH, height))  # laid out by hand: searching for a layout of so many axes takes a second
-    drawn.subplots_adjust(left=0.075, right=0.99, top=1 - 0.2 / height, bottom=0.62 / height, hspace=0.62, wspace=0.28)
+    drawn.subplots_adjust(left=0.075, right=0.99, top=1 - 0.2 / height, bottom=foot / height, hspace=0.62, wspace=0.28)
     panels = drawn.subplots(lines, 4, squeeze=False)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
@@ -250,7 +262,16 @@ def distributions(evidence: Evidence) -> Figure | None:
         )
         for number, (site, part) in enumerate(column["sites"].items()):
             look = {"marker": ".", "linewidth": 1, "markersize": 4, **numbered_style(number)}
-            (handles[site],) = axes.plot(places, 100 * np.array(part["shares"], float), **look)
+            aside = 0.0
+            if not any(" to " in label for label in column["labels"]):  # categories, which no line joins
+                look |= {"linestyle": "none", "markersize": 6}
+                aside = offset(number, len(column["sites"]), 0.6)
+            known = [
+                (label, 100 * share) for label, share in zip(column["labels"], part["shares"], strict=True) if share
+            ]
+            (line,) = axes.plot(places + aside, 100 * np.array(part["shares"], float), **look)
+            tell(line, f"{site}, {name}: {'; '.join(f'{label}: {share:.0f} %' for label, share in known)}")
+            handles.setdefault(site, line)
         axes.set_title(name, fontsize=8, pad=2)
         marks = places if len(places) <= 4 else places[:: -(-len(places) // 3)]
         axes.set_xticks(marks, [column["labels"][mark].split(" to ")[0][:8] for mark in marks])
@@ -258,7 +279,9 @@ def distributions(evidence: Evidence) -> Figure | None:
         axes.grid(visible=False, axis="x")
         axes.set_ylim(bottom=0)
     drawn.supylabel("% of recorded values", fontsize=8, x=0.005)
-    drawn.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(6, len(handles)), fontsize=8)
+    drawn.legend(
+        handles.values(), handles.keys(), loc="lower center", ncols=min(NAMES_IN_A_LINE, len(handles)), fontsize=8
+    )
     return drawn
 
 

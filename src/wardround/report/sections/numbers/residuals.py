@@ -47,7 +47,7 @@ def predicted_observed(evidence: Evidence) -> Figure | None:
     arms = _calibrated(evidence)
     if not arms:
         return None
-    drawn, axes = single_axes(3.9, 5.4)
+    drawn, axes = single_axes(3.9)
     ends = [bin_[key] for entry in arms.values() for bin_ in entry["bins"] for key in ("score", "observed")]
     axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="grey", linewidth=0.8)
     for number, (arm, entry) in enumerate(arms.items()):
