@@ -150,6 +150,13 @@ def _type_and_size(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def as_name(value: object, where: str, kind: type[WardroundError] = StudyError) -> str:
+    """The name that a caller gave for `where`: of a column, a class, a hospital. Anything else is not shown."""
+    if type(value) is str and len(value) <= LONGEST_SHOWN and value.isprintable():
+        return value
+    raise kind(where, f"expected a name, found {_type_and_size(value)}", "Give it as a text of one line.")
+
+
 def as_path(value: object, where: str, kind: type[WardroundError] = StudyError) -> Path:
     """The path that a caller gave for `where`. What cannot be one is refused and not shown: a table, or its text."""
     if isinstance(value, str | os.PathLike):

@@ -6,7 +6,7 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 
-from wardround.core.errors import RunError, StudyError, as_path, suggest
+from wardround.core.errors import RunError, StudyError, as_name, as_path, suggest
 from wardround.tracking.tracked_run import TrackedRun, read_run
 
 # What each is written by, and where it is written unless something else is said.
@@ -30,8 +30,10 @@ def export_run(run: str | PathLike[str], to: str, out: str = "", *, each_seed: b
     `out` is a tracking URI of MLflow, or the folder that TensorBoard is given. There is one entry for each arm, with
     means over its seeds; with `each_seed` one for each seed too. Predictions are not written.
     """
-    if to not in DESTINATIONS:
+    if as_name(to, "--to") not in DESTINATIONS:
         raise StudyError("--to", f"{to!r} is no tracker that is known", suggest(to, DESTINATIONS, "Trackers"))
+    if out != "":
+        as_path(out, "--out")
     module, usual = DESTINATIONS[to]
     write: Callable[[TrackedRun, str, bool], Exported] = import_module(module).write
     return write(read_run(as_path(run, "run", RunError)), out or usual, each_seed)

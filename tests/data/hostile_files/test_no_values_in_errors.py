@@ -48,6 +48,7 @@ def usual(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "arm": "fedprox",
         "bundle": bundle,
         "families": families,
+        "files": [folder / "north.csv", folder / "south.csv"],
         "hospital": folder / "hospital.toml",
         "images": np.zeros((1, 8, 8), np.uint8),
         "out": folder / "out.csv",
@@ -61,11 +62,12 @@ def usual(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "study": study,
         "table": pd.DataFrame({"age": [1.0], "crp": [2.0], "sodium": [3.0]}),
         "target": "died",
+        "to": "tensorboard",
     }
 
 
 # what makes a member of a family, hears of progress, or is only asked whether it is true
-NOT_DATA = {"progress", "members", "onnx", "again", "quick"}
+NOT_DATA = {"progress", "members", "onnx", "again", "quick", "force", "each_seed"}
 # lists of names and keys of a study: a text in one is the caller's word, and is shown
 WORDS = {"changes", "keep", "sites", "accept", "arms", "only"}
 WITH_WORDS = {"by name", "row", "rows", "tuple", "set", "objects", "DataFrame", "text", "arrow"}

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from wardround.core.atomic_files import write_atomically
-from wardround.core.errors import DataError, StudyError, shown
+from wardround.core.errors import DataError, StudyError, as_name, as_path, shown
 from wardround.core.notices import Notice, errors_among
 from wardround.core.notices.code import few, quoted
 from wardround.core.toml_files import parse_toml
@@ -79,7 +79,10 @@ def init_study(
     says whose a row is, `positive` the class that counts as the event, `task` the kind of target, where the cells do
     not show these. What is written has been checked as `wardround check` does it.
     """
-    path = Path(out)
+    path = as_path(out, "--out")
+    for where, name in (("--target", target), ("--patient", patient), ("--positive", positive)):
+        if name is not None:
+            as_name(name, where)
     if path.is_dir() or (path.exists() and not force):
         raise StudyError(str(path), "is there already", "Give --force to replace it, or another --out.")
     if task is not None and task not in KINDS:
@@ -97,7 +100,14 @@ def init_study(
 
 
 def _read(files: Sequence[str | PathLike[str]], names: Mapping[str, str | PathLike[str]]) -> HospitalTables:
-    return read_hospitals([Path(file) for file in files], {name: Path(file) for name, file in names.items()})
+    if isinstance(files, str) or not isinstance(files, Sequence):
+        raise StudyError(
+            "files", f"expected a list of paths, found {shown(files)}", "Give a CSV file for each hospital."
+        )
+    if not isinstance(names, Mapping):
+        raise StudyError("--name", f"expected names with paths, found {shown(names)}", "Give them as a dict.")
+    named = {as_name(name, "--name"): as_path(file, "--name") for name, file in names.items()}
+    return read_hospitals([as_path(file, "files") for file in files], named)
 
 
 def _assume(
