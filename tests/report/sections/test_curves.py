@@ -79,7 +79,7 @@ def test_every_figure_is_rendered_once(
         return "<svg></svg>"
 
     def save_png(drawn: object, path: Path) -> None:
-        rendered.append(path.name)
+        rendered.append(f"{path.name.removeprefix('.').removesuffix(figures.PARTIAL)}.png")  # written, then renamed
         path.write_bytes(b"")
 
     monkeypatch.setattr(figures, "as_svg", as_svg)
