@@ -111,7 +111,7 @@ def audit_claims(target: Target, most_sites: int, progress: Progress) -> dict[st
     audits: dict[str, list[dict[str, Any]]] = {}
     by_release: dict[str, dict[str, Any]] = {}  # arms that differ only in their algorithm have equal releases
     for name, sites in sites_of.items():
-        trial = target.trial(target.plan.study.arm(name))
+        trial = target.trial(target.plan.arm(name, target.seed))
         audits[name] = []
         for site, charges in sites.items():
             key = repr((site, charges, trial.privacy.example))

@@ -62,7 +62,8 @@ def open_target(
         if name not in known:
             raise StudyError("--arm", f"the study has no arm {shown(name)}", suggest(name, known, "Arms"))
     chosen = tuple(arm for arm in study.arms if (arm.name in arms if arms else not arm.variant))
-    return Target(folder, plan, chosen, study.evaluation.seeds.first)
+    first = study.evaluation.seeds.first
+    return Target(folder, plan, tuple(plan.arm(arm.name, first) for arm in chosen), first)
 
 
 def total_charges(rounds: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[Charge]]:

@@ -25,6 +25,7 @@ EXTRAS = {
     "privacy": "differential privacy, secure sums, and patients matched between parties",
     "serve": "predictions over HTTP: serve",
     "tensorboard": "a run in TensorBoard: export --to tensorboard",
+    "tuning": 'settings by [tuning] method = "bayesian"',
 }
 
 

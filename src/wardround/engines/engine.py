@@ -22,3 +22,5 @@ class Engine(Generic[EngineState]):
     leaves: Callable[[EngineState], tuple[int, Tree]]  # rounds done, and everything else
     restore: Callable[[Sequence[Trial], int, Tree], EngineState]
     runs: Callable[[Sequence[Trial], EngineState], list[Run]]
+    part: Callable[[Tree, int], Tree] = lambda leaves, number: leaves  # of saved leaves: those of one trial
+    joined: Callable[[Sequence[Tree]], Tree] = lambda parts: parts[0]  # and back, of trials that go on together

@@ -39,6 +39,7 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
+from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
 
@@ -180,7 +181,9 @@ def _arm(
     resampling = Resampling.of(study.evaluation_of(arm))
     by_site = scores.by_site[name]
     described = describe_findings(scores, name, resampling)
-    algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
+    open_keys = arm.algorithm.options if selected else tuned_keys(study, arm)  # each seed has its own
+    settings = {name: value for name, value in arm.algorithm.options.items() if name not in open_keys}
+    algorithm = {"name": arm.algorithm.name, **settings}
     return {
         "family": arm.family,
         "variant": arm.variant,

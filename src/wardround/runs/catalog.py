@@ -24,6 +24,7 @@ from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Privacy, Study, Topology, Training
 from wardround.study.starting import with_digests
+from wardround.study.tuning_validation import probes
 from wardround.tasks import TASKS
 
 SUFFIX = ".toml"
@@ -99,7 +100,7 @@ def load_study(
         path = find_study(study)
         raw = with_frames(read_study_file(path), tables)
         parsed = parse_study(raw, known, path.name, path.parent.absolute(), quick, changes)
-    for arm in parsed.trained_arms:
+    for arm in (*parsed.trained_arms, *probes(parsed, known)):
         refuse_unsound(arm)
     seeds = list(parsed.evaluation.seeds)
     return with_digests(parsed, lambda start: read_predecessor(start, seeds).digest), known

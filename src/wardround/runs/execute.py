@@ -5,7 +5,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -15,6 +15,7 @@ import torch
 
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
+from wardround.core.extras import installed
 from wardround.core.notices import with_texts
 from wardround.core.processes import beside, can_fork, in_parallel
 from wardround.core.registry import Members
@@ -37,8 +38,19 @@ from wardround.runs.plan import Plan, device_for, load_plan
 from wardround.runs.prediction_tables import group_table, prediction_table, saved_leaves, uncertainty_table
 from wardround.runs.records import COMPACT, RUNNING, RecordWriter, cut_records
 from wardround.runs.spending import LEDGER, counted_exposure, describe_spending, gradient_lengths, write_ledger
+from wardround.runs.tuning.chosen import describe_tuning, set_saved_choices
+from wardround.runs.tuning.tune import (
+    Tuned,
+    is_trial,
+    planned_rounds,
+    refuse_without_validation,
+    save_scores,
+    stops_early,
+    tune,
+)
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.schema import Study
+from wardround.study.tuning_methods import METHODS
 from wardround.training.trial import Run, Trial
 
 LOGGED = ("results.json", "predictions.parquet", COMPACT, LEDGER)  # files whose hashes are logged
@@ -97,6 +109,7 @@ def run_plan(
         if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
+        set_saved_choices(plan, folder)
         save_bundles(plan, folder)
         return False
     with reporting_full_disk(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
@@ -154,8 +167,10 @@ def execute(
     plan.check_all()  # refusals come before any file is written
     units = cut(plan, engine)
     refuse_uncovered(plan)
+    refuse_without_validation(plan)
     plan.start_notices = refuse_tested_before(plan)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
+    environment["versions"] |= {name: installed(name) for name in packages_of_tuning(study)}
     environment["quick"] = study.quick
     with folder.locked():
         log, fresh = AuditLog(folder.path / "audit.jsonl"), again or not has_begun(folder.path)
@@ -165,8 +180,14 @@ def execute(
             refuse_other_circumstances(folder, environment)
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
-        yield from train_units(plan, units, folder, workers)
-        finish(plan, folder, units, workers)
+        tuned, total = None, planned_rounds(study) + total_rounds(plan, units)
+        if study.tuning is not None:
+            tuned = yield from _tuned(plan, engine, folder, workers, total)
+            units = cut(plan, engine)
+        before, tried = planned_rounds(study), len(tuned.units) if tuned else 0
+        for progress in train_units(plan, units, folder, workers, tried):
+            yield replace(progress, done=before + progress.done, total=total)
+        finish(plan, folder, units, workers, tuned)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
@@ -176,17 +197,48 @@ def execute(
         folder.remove_state()
 
 
-def train_units(plan: Plan, units: Sequence[Unit], folder: RunFolder, workers: int | None) -> Generator[Progress]:
-    """Units that are not finished yet, each from its last checkpoint."""
+def _tuned(
+    plan: Plan, engine: str, folder: RunFolder, workers: int | None, total: int
+) -> Generator[Progress, None, Tuned]:
+    """All trials of settings; the plan then has those that were chosen."""
+
+    def train(units: Sequence[Unit], first: int, starts: Mapping[int, Checkpoint]) -> Generator[int]:
+        for step in train_units(plan, units, folder, workers, first, starts):
+            yield step.done
+
+    trials = tune(plan, engine, folder, train)
+    while True:
+        try:
+            yield Progress(next(trials), total, "trying settings")
+        except StopIteration as end:
+            tuned: Tuned = end.value
+            return tuned
+
+
+def train_units(
+    plan: Plan,
+    units: Sequence[Unit],
+    folder: RunFolder,
+    workers: int | None,
+    first: int = 0,
+    starts: Mapping[int, Checkpoint] | None = None,
+) -> Generator[Progress]:
+    """Units that are not finished yet, each from its last checkpoint. `first` is the number of the first in the folder;
+    `starts` are the checkpoints with which some begin."""
+    begins = starts or {}
     with folder.checked_content():
-        checkpoints = [read_checkpoint(folder.path, number) for number in range(len(units))]
+        checkpoints = [read_checkpoint(folder.path, first + number) for number in range(len(units))]
+        checkpoints = [
+            point if point.round or point.done else begins.get(number, point) for number, point in enumerate(checkpoints)
+        ]
         kept = [(unit.members, point.records) for unit, point in zip(units, checkpoints, strict=True)]
     cut_records(folder.path / RUNNING, kept)
+    earlier = {n: begins[n].round * len(units[n].members) for n in begins}  # rounds of waves before this one
     rounds = {n: total_rounds(plan, [unit]) if checkpoints[n].done else 0 for n, unit in enumerate(units)}
     todo, total = [n for n, checkpoint in enumerate(checkpoints) if not checkpoint.done], total_rounds(plan, units)
 
     def run(number: int) -> Generator[int]:
-        return run_unit(plan, units[number], number, checkpoints[number], folder)
+        return run_unit(plan, units[number], first + number, checkpoints[number], folder)
 
     workers = workers_for([units[number] for number in todo], total) if workers is None else workers
     workers = workers if can_fork() else 1
@@ -194,7 +246,8 @@ def train_units(plan: Plan, units: Sequence[Unit], folder: RunFolder, workers: i
         todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
     for number, done in in_parallel(todo, run, workers, _load_statistics):
         rounds[number] = done
-        yield Progress(sum(rounds.values()), total, units[number].title)
+        counted = sum(max(0, done - earlier.get(unit, 0)) for unit, done in rounds.items())
+        yield Progress(counted, total, units[number].title)
 
 
 def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder: RunFolder) -> Generator[int]:
@@ -204,7 +257,8 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
         done = checkpoint.round
         begun = engine.restore(trials, done, checkpoint.leaves) if done else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
-    selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
+    arm = plan.arm(*unit.members[0])
+    selects = arm.held_out is not None or is_trial(arm)  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
@@ -225,11 +279,15 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
             began = time.perf_counter()
         with torch_threads(threads):
             save_unit(plan, number, trials, engine.runs(trials, state), folder)
-        write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), done=True))
+        leaves = engine.leaves(state)[1] if stops_early(plan, trials[0]) else {}
+        write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), leaves, done=True))
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
     pairs, study = list(zip(trials, runs, strict=True)), plan.study
+    if is_trial(plan.arm(trials[0].arm, trials[0].seed)):
+        save_scores(plan, folder, number, trials, runs)
+        return
     if study.arm(trials[0].arm).held_out is not None:
         _save(plan, folder, number, "selection", _predicted(pairs))
         return
@@ -300,7 +358,9 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
             yield uncertainty_table(trial.arm, trial.seed, parts, plan.classes)
 
 
-def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None) -> None:
+def finish(
+    plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None, tuned: Tuned | None = None
+) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -315,7 +375,8 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | 
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    records = folder.compact_records([unit.members for unit in units])
+    records = folder.compact_records([unit.members for unit in (*(tuned.units if tuned else ()), *units)])
+    all_records, records = records, of_arms(records, plan.study)
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
     predictions, sites = folder.predictions(), describe_sites(plan)
@@ -344,6 +405,8 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | 
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )
+    if tuned is not None:
+        content["tuning"] = describe_tuning(plan, tuned, all_records)
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
@@ -352,13 +415,26 @@ def finish(plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | 
     folder.write_json("results.json", {**content, **described})
 
 
+def of_arms(records: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Without those of trials, whose figures are those of the choice."""
+    if study.tuning is None:
+        return records
+    own = records["arm"].isin([arm.name for arm in study.trained_arms])
+    return records[own].reset_index(drop=True)
+
+
+def packages_of_tuning(study: Study) -> tuple[str, ...]:
+    return () if study.tuning is None else METHODS[study.tuning.method].packages
+
+
 def attack_members(plan: Plan, folder: RunFolder) -> None:
     """Membership inference from losses, as `wardround attack --only membership --shadows 0`."""
     from wardround.attacks.attack import attack_target
     from wardround.attacks.target import Target
 
-    arms = tuple(arm for arm in plan.study.arms if not arm.variant)
-    target = Target(folder, plan, arms, plan.study.evaluation.seeds.first)
+    first = plan.study.evaluation.seeds.first
+    arms = tuple(plan.arm(arm.name, first) for arm in plan.study.arms if not arm.variant)
+    target = Target(folder, plan, arms, first)
     attack_target(target, ["membership"], False, "initial", 0, lambda line: None)
 
 

@@ -14,6 +14,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan, load_plan
 from wardround.runs.spending import check_ledger
+from wardround.runs.tuning.chosen import set_saved_choices
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Study
 from wardround.training.local import Memory
@@ -68,6 +69,7 @@ def _complete(path: str | PathLike[str], elsewhere: tuple[str, str]) -> RunFolde
 def _plan_of(folder: RunFolder, study: Study, families: Families) -> Plan:
     plan = load_plan(study, families)
     plan.finished = folder.path
+    set_saved_choices(plan, folder)
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
         problem = "was trained on other data than are here now"
         raise RunError(str(folder.path), problem, "Bring the data back, or run the study again with --again.")

@@ -29,6 +29,7 @@ from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
+from wardround.study.tuning import TRIAL
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -46,12 +47,14 @@ class Plan:
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
     start_notices: list[Notice] = field(default_factory=list)  # of arms that start from a trained model
+    tuned: dict[tuple[str, int], Arm] = field(default_factory=dict)  # with a seed: trials, and arms as they were tuned
     finished: Path | None = None  # the folder of its run, once that is complete: what training started from may be gone
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
         self.model_of = lru_cache(maxsize=None)(self._model_of)
+        self._tuned_models: dict[str, Arm] = {}
         self._predecessors: dict[StartFrom, Predecessor] = {}
         self._starting: dict[tuple[str, int], StartingModel | None] = {}
         self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
@@ -66,6 +69,16 @@ class Plan:
             kind += repr(arm.topology) if arm.model.facts.in_parts else ""
             kind += "" if arm.start.start_from is None else f" from {arm.start.start_from.digest}"
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
+
+    def arm(self, name: str, seed: int) -> Arm:
+        """The arm with the settings that it has with this seed."""
+        return self.tuned.get((name, seed)) or self.study.arm(name)
+
+    def add_tuned(self, arm: Arm, seed: int) -> None:
+        """An arm of the study, or a trial of one, with settings of its own. Its rows are those of the study's arm."""
+        base = arm.name.partition(TRIAL)[0]
+        self.tuned[arm.name, seed] = arm
+        self.alike[arm.name], self.first_with_rows[arm.name] = self.alike[base], self.first_with_rows[base]
 
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
@@ -163,17 +176,25 @@ class Plan:
         patient, selection = self.cohort_of(arm).patient, self.study.selection
         if arm.held_out is not None:
             return held_out_rows(splits, arm.held_out, patient)
-        if selection is not None and selection.on == "validation":
+        if self.study.tuning is not None or (selection is not None and selection.on == "validation"):
             return untested_validation(splits, patient)
         return splits
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
-        arm = self.study.arm(arm_name)
+        arm = self._tuned_models.get(arm_name) or self.study.arm(arm_name)
         build: ModelBuilder = arm.model.build(self.families.models)
         model = built(build, Shape(inputs, self.task, parts))
         if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
         return model
+
+    def _model_name(self, arm: Arm) -> str:
+        """Under which its model is kept. A tuned arm may have another model with each seed."""
+        name = arm.name.partition(TRIAL)[0]
+        if not self.tuned or self.study.arm(name).model == arm.model:
+            return name
+        self._tuned_models[named := f"{name} {_key(arm.model)}"] = arm
+        return named
 
     def predecessor_of(self, arm: Arm) -> Predecessor | None:
         """The trained model that the arm starts from; read once. None: the seed draws its first weights."""
@@ -229,9 +250,10 @@ class Plan:
             return None
 
     def trial(self, arm: Arm, seed: int) -> Trial:
+        arm = self.tuned.get((arm.name, seed), arm)
         prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
         algorithm = arm.algorithm.build(self.families.algorithms)
-        model = self.model_of(arm.name, prepared[0].train.inputs, prepared[0].blocks)
+        model = self.model_of(self._model_name(arm), prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])

@@ -12,7 +12,7 @@ engines differ may decide between two values of a number.
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -42,11 +42,11 @@ class Unit:
     small: bool = True  # its model's steps; a large one uses all processors by itself
 
     def trials(self, plan: Plan) -> list[Trial]:
-        return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
+        return [plan.trial(plan.arm(arm, seed), seed) for arm, seed in self.members]
 
     def weight(self, plan: Plan) -> int:
         """Roughly how long it takes, relative to other units of its study."""
-        arm = plan.study.arm(self.members[0][0])
+        arm = plan.arm(*self.members[0])
         algorithm = arm.algorithm.build(plan.families.algorithms)
         # an algorithm that needs each update does so trial by trial
         return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
@@ -68,39 +68,44 @@ def engine_named(name: str) -> Engine[Any]:
 
 def cut(plan: Plan, engine: str) -> list[Unit]:
     """All arms with all seeds, in the order of the study file."""
+    arms, seeds = plan.study.trained_arms, plan.study.evaluation.seeds
+    return cut_trials(plan, engine, [(plan.arm(arm.name, seed), seed) for arm in arms for seed in seeds])
+
+
+def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> list[Unit]:
+    """Arms with a seed each, in their order."""
     if engine != "auto":
         engine_named(engine)
     units: list[Unit] = []
     open_stacks: dict[str, list[tuple[str, int]]] = {}
     shapes_by_model: dict[int, Shapes] = {}
-    for arm in plan.study.trained_arms:
-        for seed in plan.study.evaluation.seeds:
-            trial = plan.trial(arm, seed)
-            if id(trial.model) not in shapes_by_model:
-                shapes_by_model[id(trial.model)] = shapes_of(trial)
-            shapes = shapes_by_model[id(trial.model)]
-            refuse_outsiders(trial, shapes.buffers)
-            refuse_augmented_tables(trial)
-            plan.refuse_unsound(arm, trial, shapes.buffers)
-            if arm.topology.kind == "vertical":
-                units.append(Unit("split", ((arm.name, seed),), trial.light))
-                continue
-            if engine == "split":
-                problem = "the split engine trains parties with different features, and this arm has none"
-                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
-            alone = serial_setting(arm)
-            small = trial.light and not shapes.buffers and not alone
-            stacked = engine == "stacked" or (engine == "auto" and small)
-            if not stacked:
-                refuse_batches_of_one(trial, shapes)
-                units.append(Unit("serial", ((arm.name, seed),), trial.light))
-                continue
-            refuse_unstackable(trial, shapes, alone)
-            shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
-            key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, arm.training, shape))
-            open_stacks.setdefault(key, []).append((arm.name, seed))
-            if len(open_stacks[key]) == most_trials(trial, shapes.size):
-                units.append(Unit("stacked", tuple(open_stacks.pop(key))))
+    for arm, seed in trained:
+        trial = plan.trial(arm, seed)
+        if id(trial.model) not in shapes_by_model:
+            shapes_by_model[id(trial.model)] = shapes_of(trial)
+        shapes = shapes_by_model[id(trial.model)]
+        refuse_outsiders(trial, shapes.buffers)
+        refuse_augmented_tables(trial)
+        plan.refuse_unsound(arm, trial, shapes.buffers)
+        if arm.topology.kind == "vertical":
+            units.append(Unit("split", ((arm.name, seed),), trial.light))
+            continue
+        if engine == "split":
+            problem = "the split engine trains parties with different features, and this arm has none"
+            raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
+        alone = serial_setting(arm)
+        small = trial.light and not shapes.buffers and not alone
+        stacked = engine == "stacked" or (engine == "auto" and small)
+        if not stacked:
+            refuse_batches_of_one(trial, shapes)
+            units.append(Unit("serial", ((arm.name, seed),), trial.light))
+            continue
+        refuse_unstackable(trial, shapes, alone)
+        shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
+        key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, arm.training, shape))
+        open_stacks.setdefault(key, []).append((arm.name, seed))
+        if len(open_stacks[key]) == most_trials(trial, shapes.size):
+            units.append(Unit("stacked", tuple(open_stacks.pop(key))))
     return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
 
 
@@ -181,7 +186,7 @@ def workers_at_the_end(units: Sequence[Unit]) -> int:
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
-    return sum(plan.study.arm(arm).training.rounds for unit in units for arm, _ in unit.members)
+    return sum(plan.arm(arm, seed).training.rounds for unit in units for arm, seed in unit.members)
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def estimate(plan: Plan, engine: str = "auto") -> list[Kind]:
     """Training alone: predictions, figures and the report come on top."""
     kinds: dict[str, list[Unit]] = {}
     for unit in cut(plan, engine):
-        arm = plan.study.arm(unit.members[0][0])
+        arm = plan.arm(*unit.members[0])
         kinds.setdefault(repr((unit.engine, arm.family, arm.model, arm.training, len(unit.members))), []).append(unit)
     return [_measured(plan, units) for units in kinds.values()]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.in_memory import InMemory
@@ -31,10 +31,13 @@ from wardround.study.schema import (
     in_variant,
 )
 from wardround.study.sweeps import NAME, Point, flatten, known_member, points, set_path, usable_name
+from wardround.study.tuning import Tuning, flat_space
+from wardround.study.tuning_validation import check_tuning
 from wardround.study.validation import check_whole
 
 TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
 TOP = ("name", "question", *TABLES, "arms", "variants", "claims", "quick")
+Chooser = TypeVar("Chooser", Selection, Tuning)
 VARY = "evaluation.vary"  # the only key outside of an arm's blocks that a variant may change
 
 
@@ -73,6 +76,7 @@ def parse_study(
     refuse_unknown(raw, TOP, where)
     study = _Reader(families, base).study(raw, where, quick, changes or {})
     check_whole(study, where, families.task_of(study.data.facts))
+    check_tuning(study, families, where)
     return study
 
 
@@ -105,7 +109,11 @@ class _Reader:
             resolved["evaluation"] |= {} if evaluation.reference is None else {"reference": evaluation.reference}
         return Study(
             **blocks
-            | {"evaluation": evaluation, "selection": with_metric(blocks["selection"], evaluation, task, where)},
+            | {
+                "evaluation": evaluation,
+                "selection": with_metric(blocks["selection"], evaluation, task, f"{where}: selection"),
+                "tuning": with_metric(blocks["tuning"], evaluation, task, f"{where}: tuning"),
+            },
             name=_name(raw.get("name"), f"{where}: name"),
             question=_text(raw.get("question", ""), f"{where}: question"),
             data=members["data"],
@@ -134,6 +142,8 @@ class _Reader:
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
         self.apply(overrides, tables, TABLES, where, "Sections")
+        if isinstance(tables.get("tuning", {}).get("space"), Mapping):
+            tables["tuning"]["space"] = flat_space(tables["tuning"]["space"])
         source = self.source_facts(tables)
         default = "linear" if len(source.tasks) > 1 else self.families.task_of(source).linear_model
         if default != SECTIONS["model"].default:
@@ -402,13 +412,13 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
     return {**evaluation, "seeds": {**seeds, "count": 1 if spends else model.seeds}}
 
 
-def with_metric(selection: Selection | None, evaluation: Evaluation, task: TaskFacts, where: str) -> Selection | None:
-    """A value is selected by the primary metric."""
-    if selection is None:
+def with_metric(chooser: Chooser | None, evaluation: Evaluation, task: TaskFacts, where: str) -> Chooser | None:
+    """A value is chosen by the primary metric, unless another one is named."""
+    if chooser is None:
         return None
-    metric = selection.metric or evaluation.metric
-    refuse_strange_metric(metric, task, f"{where}: selection: metric")
-    return replace(selection, metric=metric)
+    metric = chooser.metric or evaluation.metric
+    refuse_strange_metric(metric, task, f"{where}: metric")
+    return replace(chooser, metric=metric)
 
 
 def refuse_strange_metric(metric: str, task: TaskFacts, where: str) -> None:

@@ -1,7 +1,7 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
     [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
-    [[arms]] [[variants]] [selection] [[claims]] [quick]
+    [[arms]] [[variants]] [selection] [tuning] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
 that member's factory function says which further settings there are. Everything else is a dataclass here, and every
@@ -34,6 +34,7 @@ from wardround.core.settings import (
 )
 from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
+from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
@@ -386,6 +387,7 @@ class Study:
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
+    tuning: Tuning | None = None
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
     @cached_property
@@ -396,6 +398,8 @@ class Study:
             del content["evaluation"]["attack"]
         if self.evaluation.important_difference is None:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
+        if self.tuning is None:
+            del content["tuning"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):

@@ -92,9 +92,10 @@ def bundle_from(
     plan = finished.plan
     own = chosen_outcome(plan.task, outcome)
     with finished.folder.checked_content():
-        trained = arm_of(plan.study, finished.results, arm, seed_of(plan.study, seed))
+        number = seed_of(plan.study, seed)
+        trained = plan.arm(arm_of(plan.study, finished.results, arm, number).name, number)
         _refuse_noise(trained)
-        trial = plan.trial(trained, seed_of(plan.study, seed))
+        trial = plan.trial(trained, number)
         name = _site(trial, site)
         _refuse_other_region(trial, name, region)
         default = FOLDER / bundle_name(plan.study.name, arm, name, region, own)

@@ -24,6 +24,7 @@ def check(
     from wardround.runs.continual.tested_before import start_notices
     from wardround.runs.plan import check_study, load_plan, rehearse
     from wardround.runs.site_descriptions import describe_sites, matching_notices
+    from wardround.runs.tuning.tune import count_trainings, refuse_without_validation
     from wardround.runs.units import estimate
 
     parsed, families = load_study(study, quick, changes(set_))
@@ -33,6 +34,7 @@ def check(
     if not refused:
         rehearse(plan)
         refuse_uncovered(plan)
+        refuse_without_validation(plan)
         notices += [*start_notices(plan), *matching_notices(plan)]
         refused = bool(errors_among(notices))
     sites = [] if refused else describe_sites(plan)
@@ -44,6 +46,7 @@ def check(
         "sites": sites,
         "start_from": started,
         "refused": refused,
+        "trainings": count_trainings(parsed),
         "seconds": sum(kind.total for kind in kinds) if kinds else None,
     }
     render.show_either(json, content, render.show_check, parsed, plan.source_notices, notices, sites, kinds, started)

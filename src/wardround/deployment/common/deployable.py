@@ -17,6 +17,7 @@ PARTITION = "by-hospital"
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
+    refuse_undeployable_tuning(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
@@ -35,6 +36,20 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
                 remedy = "Hold out a site that is not the only one."
                 raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
     _refuse_large_quorum(study, sites)
+
+
+def refuse_undeployable_tuning(study: Study) -> None:
+    """A hospital agrees to trainings that it can read before; which come next would follow from scores of its rows."""
+    if study.tuning is not None:
+        problem = (
+            "which settings are tried and for how long follows from scores while the run goes on, and hospitals "
+            "approve every training before the first"
+        )
+        remedy = (
+            "Tune in a simulation of public or synthetic rows with the same columns (`wardround run`), write the values "
+            "into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
+        )
+        raise StudyError("tuning", problem, remedy)
 
 
 def refuse_several_outcomes(outcomes: Sequence[str]) -> None:

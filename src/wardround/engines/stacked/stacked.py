@@ -382,7 +382,9 @@ def _stack_states(states: Sequence[State]) -> State:
     return {part: _stack_trees([state[part] for state in states]) for part in states[0]}
 
 
-STACKED: Engine[StackState] = Engine(start_stack, rounds_of_stack, leaves_of_stack, restore_stack, runs_of_stack)
+STACKED: Engine[StackState] = Engine(
+    start_stack, rounds_of_stack, leaves_of_stack, restore_stack, runs_of_stack, _pick_tree, _stack_trees
+)
 
 
 def broadcast_regions(

@@ -29,7 +29,7 @@ def describe_models(plan: Plan, folder: RunFolder, entries: Sequence[Entry], dat
             file = folder.path / "models" / arm.name / f"seed-{seed}.safetensors"
             if file.is_file():
                 generation = _generation(plan, folder, arm, seed, entries, data)
-                content = as_text(_description(plan, arm, seed, generation))
+                content = as_text(_description(plan, plan.arm(arm.name, seed), seed, generation))
                 write_atomically(file.with_suffix(".json"), content)
 
 

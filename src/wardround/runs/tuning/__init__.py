@@ -1,0 +1,1 @@
+"""[tuning] in a run: trials in waves, and what they showed."""
