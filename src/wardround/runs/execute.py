@@ -41,15 +41,15 @@ from wardround.runs.spending import LEDGER, counted_exposure, describe_spending,
 from wardround.runs.tuning.chosen import describe_tuning, set_saved_choices
 from wardround.runs.tuning.tune import (
     Tuned,
-    is_trial,
     planned_rounds,
-    refuse_without_validation,
+    refuse_untunable,
     save_scores,
     stops_early,
     tune,
 )
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.schema import Study
+from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
 from wardround.training.trial import Run, Trial
 
@@ -167,7 +167,7 @@ def execute(
     plan.check_all()  # refusals come before any file is written
     units = cut(plan, engine)
     refuse_uncovered(plan)
-    refuse_without_validation(plan)
+    refuse_untunable(plan)
     plan.start_notices = refuse_tested_before(plan)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     environment["versions"] |= {name: installed(name) for name in packages_of_tuning(study)}
@@ -227,10 +227,7 @@ def train_units(
     `starts` are the checkpoints with which some begin."""
     begins = starts or {}
     with folder.checked_content():
-        checkpoints = [read_checkpoint(folder.path, first + number) for number in range(len(units))]
-        checkpoints = [
-            point if point.round or point.done else begins.get(number, point) for number, point in enumerate(checkpoints)
-        ]
+        checkpoints = [_checkpoint(folder, first + n, begins.get(n, Checkpoint())) for n in range(len(units))]
         kept = [(unit.members, point.records) for unit, point in zip(units, checkpoints, strict=True)]
     cut_records(folder.path / RUNNING, kept)
     earlier = {n: begins[n].round * len(units[n].members) for n in begins}  # rounds of waves before this one
@@ -246,8 +243,17 @@ def train_units(
         todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
     for number, done in in_parallel(todo, run, workers, _load_statistics):
         rounds[number] = done
-        counted = sum(max(0, done - earlier.get(unit, 0)) for unit, done in rounds.items())
-        yield Progress(counted, total, units[number].title)
+        yield Progress(_newly_done(rounds, earlier), total, units[number].title)
+
+
+def _checkpoint(folder: RunFolder, number: int, begin: Checkpoint) -> Checkpoint:
+    """The unit's last; where it has none yet, the one with which it begins."""
+    own = read_checkpoint(folder.path, number)
+    return own if own.round else begin
+
+
+def _newly_done(rounds: Mapping[int, int], earlier: Mapping[int, int]) -> int:
+    return sum(max(0, done - earlier.get(unit, 0)) for unit, done in rounds.items())
 
 
 def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder: RunFolder) -> Generator[int]:

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,7 @@ from wardround.core.errors import RunError, StudyError, shown, suggest
 from wardround.engines import ENGINES, Engine
 from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
 from wardround.study.schema import Arm, Privacy
+from wardround.study.tuning import is_trial
 from wardround.training.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
@@ -102,7 +103,9 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             continue
         refuse_unstackable(trial, shapes, alone)
         shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
-        key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, arm.training, shape))
+        # trials that try settings share a stack whatever their learning rates; other studies keep the stacks they had
+        training = replace(arm.training, lr=1.0) if is_trial(arm) else arm.training
+        key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, training, shape))
         open_stacks.setdefault(key, []).append((arm.name, seed))
         if len(open_stacks[key]) == most_trials(trial, shapes.size):
             units.append(Unit("stacked", tuple(open_stacks.pop(key))))

@@ -5,8 +5,8 @@
     budget = 8
     space = { "training.lr" = { low = 0.001, high = 1.0, log = true }, "mu" = [0.01, 0.1, 1.0] }
 
-A trial is an arm with one set of values, trained with one seed and scored on that seed's validation rows. Trial 0 is the
-arm as the study has it.
+A trial is an arm with one set of values, trained with one seed and scored on that seed's validation rows. Trial 0 is
+the arm as the study has it.
 """
 
 import math
@@ -129,6 +129,10 @@ def is_tuned(study: "Study", arm: "Arm") -> bool:
     return study.tuning is not None and (not study.tuning.arms or arm.family in study.tuning.arms)
 
 
+def is_trial(arm: "Arm") -> bool:
+    return TRIAL in arm.name
+
+
 def tuned_arms(study: "Study") -> list["Arm"]:
     return [arm for arm in study.arms if is_tuned(study, arm)]
 
@@ -246,5 +250,5 @@ def different(space: Space, written: Values) -> float:
 
 def holds(scale: Scale, value: Any) -> bool:
     if isinstance(scale, Bounds):
-        return scale.low <= value <= scale.high
+        return bool(scale.low <= value <= scale.high)
     return value in scale.probes

@@ -47,6 +47,7 @@ class Method:
     trials: Callable[[int, int], int]  # of a budget and the rounds of a training: how many are tried
     rounds: Callable[[int, int], int] = lambda budget, rounds: budget * rounds  # that they take together
     packages: tuple[str, ...] = ()  # whose version decides what is tried
+    load: Callable[[], Any] = lambda: None  # what it needs of an extra, so that a missing one is told before a run
 
 
 def best_first(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -116,11 +117,16 @@ def _bayesian(task: Task, attempts: Sequence[Attempt]) -> list[Attempt]:
     return [Attempt(len(attempts), values, task.rounds)]
 
 
-def _suggested(task: Task, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """By a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), made anew from the scores each time: it has
-    no state that a stopped run could lose."""
+def _optuna() -> Any:
     with needs("tuning", 'tuning: method = "bayesian"', 'write method = "random"'):
         import optuna
+    return optuna
+
+
+def _suggested(task: Task, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """By a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), made anew from the scores each time: it
+    has no state that a stopped run could lose."""
+    optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     number = seeds.number(task.seed, "tuning: suggestion", len(attempts)) % 2**32
     sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=1, multivariate=False)
@@ -154,5 +160,5 @@ def _as_meant(scale: Scale, value: Any) -> Any:
 METHODS: Mapping[str, Method] = {
     "random": Method(_random, lambda budget, rounds: budget),
     "successive-halving": Method(_halving, lambda budget, rounds: rungs(budget, rounds)[0][0], rounds_of_rungs),
-    "bayesian": Method(_bayesian, lambda budget, rounds: budget, packages=("optuna",)),
+    "bayesian": Method(_bayesian, lambda budget, rounds: budget, packages=("optuna",), load=_optuna),
 }

@@ -92,10 +92,14 @@ def _check_form(given: Any, where: str) -> None:
             raise StudyError(where, "an empty list has nothing to try", "List at least one value.")
         if any(value in given[:place] for place, value in enumerate(given)):
             raise StudyError(where, "a value is listed twice", "List each once.")
-        return
-    if not isinstance(given, Mapping):
+    elif isinstance(given, Mapping):
+        _check_bounds(given, where)
+    else:
         remedy = "Write { low = 0.001, high = 1.0, log = true }, or a list such as [0.01, 0.1, 1.0]."
         raise StudyError(where, f"expected bounds or a list, found {shown(given)}", remedy)
+
+
+def _check_bounds(given: Mapping[str, Any], where: str) -> None:
     for name in given:
         if name not in ENDS:
             raise StudyError(f"{where}: {name}", "no such setting", suggest(name, ENDS, "Bounds have"))
@@ -105,7 +109,9 @@ def _check_form(given: Any, where: str) -> None:
         if type(given[end]) not in (int, float) or not math.isfinite(given[end]):
             raise StudyError(f"{where}: {end}", f"expected a number, found {shown(given[end])}", "Write a number.")
     if not isinstance(given.get("log", False), bool):
-        raise StudyError(f"{where}: log", f"expected true or false, found {shown(given['log'])}", "Write true or false.")
+        raise StudyError(
+            f"{where}: log", f"expected true or false, found {shown(given['log'])}", "Write true or false."
+        )
     if given["low"] >= given["high"]:
         problem = f"from {given['low']:g} to {given['high']:g} there is no room: `low` must be below `high`"
         raise StudyError(where, problem, "Exchange the two, or list values.")

@@ -104,7 +104,7 @@ def descend(
     batches: Iterable[Batch],
     shared: State,
     memory: State,
-    lr: float,
+    lr: float | Tensor,
 ) -> Point:
     """One step per batch. For one site, or for a stack of sites along the leading axis of every leaf."""
     params, private, buffers, state, total = point.params, point.private, point.buffers, point.optimiser, point.loss

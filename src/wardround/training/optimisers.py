@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from wardround.core import tree
 from wardround.core.tree import State, Tree
@@ -13,7 +14,8 @@ from wardround.study.schema import Training
 @dataclass(frozen=True)
 class Optimiser:
     init: Callable[[Tree], State]
-    step: Callable[[Tree, Tree, State, float], tuple[Tree, State]]  # params, grad, state, lr
+    # params, grad, state, lr: a number, or one for each lane of a stack
+    step: Callable[[Tree, Tree, State, float | Tensor], tuple[Tree, State]]
     gradient_weight: Callable[[int], float]  # sum of the weights with which the gradients of n steps enter the result
 
 
@@ -26,10 +28,12 @@ def sgd(momentum: float) -> Optimiser:
     def init(params: Tree) -> State:
         return {"velocity": tree.zeros_like(params)} if momentum else {}
 
-    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+    def step(params: Tree, grad: Tree, state: State, lr: float | Tensor) -> tuple[Tree, State]:
         if momentum:
             grad = tree.apply(lambda g, velocity: torch.add(g, velocity, alpha=momentum), grad, state["velocity"])
             state = {"velocity": grad}
+        if isinstance(lr, Tensor):
+            return {name: leaf - tree.align(lr, leaf) * grad[name] for name, leaf in params.items()}, state
         return {name: torch.sub(leaf, grad[name], alpha=lr) for name, leaf in params.items()}, state
 
     def gradient_weight(steps: int) -> float:
@@ -53,7 +57,7 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Opt
             "steps": {"taken": torch.zeros((), dtype=torch.float64)},
         }
 
-    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+    def step(params: Tree, grad: Tree, state: State, lr: float | Tensor) -> tuple[Tree, State]:
         count = state["steps"]["taken"] + 1
         steps = float(count)
         unbias_m, unbias_v = 1 / (1 - beta1**steps), 1 / (1 - beta2**steps)
@@ -61,16 +65,22 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Opt
         m = tree.apply(lambda old, g: torch.lerp(old, g, 1 - beta1), state["m"], grad)
         v = tree.apply(lambda old, g: (beta2 * old).addcmul_(g, g, value=1 - beta2), state["v"], grad)
         root = tree.apply(lambda v: v.sqrt().mul_(unbias_v**0.5).add_(epsilon), v)
-        after = tree.apply(lambda p, m, r: torch.addcdiv(p, m, r, value=-lr * unbias_m), params, m, root)
+        after = tree.apply(lambda p, m, r: _moved(p, m, r, lr, unbias_m), params, m, root)
         return after, {"m": m, "v": v, "steps": {"taken": count}}
 
     return Optimiser(init, step, gradient_weight=float)
 
 
+def _moved(leaf: Tensor, mean: Tensor, root: Tensor, lr: float | Tensor, unbias: float) -> Tensor:
+    if isinstance(lr, Tensor):
+        return torch.addcdiv(leaf, mean * tree.align(lr, leaf), root, value=-unbias)
+    return torch.addcdiv(leaf, mean, root, value=-lr * unbias)
+
+
 def with_weight_decay(base: Optimiser, decay: float) -> Optimiser:
     """L2 as part of the gradient, as torch's SGD and Adam do it."""
 
-    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+    def step(params: Tree, grad: Tree, state: State, lr: float | Tensor) -> tuple[Tree, State]:
         return base.step(params, tree.apply(lambda g, leaf: torch.add(g, leaf, alpha=decay), grad, params), state, lr)
 
     return Optimiser(base.init, step, base.gradient_weight)

@@ -24,7 +24,7 @@ def check(
     from wardround.runs.continual.tested_before import start_notices
     from wardround.runs.plan import check_study, load_plan, rehearse
     from wardround.runs.site_descriptions import describe_sites, matching_notices
-    from wardround.runs.tuning.tune import count_trainings, refuse_without_validation
+    from wardround.runs.tuning.tune import count_trainings, refuse_untunable
     from wardround.runs.units import estimate
 
     parsed, families = load_study(study, quick, changes(set_))
@@ -34,7 +34,7 @@ def check(
     if not refused:
         rehearse(plan)
         refuse_uncovered(plan)
-        refuse_without_validation(plan)
+        refuse_untunable(plan)
         notices += [*start_notices(plan), *matching_notices(plan)]
         refused = bool(errors_among(notices))
     sites = [] if refused else describe_sites(plan)

@@ -46,8 +46,8 @@ def refuse_undeployable_tuning(study: Study) -> None:
             "approve every training before the first"
         )
         remedy = (
-            "Tune in a simulation of public or synthetic rows with the same columns (`wardround run`), write the values "
-            "into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
+            "Tune in a simulation of public or synthetic rows with the same columns (`wardround run`), write the "
+            "values into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
         )
         raise StudyError("tuning", problem, remedy)
 

@@ -1,7 +1,7 @@
 """Fast engine: the sites of many trials as one tensor program, along leading axes.
 
 Trials of a stack have the same algorithm, model shape and training; they differ in seed, data and the values of the
-settings that are leaves of the server's state. The round is that of `training.rounds`, for all trials at once; the
+settings that are leaves of the server's state, and in their learning rates. The round is that of `training.rounds`, for all trials at once; the
 local loop and the algorithm's functions are the same code.
 """
 
@@ -131,7 +131,8 @@ def _round(
     shared = _broadcast(first, state.server, *lane)
     memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
     begin = algorithm.begin(shared, memory)
-    end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round)
+    lr = _rates(trials, state.round, crew.trial_of)
+    end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round, lr)
     update, memory = algorithm.finish(end.params, shared, memory, work)
     moved = tree.sub(end.params, begin)
 
@@ -161,6 +162,12 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
     return to_each(_pick(server, trial_of), site_of)
 
 
+def _rates(trials: Sequence[Trial], round_number: int, trial_of: Tensor) -> float | Tensor:
+    """The learning rate of the round: one for all, or of each lane where trials differ in it."""
+    rates = [trial.training.lr_in(round_number) for trial in trials]
+    return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=trials[0].dtype)[trial_of]
+
+
 def _local_work(
     trial: Trial,
     lanes: LaneOrder,
@@ -170,9 +177,10 @@ def _local_work(
     shared: State,
     memory: State,
     round_number: int,
+    lr: float | Tensor,
 ) -> tuple[Point, Tensor, Work]:
     """All lanes to their last step. Lanes that are done leave the stack, so that the rest goes on without them."""
-    model, optimiser, lr = trial.model, optimiser_for(trial.training), trial.training.lr_in(round_number)
+    model, optimiser = trial.model, optimiser_for(trial.training)
     batches = LaneBatches(lanes, round_number, pool)
 
     def gradient(leaves: Tree, buffers: Tree, batch: LaneBatch) -> Gradient:
@@ -193,7 +201,14 @@ def _local_work(
         head = slice(0, at_work)
         steps = batches.between(first, last, model, trial.dtype)
         point = descend(
-            trial.algorithm, optimiser, gradient, point, steps, _pick(shared, head), _pick(memory, head), lr
+            trial.algorithm,
+            optimiser,
+            gradient,
+            point,
+            steps,
+            _pick(shared, head),
+            _pick(memory, head),
+            lr[head] if isinstance(lr, Tensor) else lr,
         )
     points = [point, *reversed(done)]
     step_counts = torch.from_numpy(lanes.steps).to(trial.dtype)

@@ -38,6 +38,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "numbers.intervals": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers == "number",
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
+    "tuning": lambda evidence: bool(evidence.results.get("tuning")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,

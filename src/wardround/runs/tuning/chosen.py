@@ -1,5 +1,6 @@
 """What [tuning] showed, as `tuning` of results.json has it, and the choices of a finished run."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def describe_tuning(plan: Plan, tuned: Tuned, records: pd.DataFrame) -> dict[str
     study, tuning = plan.study, plan.study.tuning
     if tuning is None:
         raise ValueError("only a study with [tuning] has trials")
-    trained = records.groupby(["arm", "seed"]).size().to_dict()
+    trained = Counter(zip(records["arm"].tolist(), records["seed"].tolist(), strict=True))
     arms = {arm.name: _arm(plan, tuned, arm, trained) for arm in tuned_arms(study)}
     spent = {budget["trainings"] for arm in arms.values() for budget in arm["spent"].values()}
     return {
@@ -60,7 +61,9 @@ def _arm(plan: Plan, tuned: Tuned, arm: Arm, trained: Mapping[tuple[str, int], i
     attempts = {seed: tuned.attempts[arm.name, seed] for seed in seeds}
     chosen = {seed: tuned.chosen((arm.name, seed)) for seed in seeds}
     rounds, task = arm.training.rounds, tuned.tasks[arm.name, seeds[0]]
-    spent = {seed: sum(trained.get((trial_name(arm.name, n), seed), 0) for n in _numbers(attempts[seed])) for seed in seeds}
+    spent = {
+        seed: sum(trained.get((trial_name(arm.name, n), seed), 0) for n in _numbers(attempts[seed])) for seed in seeds
+    }
     return {
         "keys": list(task.space),
         "written": plain(task.written),

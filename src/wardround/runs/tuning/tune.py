@@ -73,6 +73,13 @@ def planned_rounds(study: Study) -> int:
     return study.evaluation.seeds.count * sum(method.rounds(budget, arm.training.rounds) for arm in tuned_arms(study))
 
 
+def refuse_untunable(plan: Plan) -> None:
+    """What is known of [tuning] once the data are there, and what its method needs."""
+    if plan.study.tuning is not None:
+        METHODS[plan.study.tuning.method].load()
+        refuse_without_validation(plan)
+
+
 def refuse_without_validation(plan: Plan) -> None:
     """A split that comes with the data may have no validation rows, and whether it has is known with the data."""
     for arm in tuned_arms(plan.study):
@@ -88,7 +95,9 @@ def tune(plan: Plan, engine: str, folder: RunFolder, train: TrainUnits) -> Gener
     tuned, done = Tuned(tasks_of(plan)), 0
     tuned.attempts = {key: [] for key in tuned.tasks}
     method = METHODS[plan.study.tuning.method] if plan.study.tuning is not None else METHODS["random"]
-    while wave := {key: asked for key, task in tuned.tasks.items() if (asked := method.next(task, tuned.attempts[key]))}:
+    while wave := {
+        key: asked for key, task in tuned.tasks.items() if (asked := method.next(task, tuned.attempts[key]))
+    }:
         members = [(_trial_arm(plan, *key, attempt), key[1]) for key, asked in wave.items() for attempt in asked]
         for arm, seed in members:
             plan.add_tuned(arm, seed)
@@ -96,13 +105,16 @@ def tune(plan: Plan, engine: str, folder: RunFolder, train: TrainUnits) -> Gener
         with folder.checked_content():
             starts = _starts(folder, tuned.units, units)
         before = done
-        for rounds in train(units, first, starts):
-            done = before + rounds
-            yield done
+        if not _all_done(folder, first, units):  # else the records of later waves, which go on from these, stay
+            for rounds in train(units, first, starts):
+                done = before + rounds
+                yield done
         done = before + _own_rounds(plan, units, starts)
         tuned.units += units
         with folder.checked_content():
-            scores = {key: score for n in range(first, len(tuned.units)) for key, score in read_scores(folder, n).items()}
+            scores = {
+                key: score for n in range(first, len(tuned.units)) for key, score in read_scores(folder, n).items()
+            }
         for key, asked in wave.items():
             tuned.attempts[key] += [
                 replace(attempt, score=_signed(plan.study, scores[trial_name(key[0], attempt.trial), key[1]]))
@@ -121,10 +133,6 @@ def set_chosen(plan: Plan, key: Key, values: Mapping[str, object]) -> None:
 
 def trial_name(arm: str, trial: int) -> str:
     return f"{arm}{TRIAL}{trial}"
-
-
-def is_trial(arm: Arm) -> bool:
-    return TRIAL in arm.name
 
 
 def stops_early(plan: Plan, trial: Trial) -> bool:
@@ -175,10 +183,16 @@ def _trial_arm(plan: Plan, name: str, seed: int, attempt: Attempt) -> Arm:
     return replace(arm, name=trial_name(name, attempt.trial), training=training, uncertainty=None)
 
 
+def _all_done(folder: RunFolder, first: int, units: Sequence[Unit]) -> bool:
+    with folder.checked_content():
+        return all(read_checkpoint(folder.path, first + place).done for place in range(len(units)))
+
+
 def _starts(folder: RunFolder, earlier: Sequence[Unit], units: Sequence[Unit]) -> dict[int, Checkpoint]:
     """Where trials that stopped in an earlier wave go on, put together anew for the units of this one."""
     last = {member: number for number, unit in enumerate(earlier) for member in unit.members}
-    starts, read = {}, {}
+    starts: dict[int, Checkpoint] = {}
+    read: dict[int, Checkpoint] = {}
     for place, unit in enumerate(units):
         if unit.members[0] not in last:
             continue

@@ -1,0 +1,66 @@
+"""Whether tuning is worth it: on test rows the choice is not below the settings that are written, beyond chance."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import wardround
+from wardround.study import tuning_methods
+from wardround.study.tuning_methods import Attempt, Task
+
+LEVEL = 0.05
+
+
+def differences(studies: int, out: Path, method: str = "random", lr: float = 0.1) -> np.ndarray:
+    """Test accuracy with tuning less without, one synthetic study each. `lr` is that which is written."""
+    found = []
+    for number in range(studies):
+        study: dict[str, Any] = {
+            "name": f"drawn-{number}",
+            "data": {"source": "synthetic", "count": 5, "features": 12, "classes": 3, "largest": 300, "seed": number},
+            "training": {"rounds": 6, "lr": lr},
+            "evaluation": {"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0},
+            "tuning": {
+                "method": method,
+                "budget": 5,
+                "arms": ["tuned"],
+                "metric": "accuracy",
+                "space": {"training.lr": {"low": 0.003, "high": 3.0, "log": True}, "model.l2": [0.0, 0.01]},
+            },
+            "arms": [{"name": "written", "algorithm": "fedavg"}, {"name": "tuned", "algorithm": "fedavg"}],
+        }
+        arms = wardround.run_study(study, out, workers=1).results["arms"]
+        tuned, written = (arms[name]["metrics"]["accuracy"]["mean"] for name in ("tuned", "written"))
+        found.append(tuned - written)
+    return np.array(found)
+
+
+def is_below(found: np.ndarray) -> bool:
+    """Beyond chance, by a paired one-sided t-test."""
+    return bool(stats.ttest_1samp(found, 0.0, alternative="less").pvalue < LEVEL)
+
+
+def worst(task: Task, attempts: list[Attempt]) -> Attempt:
+    return min((a for a in attempts if a.score is not None), key=lambda a: a.score or 0.0)
+
+
+def test_a_poor_setting_is_left_for_a_better_one(tmp_path: Path) -> None:
+    found = differences(3, tmp_path, lr=0.0001)  # as good as not trained
+    assert found.mean() > 0.05, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", tuning_methods.METHODS)
+def test_the_choice_is_not_worse_in_twenty_studies(tmp_path: Path, method: str) -> None:
+    found = differences(20, tmp_path, method)
+    print(method, "mean", found.mean(), "p(lower)", stats.ttest_1samp(found, 0.0, alternative="less").pvalue)
+    assert not is_below(found)
+
+
+@pytest.mark.slow
+def test_the_test_would_see_a_bad_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wardround.runs.tuning.tune.chosen", worst)
+    assert is_below(differences(20, tmp_path))
