@@ -1,6 +1,7 @@
 """The fast engine equals the slow one, for every algorithm, in every circumstance that changes the arithmetic."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from wardround.engines.stacked.lanes import Lane, LaneOrder
 from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.runs.plan import Plan
-from wardround.runs.units import cut
+from wardround.runs.units import cut, cut_trials
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Run, Trial
 
@@ -220,3 +221,40 @@ def test_shares_of_a_batch_sum_to_one_and_rows_that_fill_up_have_none() -> None:
     assert both[:, 1].tolist() == [[0.5, 0.5], [1, 0], [0.5, 0.5], [1, 0]]
     assert order.shares(4, 6, 1, torch.float64).tolist() == [[[0.5, 0.5]], [[1, 0]]]
     assert order.shares(0, 4, 2, torch.float64) is both  # known for all rounds
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+def test_trials_with_different_learning_rates_share_a_stack(optimiser: str) -> None:
+    """Only trials that try settings do: each ends where the reference engine ends with its rate."""
+    study: dict[str, Any] = {
+        "name": "rates",
+        "data": {"source": "heart", "hospitals": ["cleveland", "va"]},
+        "training": {
+            "rounds": 3,
+            "optimiser": "adam" if optimiser == "adam" else "sgd",
+            "momentum": 0.9 if optimiser == "momentum" else 0.0,
+            "weight_decay": 0.01,
+            "lr_decay": {"factor": 0.5, "every": 1, "minimum": 0.02},
+        },
+        "evaluation": {"validation_share": 0.2, "seeds": {"first": 1, "count": 2}},
+        "tuning": {"budget": 3, "space": {"training.lr": [0.03, 0.1, 1.0]}},
+        "arms": [{"algorithm": "fedprox"}],
+    }
+    plan = load_plan(*load_study(study))
+    arm = plan.study.arms[0]
+    for number, lr in enumerate((0.03, 0.1, 1.0)):
+        trial = replace(arm, name=f"fedprox?trial={number}", training=replace(arm.training, lr=lr))
+        for seed in (1, 2):
+            plan.add_tuned(trial, seed)
+    (unit,) = cut_trials(plan, "auto", [(trial, seed) for (_, seed), trial in plan.tuned.items()])
+    trials = unit.trials(plan)
+    assert (unit.engine, len(trials)) == ("stacked", 6)
+    state = STACKED.start(trials)
+    for after, _ in STACKED.rounds(trials, state):
+        state = after
+    for trained, run in zip(trials, STACKED.runs(trials, state), strict=True):
+        alone = SERIAL.start([trained])
+        for after, _ in SERIAL.rounds([trained], alone):
+            alone = after
+        for name, leaf in alone.server["params"].items():
+            torch.testing.assert_close(run.server["params"][name], leaf, atol=1e-5, rtol=1e-4)

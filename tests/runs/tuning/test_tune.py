@@ -95,7 +95,7 @@ def test_a_missing_round_in_the_records_shows(halved: wardround.StudyRun) -> Non
 def test_scores_are_those_of_validation_rows_and_no_test_row_is_seen(
     halved: wardround.StudyRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Trained once more by the reference engine, the choice has the score that is told, as another library computes it."""
+    """Trained once more by the reference engine, the choice has the score that is told, by another library."""
     folder, plan = open_run(halved.folder, ELSEWHERE)
     tests = folder.predictions()
     for arm in plan.study.arms:

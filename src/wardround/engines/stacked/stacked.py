@@ -1,8 +1,8 @@
 """Fast engine: the sites of many trials as one tensor program, along leading axes.
 
-Trials of a stack have the same algorithm, model shape and training; they differ in seed, data and the values of the
-settings that are leaves of the server's state, and in their learning rates. The round is that of `training.rounds`, for all trials at once; the
-local loop and the algorithm's functions are the same code.
+Trials of a stack have the same algorithm, model shape and training; they differ in seed, data, learning rate and the
+values of the settings that are leaves of the server's state. The round is that of `training.rounds`, for all trials at
+once; the local loop and the algorithm's functions are the same code.
 """
 
 from collections.abc import Callable, Iterator, Sequence
