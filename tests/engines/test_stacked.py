@@ -249,12 +249,8 @@ def test_trials_with_different_learning_rates_share_a_stack(optimiser: str) -> N
     (unit,) = cut_trials(plan, "auto", [(trial, seed) for (_, seed), trial in plan.tuned.items()])
     trials = unit.trials(plan)
     assert (unit.engine, len(trials)) == ("stacked", 6)
-    state = STACKED.start(trials)
-    for after, _ in STACKED.rounds(trials, state):
-        state = after
+    *_, (state, _) = STACKED.rounds(trials, STACKED.start(trials))
     for trained, run in zip(trials, STACKED.runs(trials, state), strict=True):
-        alone = SERIAL.start([trained])
-        for after, _ in SERIAL.rounds([trained], alone):
-            alone = after
+        *_, (alone, _) = SERIAL.rounds([trained], SERIAL.start([trained]))
         for name, leaf in alone.server["params"].items():
             torch.testing.assert_close(run.server["params"][name], leaf, atol=1e-5, rtol=1e-4)

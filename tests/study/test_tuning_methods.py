@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from wardround.study.tuning import Bounds, Listed
+from wardround.study.tuning import Bounds, Listed, Scale
 from wardround.study.tuning_methods import METHODS, REDUCTION, Attempt, Task, chosen, rounds_of_rungs, rungs
 
-SPACE = {"lr": Bounds(0.001, 1.0, log=True), "steps": Bounds(1, 9, whole=True), "kind": Listed(("a", ("b", 1)))}
+SPACE: dict[str, Scale] = {
+    "lr": Bounds(0.001, 1.0, log=True),
+    "steps": Bounds(1, 9, whole=True),
+    "kind": Listed(("a", ("b", 1))),
+}
 TASK = Task(SPACE, {"lr": 0.1, "steps": 1, "kind": "a"}, first_seed=7, seed=8, budget=12, rounds=27)
 
 
@@ -26,7 +30,7 @@ def played(method: str, task: Task, score: Callable[[Attempt], float | None]) ->
 
 
 def bowl(attempt: Attempt) -> float:
-    return -abs(math.log10(attempt.values["lr"]) + 1.7) - 0.01 * attempt.values["steps"]
+    return float(-abs(math.log10(attempt.values["lr"]) + 1.7) - 0.01 * attempt.values["steps"])
 
 
 def spent(attempts: list[Attempt]) -> int:

@@ -15,25 +15,27 @@ LEVEL = 0.05
 
 
 def differences(studies: int, out: Path, method: str = "random", lr: float = 0.1) -> np.ndarray:
-    """Test accuracy with tuning less without, one synthetic study each. `lr` is that which is written."""
+    """Test AUC with tuning less without, one synthetic study each. `lr` is that which is written."""
     found = []
     for number in range(studies):
+        data = {"count": 4, "features": 20, "classes": 5, "largest": 200, "iid": True, "seed": number}
         study: dict[str, Any] = {
             "name": f"drawn-{number}",
-            "data": {"source": "synthetic", "count": 5, "features": 12, "classes": 3, "largest": 300, "seed": number},
-            "training": {"rounds": 6, "lr": lr},
+            "data": {"source": "synthetic", **data},
+            "model": {"kind": "mlp", "hidden": [8]},
+            "training": {"rounds": 8, "lr": lr},
             "evaluation": {"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0},
             "tuning": {
                 "method": method,
                 "budget": 5,
                 "arms": ["tuned"],
-                "metric": "accuracy",
-                "space": {"training.lr": {"low": 0.003, "high": 3.0, "log": True}, "model.l2": [0.0, 0.01]},
+                "metric": "auc",
+                "space": {"training.lr": {"low": 0.001, "high": 3.0, "log": True}, "training.momentum": [0.0, 0.5]},
             },
             "arms": [{"name": "written", "algorithm": "fedavg"}, {"name": "tuned", "algorithm": "fedavg"}],
         }
         arms = wardround.run_study(study, out, workers=1).results["arms"]
-        tuned, written = (arms[name]["metrics"]["accuracy"]["mean"] for name in ("tuned", "written"))
+        tuned, written = (arms[name]["metrics"]["auc"]["mean"] for name in ("tuned", "written"))
         found.append(tuned - written)
     return np.array(found)
 
@@ -56,7 +58,6 @@ def test_a_poor_setting_is_left_for_a_better_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", tuning_methods.METHODS)
 def test_the_choice_is_not_worse_in_twenty_studies(tmp_path: Path, method: str) -> None:
     found = differences(20, tmp_path, method)
-    print(method, "mean", found.mean(), "p(lower)", stats.ttest_1samp(found, 0.0, alternative="less").pvalue)
     assert not is_below(found)
 
 

@@ -200,23 +200,19 @@ def _draw_arm(
     chosen = {(int(seed), own["trial"]) for seed, own in arm["chosen"].items()}
     shift = 0.12 * (number - 1) if names else 0.0
     style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "linestyle": "none"}
-    for is_chosen in (False, True):
-        for whole in (False, True):
-            trials = [
-                trial
-                for trial in arm["trials"]
-                if trial["score"] is not None
-                and ((trial["seed"], trial["trial"]) in chosen) == is_chosen
-                and (trial["rounds"] == arm["rounds"]) == whole
-            ]
-            if not trials:
-                continue
-            x = [names.index(_shown(t["values"][key])) + shift if names else t["values"][key] for t in trials]
-            y = [metric.scale * trial["score"] for trial in trials]
-            size = (6.5 if is_chosen else 4.5) if whole else 2.5
-            edge = {"markeredgecolor": "black", "markeredgewidth": 1.1} if is_chosen else {"markeredgewidth": 0.0}
-            shown = f"{label}, chosen" if label and is_chosen else None
-            axes.plot(x, y, markersize=size, alpha=1.0 if is_chosen else 0.35, label=shown, **style, **edge)
+    kinds: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
+    for trial in arm["trials"]:
+        if trial["score"] is not None:
+            value = trial["values"][key]
+            x = names.index(_shown(value)) + shift if names else value
+            kind = ((trial["seed"], trial["trial"]) in chosen, trial["rounds"] == arm["rounds"])
+            kinds.setdefault(kind, []).append((x, metric.scale * trial["score"]))
+    for (is_chosen, whole), points in sorted(kinds.items()):
+        size = (6.5 if is_chosen else 4.5) if whole else 2.5
+        edge = {"markeredgecolor": "black", "markeredgewidth": 1.1} if is_chosen else {"markeredgewidth": 0.0}
+        shown = f"{label}, chosen" if label and is_chosen else None
+        x_values, y_values = zip(*points, strict=True)
+        axes.plot(x_values, y_values, markersize=size, alpha=1.0 if is_chosen else 0.35, label=shown, **style, **edge)
 
 
 PAGE = """

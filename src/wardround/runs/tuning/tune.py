@@ -21,7 +21,7 @@ from wardround.runs.prediction_tables import prediction_table
 from wardround.runs.units import Unit, cut_trials, engine_named
 from wardround.study.schema import Arm, Study
 from wardround.study.tuning import TRIAL, space_of, tuned_arms, with_values, written_values
-from wardround.study.tuning_methods import METHODS, Attempt, Task, chosen
+from wardround.study.tuning_methods import METHODS, Attempt, Method, Task, chosen
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.outcomes import Outcomes
 from wardround.training.trial import Run, Trial
@@ -95,9 +95,7 @@ def tune(plan: Plan, engine: str, folder: RunFolder, train: TrainUnits) -> Gener
     tuned, done = Tuned(tasks_of(plan)), 0
     tuned.attempts = {key: [] for key in tuned.tasks}
     method = METHODS[plan.study.tuning.method] if plan.study.tuning is not None else METHODS["random"]
-    while wave := {
-        key: asked for key, task in tuned.tasks.items() if (asked := method.next(task, tuned.attempts[key]))
-    }:
+    while wave := _wave(method, tuned):
         members = [(_trial_arm(plan, *key, attempt), key[1]) for key, asked in wave.items() for attempt in asked]
         for arm, seed in members:
             plan.add_tuned(arm, seed)
@@ -116,13 +114,20 @@ def tune(plan: Plan, engine: str, folder: RunFolder, train: TrainUnits) -> Gener
                 key: score for n in range(first, len(tuned.units)) for key, score in read_scores(folder, n).items()
             }
         for key, asked in wave.items():
-            tuned.attempts[key] += [
-                replace(attempt, score=_signed(plan.study, scores[trial_name(key[0], attempt.trial), key[1]]))
-                for attempt in asked
-            ]
+            tuned.attempts[key] += [_scored(plan.study, key, attempt, scores) for attempt in asked]
     for key in tuned.tasks:
         set_chosen(plan, key, tuned.chosen(key).values)
     return tuned
+
+
+def _wave(method: Method, tuned: Tuned) -> dict[Key, list[Attempt]]:
+    """What is tried next, of each arm and seed whose budget is not spent."""
+    asked = {key: method.next(task, tuned.attempts[key]) for key, task in tuned.tasks.items()}
+    return {key: attempts for key, attempts in asked.items() if attempts}
+
+
+def _scored(study: Study, key: Key, attempt: Attempt, scores: Mapping[Key, float | None]) -> Attempt:
+    return replace(attempt, score=_signed(study, scores[trial_name(key[0], attempt.trial), key[1]]))
 
 
 def set_chosen(plan: Plan, key: Key, values: Mapping[str, object]) -> None:
