@@ -151,7 +151,7 @@ def trials_table(evidence: Evidence) -> Table:
 def against_values(evidence: Evidence) -> Figure | None:
     """A panel for each key, a point for each trial of each seed."""
     content, metric = tuning(evidence), scored_by(evidence)
-    keys = list(dict.fromkeys(key for arm in content["arms"].values() for key in arm["keys"]))
+    keys = [key for key in content["space"] if any(key in arm["keys"] for arm in content["arms"].values())]
     columns = min(3, len(keys))
     lines_of_panels = -(-len(keys) // columns)
     drawn = figure(0.9 + 2.5 * lines_of_panels)
