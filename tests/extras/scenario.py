@@ -67,6 +67,10 @@ model = { kind = "joined", embedding = 3, hidden = 4 }
 """
 HOSPITAL = 'name = "long-beach"\n[data]\nsource = "heart"\nhospitals = ["va"]\n'
 BOTH = "deploy,privacy"  # no single extra
+BAYESIAN = (
+    "--set evaluation.validation_share=0.2 --set tuning.method=bayesian --set tuning.budget=3 "
+    "--set tuning.space.training.lr=[0.01,0.02,0.05,0.1]"
+)
 WITH_SERVER = ("serve", "deploy")  # Flower brings FastAPI and uvicorn too
 # studies whose data are not shipped: what is said of them depends on the machine
 DATA_NOT_SHIPPED = {"cxr-nih", "fashion-dirichlet"}
@@ -149,6 +153,7 @@ def every_verb(extra: str | None) -> list[Step]:
         step("predict pictured pictures/images_001/images --out pictures.csv"),
         step("predict pictured dicoms --out dicoms.csv", "imaging"),
         step("check cxr-fedprox --quick --set data.phantoms=600 --set model.kind=resnet", "imaging"),
+        step(f"check small.toml {BAYESIAN}", "tuning"),
         step("privacy plan heart-private --quick", "privacy"),
         step("run heart-private --quick --set training.rounds=1 --out private --no-report", "privacy"),
         step("run secure.toml --out runs --no-report", "privacy", "deploy"),
