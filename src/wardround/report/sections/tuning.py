@@ -1,14 +1,16 @@
 """Settings that were tried on validation rows: what was chosen, and how much it matters which one it is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import COLOURS, MARKERS, figure, legend
+from wardround.report.render.style import COLOURS, MARKERS, figure, legend, offset
 from wardround.report.render.table import Table, make_table, one_decimal, percent
 from wardround.report.section import Section
 
@@ -114,7 +116,7 @@ def chosen_table(evidence: Evidence) -> Table:
         },
         rows,
         f"Mean {metric.word} over seeds, on validation rows. That of the choice is the best of several and so somewhat "
-        "too good; the figures on test rows are not. `results.json` has the choice of each seed.",
+        "too good; the figures on test rows are not. The file results.json has the choice of each seed.",
     )
 
 
@@ -160,13 +162,13 @@ def against_values(evidence: Evidence) -> Figure | None:
         axes.set_visible(False)
     for key, axes in zip(keys, panels.flat, strict=False):
         names = _names_of(content, key)
-        for number, (name, arm) in enumerate(content["arms"].items()):
-            if key in arm["keys"]:
-                _draw_arm(axes, key, names, arm, number, metric, name if key == _first_key(content, name) else None)
-        if names:
-            axes.set_xticks(range(len(names)), names)
-        elif content["space"][key].get("log"):
-            axes.set_xscale("log")
+        having = [name for name, arm in content["arms"].items() if key in arm["keys"]]
+        for place, name in enumerate(having):
+            number = list(content["arms"]).index(name)
+            shift = offset(place, len(having), 0.5) if names else 0.0
+            label = name if key == content["arms"][name]["keys"][0] else None
+            _draw_arm(axes, key, names, content["arms"][name], number, shift, metric, label)
+        _scale(axes, content["space"][key], names)
         axes.set_xlabel(key)
     for line in panels:
         line[0].set_ylabel(f"validation {metric.word}{metric.unit}")
@@ -174,8 +176,19 @@ def against_values(evidence: Evidence) -> Figure | None:
     return drawn
 
 
-def _first_key(content: Mapping[str, Any], arm: str) -> str:
-    return str(content["arms"][arm]["keys"][0])
+def _scale(axes: Any, given: Any, names: Sequence[str]) -> None:
+    """Listed values side by side; of bounds all of what could be drawn."""
+    if names:
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+    elif given.get("log"):
+        axes.set_xscale("log")
+        first, last = math.ceil(math.log10(given["low"])), math.floor(math.log10(given["high"]))
+        ticks = [10.0**power for power in range(first, last + 1)] or [given["low"], given["high"]]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=isinstance(given["low"], int)))
 
 
 def _names_of(content: Mapping[str, Any], key: str) -> list[str]:
@@ -193,12 +206,12 @@ def _draw_arm(
     names: Sequence[str],
     arm: Mapping[str, Any],
     number: int,
+    shift: float,
     metric: Headline,
     label: str | None,
 ) -> None:
     """Faint: trials. Strong with a black edge: each seed's choice. Small: trials that stopped early."""
     chosen = {(int(seed), own["trial"]) for seed, own in arm["chosen"].items()}
-    shift = 0.12 * (number - 1) if names else 0.0
     style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "linestyle": "none"}
     kinds: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
     for trial in arm["trials"]:
