@@ -47,6 +47,7 @@ def test_the_section_is_on_the_page_and_contradicts_nothing(run: wardround.Study
         assert line.replace("'", "&#39;") in html
     assert not contradictions(run.results, html)
     assert SECTION.anchor == "tuning"
+    assert "each seed chose for itself: training.lr, mu, model.intercept" in html, "the design says so too"
 
 
 def test_tables_say_what_results_say(run: wardround.StudyRun) -> None:

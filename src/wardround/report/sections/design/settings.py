@@ -29,7 +29,7 @@ def design(evidence: Evidence) -> dict[str, str]:
         "data": _settings(data.pop("source"), data, OF_COLUMNS if evidence.of_images else ()),
         "sites": _settings(partition.pop("partition"), partition),
         "model": _model(model),
-        "training": _training(study["training"]),
+        "training": _training(study["training"]) + _tuned(study),
         **({"privacy": privacy_settings(study["privacy"])} if study.get("privacy") else {}),
         **_compression(study.get("compression") or {}),
         "split": split,
@@ -66,6 +66,12 @@ def _training(training: Mapping[str, Any]) -> str:
         changes = ", ".join(f"{name} {_plainly(value)}" for name, value in training["augment"].items())
         text += f", images changed at random ({changes})"
     return text
+
+
+def _tuned(study: Mapping[str, Any]) -> str:
+    """What stands in the file for these settings is only the first that was tried."""
+    space = study.get("tuning", {}).get("space", {})
+    return f"; each seed chose for itself: {', '.join(space)}" if space else ""
 
 
 def _compression(block: Mapping[str, Any]) -> dict[str, str]:
