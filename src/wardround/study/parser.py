@@ -143,7 +143,8 @@ class _Reader:
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
         self.apply(overrides, tables, TABLES, where, "Sections")
         if isinstance(tables.get("tuning", {}).get("space"), Mapping):
-            tables["tuning"]["space"] = flat_space(tables["tuning"]["space"])
+            # in one order, however the file is written: what a method draws next may depend on it
+            tables["tuning"]["space"] = dict(sorted(flat_space(tables["tuning"]["space"]).items()))
         source = self.source_facts(tables)
         default = "linear" if len(source.tasks) > 1 else self.families.task_of(source).linear_model
         if default != SECTIONS["model"].default:

@@ -47,7 +47,7 @@ def test_the_section_is_on_the_page_and_contradicts_nothing(run: wardround.Study
         assert line.replace("'", "&#39;") in html
     assert not contradictions(run.results, html)
     assert SECTION.anchor == "tuning"
-    assert "each seed chose for itself: training.lr, mu, model.intercept" in html, "the design says so too"
+    assert "each seed chose for itself: model.intercept, mu, training.lr" in html, "the design says so too"
 
 
 def test_tables_say_what_results_say(run: wardround.StudyRun) -> None:
@@ -78,9 +78,9 @@ def test_the_figure_has_a_panel_for_each_key_with_the_choice_marked(run: wardrou
     drawn = against_values(read_evidence(RunFolder(run.folder)))
     assert isinstance(drawn, Figure)
     panels = [axes for axes in drawn.axes if axes.get_visible()]
-    assert [axes.get_xlabel() for axes in panels] == ["training.lr", "mu", "model.intercept"]
-    assert panels[0].get_xscale() == "log"
-    assert [text.get_text() for text in panels[2].get_xticklabels()] == ["shared", "private"]
+    assert [axes.get_xlabel() for axes in panels] == ["model.intercept", "mu", "training.lr"]
+    assert panels[2].get_xscale() == "log"
+    assert [text.get_text() for text in panels[0].get_xticklabels()] == ["shared", "private"]
     marked = [
         len(line.get_xdata())  # type: ignore[arg-type]
         for line in panels[0].get_lines()
