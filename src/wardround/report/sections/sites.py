@@ -310,8 +310,8 @@ def left_out(evidence: Evidence) -> str:
 
 NEED_ROWS = {
     "distributions": Drawing(
-        "Columns before and after sites form",
-        "Grey: all rows. Lines: each site. Cells of fewer than 5 rows are withheld.",
+        "The columns, in all rows and at each site",
+        "Grey: all rows. Lines and dots: each site. Cells of fewer than 5 rows are withheld.",
         distributions,
     ),
     "correlation": Drawing(
