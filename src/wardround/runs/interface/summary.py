@@ -75,9 +75,12 @@ def _size(results: Mapping[str, Any]) -> str:
 
 
 def _answer(results: Mapping[str, Any]) -> list[str]:
+    """Page one's sentences first, as in a terminal; a run of an earlier version has none."""
     outcomes = results.get("outcomes") or {}
     if not outcomes:
-        return [sentence["text"] for sentence in results["answer"]]
+        decided = (results.get("decision") or {}).get("sentences")
+        first = [decided["answer"], decided["size"], f"What to do next: {decided['next']}"] if decided else []
+        return [*filter(None, first), *(sentence["text"] for sentence in results["answer"])]
     return [f"{name}: {sentence['text']}" for name, own in outcomes.items() for sentence in own["answer"]]
 
 
