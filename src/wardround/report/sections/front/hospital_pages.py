@@ -113,7 +113,8 @@ def _patients(evidence: Evidence, site: str) -> Table:
     rows += [["for choosing thresholds (validation)", counts["validation"]]] if counts["validation"] else []
     rows.append(["for testing", counts["test"]])
     hidden = events(evidence, counts) == NONE
-    rows += [[name, "withheld" if hidden else few(count)] for name, count in counts["classes"].items()]
+    words = _words_of_classes(evidence)
+    rows += [[words.get(name, name), "withheld" if hidden else few(n)] for name, n in counts["classes"].items()]
     rows += [[heading, text] for heading, text in described_target(evidence, counts).items() if text]
     age = counts.get("age") if rows_of(counts) >= 2 * FEWEST else None
     if age and age.get("mean") is not None:
@@ -121,6 +122,13 @@ def _patients(evidence: Evidence, site: str) -> Table:
             ["mean age", f"{age['mean']:.1f}" + (f" (SD {age['sd']:.1f})" if age.get("sd") is not None else "")]
         )
     return make_table("", "Its patients, as the first training run splits them", {"records": None, "number": str}, rows)
+
+
+def _words_of_classes(evidence: Evidence) -> dict[str, str]:
+    """Of two classes, what they mean: 0 and 1 say nothing."""
+    if len(evidence.classes) != 2 or evidence.findings:
+        return {}
+    return dict(zip(evidence.classes, (f"without {evidence.event}", f"with {evidence.event}"), strict=True))
 
 
 def _arms(evidence: Evidence) -> dict[str, str]:
