@@ -144,10 +144,10 @@ def subgroup_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
                     means = [entry["metrics"][metric]["mean"] for metric in others]
                     figures = [entry["rows"], main["mean"], *headline.limits(main["interval"]), *means]
                 rows.append([name, f"{kind}: {group}", *figures])
-    note = (
-        f"Rows: test rows of one seed, on average. A group with fewer than {SMALLEST_GROUP} is suppressed; where it "
-        f"has fewer than {SMALLEST_CLASS} of a class, so are the figures that depend on classes."
-    )
+    note = f"Rows: test rows of one seed, on average. A group with fewer than {SMALLEST_GROUP} is suppressed"
+    if evidence.task.answers == "class":
+        note += f"; where it has fewer than {SMALLEST_CLASS} of a class, so are the figures that depend on classes"
+    note += "."
     if evidence.deployed:
         note = (
             f"Rows: test rows of one seed, on average, at sites where the group has {evidence.smallest_group} or more."

@@ -227,9 +227,10 @@ def _subgroups(evidence: Evidence, site: str, own: Mapping[str, Any]) -> Table |
         return None
     columns: dict[str, Format | None] = {"group": None, "test records": whole_number}
     columns |= dict.fromkeys(_arms(evidence).values(), str)
+    of_class = f" or {SMALLEST_CLASS} of a class" if evidence.task.answers == "class" else ""
     note = (
-        f"{headline.title} with its 95 % CI, not corrected. Too few: fewer than {evidence.smallest_group} test records "
-        f"or {SMALLEST_CLASS} of a class in every training run, or a group from which such a one would follow."
+        f"{headline.title} with its 95 % CI, not corrected. Too few: fewer than {evidence.smallest_group} test records"
+        f"{of_class} in every training run, or a group from which such a one would follow."
     )
     return make_table("", "Groups of its patients", columns, rows, note)
 
