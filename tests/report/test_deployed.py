@@ -70,7 +70,7 @@ def test_no_figure_is_empty(folder: RunFolder, tmp_path: Path) -> None:
 def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
     text = page_of(folder.path).text
     assert "predictions stay at their hospital" in text
-    assert "Not here: columns before and after sites form, correlation of the columns." in text
+    assert "Not here: the columns, in all rows and at each site; correlation of the columns." in text
     assert "The bootstrap draws seeds anew and not patients" in text
     assert "Slope and intercept need rows" in text
     assert "This was a simulation" not in text

@@ -304,7 +304,7 @@ def not_drawn(evidence: Evidence) -> list[str]:
 
 def left_out(evidence: Evidence) -> str:
     """What a run across hospitals has no figure of, and why."""
-    titles = ", ".join(drawing.title.lower() for drawing in NEED_ROWS.values())
+    titles = "; ".join(drawing.title[0].lower() + drawing.title[1:] for drawing in NEED_ROWS.values())
     return f"Not here: {titles}. Rows and {STAY}." if evidence.deployed else ""
 
 
