@@ -75,11 +75,12 @@ def _size(results: Mapping[str, Any]) -> str:
 
 
 def _answer(results: Mapping[str, Any]) -> list[str]:
-    """Page one's sentences first, as in a terminal; a run of an earlier version has none."""
+    """Page one's sentences first, where hospitals alone are compared; a run of an earlier version has none."""
     outcomes = results.get("outcomes") or {}
     if not outcomes:
-        decided = (results.get("decision") or {}).get("sentences")
-        first = [decided["answer"], decided["size"], f"What to do next: {decided['next']}"] if decided else []
+        decision = results.get("decision")
+        told = decision["sentences"] if decision and decision["why_not"] is None else None
+        first = [told["answer"], told["size"], f"What to do next: {told['next']}"] if told else []
         return [*filter(None, first), *(sentence["text"] for sentence in results["answer"])]
     return [f"{name}: {sentence['text']}" for name, own in outcomes.items() for sentence in own["answer"]]
 
