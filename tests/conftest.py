@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from tests.report_consistency import contradictions
+from tests.time_limit import time_limit
 
 gc.disable()  # until all tests are collected: their many objects stay, and looking through them is a fifth of the time
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(threads, "1")  # also in processes that tests start: there is one test for each processor
+LONGEST, LONGEST_SLOW = 600.0, 3600.0  # seconds; a test that hangs would hold up all others until somebody looks
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>not rendered in this test</text></svg>'
 
 
@@ -91,3 +93,9 @@ _RENDERED: list[str] = []  # not empty while a test runs that is marked `rendere
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker("rendered")
     _RENDERED[:] = [item.name] if marker is not None and marker.args != (False,) else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with time_limit(LONGEST_SLOW if item.get_closest_marker("slow") else LONGEST):
+        return (yield)
