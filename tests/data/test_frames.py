@@ -14,7 +14,7 @@ import wardround
 from tests.hospital_frames import SMALL, hospital, hospitals, study_of
 from wardround.core.errors import DataError, StudyError, WardroundError
 from wardround.core.toml_files import parse_toml
-from wardround.data.frames import frame_of
+from wardround.data.frames import frame_of, with_frames
 from wardround.data.text_table import Table, checked_names, read_table
 
 SECRET = "Zebediah"
@@ -91,6 +91,23 @@ class OnlyArrow:
 def test_tables_of_other_packages_are_read_through_arrow() -> None:
     table = hospital(30, 1)
     assert frame_of("north", OnlyArrow(pa.Table.from_pandas(table))).digest == frame_of("north", table).digest
+
+
+def test_categories_of_polars_are_texts_like_any_other() -> None:
+    """Its categories are string views, which Arrow cannot take by number."""
+    table = hospital(30, 1)
+    arrow = pa.Table.from_pandas(table)
+    place = arrow.column_names.index("sex")
+    coded = arrow.column("sex").combine_chunks().cast(pa.string()).dictionary_encode()
+    views = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string_view()))
+    assert frame_of("north", OnlyArrow(arrow.set_column(place, "sex", views))).digest == frame_of("north", table).digest
+
+
+def test_what_is_no_table_is_refused_and_says_what_to_give() -> None:
+    study = {"data": {"files": {"north": np.zeros((3, 2)), "south": hospital(30, 1)}}}
+    with pytest.raises(StudyError, match=r"data: files: north: expected a table, found .*\n.*collect\(\)"):
+        with_frames(study)
+    with_frames({"data": {"files": {"north": Path("north.csv"), "south": "south.csv"}}})
 
 
 def test_the_digest_is_of_the_content() -> None:

@@ -78,6 +78,59 @@ def test_messages_survive_the_wire(size: int) -> None:
     assert bool(record.array_records) == (size > SMALL)  # an array is cut into chunks, a setting is not
 
 
+def test_the_same_model_for_many_sites_is_cut_and_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from wardround.deployment.flower.server_app import SMALL, GridTransport, Standing, from_record
+
+    class Pushed:
+        def push_messages(self, messages: list[Any]) -> list[str]:
+            self.messages = messages
+            return [f"number {place}" for place in range(len(messages))]
+
+    grid: Any = Pushed()
+    transport = GridTransport(grid, dict)
+    transport.standing = {site: Standing(node, True, "") for node, site in enumerate(("north", "south", "east"))}
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    model, other = os.urandom(SMALL + 1), os.urandom(SMALL + 1)
+    messages = {"north": model, "south": model, "east": other}
+    sealed = {site: Sealed(site.encode(), tensors, b"signature") for site, tensors in messages.items()}
+    assert transport._push(sealed) == {"north": "number 0", "south": "number 1", "east": "number 2"}
+    assert [message.metadata.dst_node_id for message in grid.messages] == [0, 1, 2]
+    north, south, east = (message.content.array_records["tensors"]["tensors"] for message in grid.messages)
+    assert north is south
+    assert north is not east
+    assert [from_record(message.content) for message in grid.messages] == list(sealed.values())
+
+
+def test_what_was_sent_and_received_is_freed_without_a_search_for_circles() -> None:
+    import gc
+    from weakref import ref
+
+    import httpx
+
+    from wardround.deployment.flower.adapter import FreedAtOnce
+
+    client = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, content=b"a part")))
+
+    def call(context: Any) -> httpx.Response:
+        return client.send(httpx.Request("POST", "https://127.0.0.1/", content=b"a part"))
+
+    gc.disable()
+    try:
+        response = FreedAtOnce().intercept(None, call)
+        assert response.content == b"a part"
+        kept = ref(response), ref(response.request)
+        del response
+        assert [thing() for thing in kept] == [None, None]
+        kept_by_httpx = ref(call(None))
+        assert kept_by_httpx() is not None  # else this interceptor is needed no more
+    finally:
+        gc.enable()
+
+
 def test_whatever_is_no_message_is_refused() -> None:
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 

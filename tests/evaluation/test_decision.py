@@ -1,5 +1,6 @@
 """Page one's sentence: right where the truth is known, decided by the stated rules, and in words that are true."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def claims(decision: Mapping[str, Any]) -> bool:
     return (
         sentences["answer"].startswith(("Yes", "No"))
         or not sentences["hospitals"].startswith("At none")
-        or "shown to be different" in sentences["others"]
+        or re.search("(is|are) shown to be", sentences["others"].replace("none is shown", "")) is not None
     )
 
 
@@ -127,7 +128,7 @@ def test_every_metric_that_ranks_arms_is_told_in_words(metric: Any) -> None:
 
 def test_what_is_predicted_has_a_name() -> None:
     assert subject_of(class_task(["alive", "dead"]), "status").event == "dead"
-    assert subject_of(class_task(["0", "1"]), "died").event == '"died"'
+    assert subject_of(class_task(["0", "1"]), "died") == Subject('"died"', 'the outcome "died"')
     assert subject_of(class_task(["0", "1"]), None).event == "1"
     assert subject_of(class_task(["a", "b", "c"]), "kind").averaged == "the classes"
     assert subject_of(findings_task(["edema"]), None).averaged == "the findings"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.evaluation.synthetic_predictions import by_skill
 from tests.figures_by_shape import grouped_metrics, metrics
 from wardround.evaluation.scores import Scores
+from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import METRICS, PAIRS
 
 GROUPS = 5
@@ -160,3 +161,21 @@ def test_several_classes_have_a_score_for_each() -> None:
     assert figures["accuracy"] == pytest.approx(sk.accuracy_score(label, score.argmax(axis=1)))
     assert figures["auc"] == pytest.approx(sk.roc_auc_score(label, score, multi_class="ovr"))
     assert figures["loss"] == pytest.approx(sk.log_loss(label, score))
+
+
+def test_of_a_group_with_few_of_a_class_only_means_over_all_rows_are_given() -> None:
+    """Five rows of each class are enough; with four deaths an AUC would be about four patients, and with none of them
+    there is none anyhow."""
+    deaths = {"five": 5, "four": 4, "none": 0}
+    table = pd.DataFrame({"arm": "fedavg", "seed": 1, "site": "a", "row": np.arange(60)})
+    kind = np.repeat(list(deaths), 20)
+    table["label"] = [int(place < deaths[name]) for name in deaths for place in range(20)]
+    table["score"] = np.random.default_rng(0).random(60)
+    groups = pd.DataFrame({"row": np.arange(60), "ward": kind})
+    (found,) = Scores.of(table, groups).subgroups()
+    known = {name: ~np.isnan(found.figures[0, 0, place]) for place, name in enumerate(found.values)}
+    over_rows = np.array([METRIC_FACTS[name].over_rows for name in METRICS])
+    assert known["five"].all()
+    assert known["four"].tolist() == over_rows.tolist()
+    assert not known["none"][METRICS.index("auc")]
+    assert found.rows[0, 0].tolist() == [20, 20, 20]

@@ -70,7 +70,7 @@ def test_no_figure_is_empty(folder: RunFolder, tmp_path: Path) -> None:
 def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
     text = page_of(folder.path).text
     assert "predictions stay at their hospital" in text
-    assert "Not here: columns before and after sites form, correlation of the columns." in text
+    assert "Not here: the columns, in all rows and at each site; correlation of the columns." in text
     assert "The bootstrap draws seeds anew and not patients" in text
     assert "Slope and intercept need rows" in text
     assert "This was a simulation" not in text
@@ -154,6 +154,9 @@ def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None
     wardround.build_report(deployed_folder.path)
     page = page_of(deployed_folder.path)
     assert "figure-test-accuracy" not in page.ids
-    assert "va: fewer than 60 patients tested; its figures stay there" in page.text
+    assert (
+        "too few patients for figures to leave it (`smallest_cell`) (2 sites): cleveland (no disease, disease), va"
+        in (page.text)
+    )
     assert "withheld" in page.text
     assert not re.findall(r"\b(nan|None|NaN)\b", page.text)

@@ -105,3 +105,15 @@ def test_the_sandbox_is_left_only_for_root(tmp_path: Path, monkeypatch: pytest.M
         told = write_pdf(tmp_path / "report.html").read_text(encoding="utf-8")
         assert ("--no-sandbox" in told) is without
         assert "--headless" in told
+
+
+def test_a_mean_and_its_spread_turn_into_one_line() -> None:
+    sites = [f"hospital-{number:02}" for number in range(30)]
+    columns = ["arm", *(name for site in sites for name in (site, f"SD, {site}"))]
+    formats = dict.fromkeys(columns[1:], str)
+    turned = on_page(
+        make_table("t", "T", {"arm": None, **formats}, [["local", *range(60)], ["fedavg", *range(60, 120)]])
+    )
+    assert turned.headings == ["", "local", "SD, local", "fedavg", "SD, fedavg"]
+    assert turned.rows[:2] == [[sites[0], "0", "1", "60", "61"], [sites[1], "2", "3", "62", "63"]]
+    assert len(turned.rows) == 30

@@ -76,7 +76,7 @@ def test_a_plain_report_does_not_import_other_sections(plain: Path) -> None:
         "import sys\n"
         "from wardround.report import build_report\n"
         "from wardround.report.render import figures\n"
-        "figures.as_svg, figures.save_png = lambda *_: '<svg></svg>', lambda *_: None\n"
+        "figures.as_svg, figures.save_png = lambda *_: '<svg></svg>', lambda _, path: path.write_bytes(b'')\n"
         "build_report(sys.argv[1])\n"
         "print(*sys.modules)\n"
     )

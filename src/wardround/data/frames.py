@@ -39,6 +39,7 @@ def with_frames(raw: Mapping[str, Any], tables: Mapping[str, Any] | None = None)
     if not isinstance(data, Mapping) or not isinstance(files, Mapping):
         _refuse_tables(tables, {})
         return raw
+    _refuse_objects(files)
     marks = {name: file for name, file in files.items() if InMemory.is_mark(file)}
     _refuse_tables(tables, marks)
     read = {name: frame_of(name, file) for name, file in files.items() if is_frame(file)}
@@ -47,6 +48,15 @@ def with_frames(raw: Mapping[str, Any], tables: Mapping[str, Any] | None = None)
         if read[name].mark != marks[name]:
             raise StudyError(f"tables: {name}", "its rows are not those of the run", PASS_AGAIN)
     return {**raw, "data": {**data, "files": {**files, **read}}} if read else raw
+
+
+def _refuse_objects(files: Mapping[Any, Any]) -> None:
+    """What is neither a path nor a table, such as an array without names or a query that was not computed yet."""
+    for name, file in files.items():
+        if not (is_frame(file) or file is None or isinstance(file, (*_SCALARS, Path, InMemory, Mapping, list, tuple))):
+            where = f"data: files: {name if isinstance(name, str) else shown(name)}"
+            remedy = "Give a DataFrame, or the path of a file. A LazyFrame of polars becomes one by collect()."
+            raise StudyError(where, f"expected a table, found {shown(file)}", remedy)
 
 
 def _refuse_tables(tables: Mapping[str, Any] | None, marks: Mapping[str, Any]) -> None:
@@ -159,6 +169,9 @@ def type_name(kind: pa.DataType) -> str:
 def _texts(array: pa.Array, where: str) -> pa.LargeStringArray:
     """As a CSV file has them. Each distinct value is written once."""
     if pa.types.is_dictionary(array.type):  # a column of categories
+        levels = array.dictionary
+        if pa.types.is_string_view(levels.type):  # as polars has them; Arrow cannot take them by number
+            array = pa.DictionaryArray.from_arrays(array.indices, levels.cast(pa.large_string()))
         array = array.dictionary_decode()
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.large_string())

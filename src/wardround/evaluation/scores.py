@@ -10,7 +10,7 @@ import pandas as pd
 
 from wardround.evaluation.calibration_curves import BINS, calibration_of, decision_curve_of, ranking_of, score_histogram
 from wardround.tasks import Task, class_task, findings_task
-from wardround.tasks.class_metrics import THRESHOLD, average
+from wardround.tasks.class_metrics import SMALLEST_CLASS, THRESHOLD, average
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
 
@@ -199,10 +199,13 @@ class Scores:
 
     def by_group(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Figures (arms, seeds, values, metrics) and row counts (arms, seeds, values) of subgroups."""
-        numbers = pd.Series(value_of_row).map({value: place for place, value in enumerate(values)})
-        group = numbers.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
-        figures, rows = self._within(group, len(values) + 1)  # the last: rows of unknown group
+        figures, rows = self._within(self._group_of_rows(value_of_row, values), len(values) + 1)
         return figures[:, :, :-1], rows[:, :, :-1]
+
+    def _group_of_rows(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> np.ndarray:
+        """The place of each row's group among `values`; of rows of unknown group, the one after the last."""
+        numbers = pd.Series(value_of_row).map({value: place for place, value in enumerate(values)})
+        return numbers.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
 
     def subgroups(self) -> Iterator[Subgroups]:
         groups = pd.DataFrame() if self.groups is None else self.groups
@@ -210,7 +213,23 @@ class Scores:
             known = groups.dropna(subset=[kind])
             values = in_order(known[kind].unique().tolist())
             value_of_row = dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True))
-            yield Subgroups(str(kind), values, *self.by_group(value_of_row, values))
+            figures, rows = self.by_group(value_of_row, values)
+            by_class = [metric for metric, facts in enumerate(self.task.metrics) if not facts.over_rows]
+            figures[..., by_class] = np.where(
+                self._has_small_class(value_of_row, values)[..., None], np.nan, figures[..., by_class]
+            )
+            yield Subgroups(str(kind), values, figures, rows)
+
+    def _has_small_class(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> np.ndarray:
+        """(arms, seeds, values): whether a class has rows, but fewer than SMALLEST_CLASS. Figures by class would be
+        about single patients then: an AUC of one death tells how that patient was ranked."""
+        if self.task.answers != "class":
+            return np.zeros((len(self.arms), len(self.seeds), len(values)), dtype=bool)
+        group = self._group_of_rows(value_of_row, values)
+        shape = (len(self.arms), len(self.seeds), len(values) + 1, len(self.task.names))
+        number = np.ravel_multi_index((self.arm, self.seed, group, self.label.astype(np.int64)), shape)
+        counts = np.bincount(number, minlength=int(np.prod(shape))).reshape(shape)[:, :, :-1]
+        return np.asarray(((counts > 0) & (counts < SMALLEST_CLASS)).any(axis=-1))
 
     def calibration(self, arm: str, bins: int = BINS) -> dict[str, Any] | None:
         places = self.of_arm(arm)

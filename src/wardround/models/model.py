@@ -104,14 +104,21 @@ class Model:
     cut: Cut | None = None
 
     @cached_property
+    def blank(self) -> tuple[Tree, Tree]:
+        """Weights and buffers without numbers, for whoever asks for shapes and types: those of a large model need not
+        be drawn for that."""
+        params, buffers = self.init(0)
+        return {n: leaf.to("meta") for n, leaf in params.items()}, {n: leaf.to("meta") for n, leaf in buffers.items()}
+
+    @cached_property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(leaf.numel() for leaf in self.init(0)[0].values())
+        return sum(leaf.numel() for leaf in self.blank[0].values())
 
     @cached_property
     def shared_size(self) -> int:
         """Number of parameters that are sent, which is the same at every site."""
-        return sum(leaf.numel() for name, leaf in self.init(0)[0].items() if not self.is_private(name))
+        return sum(leaf.numel() for name, leaf in self.blank[0].items() if not self.is_private(name))
 
     def is_private(self, name: str) -> bool:
         return name.startswith(self.private) if self.private else False
@@ -225,6 +232,7 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tu
     shapes = mask_shapes(training)
     tied = _has_tied_weights(training)  # to look for them at each call is a sixth of a small network's step
     frozen = {name: leaf.detach() for name, leaf in training.named_parameters() if not leaf.requires_grad}
+    _drop_weights(training)
 
     own = local()  # a module of its own for each thread: a functional call lends it the weights for a moment
 
@@ -267,6 +275,16 @@ def _has_tied_weights(module: nn.Module) -> bool:
         len(list(named(remove_duplicate=False))) > len(list(named()))
         for named in (module.named_parameters, module.named_buffers)
     )
+
+
+def _drop_weights(module: nn.Module) -> None:
+    """Every call lends the module its weights, so that it need not keep any: each copy of it would be as large."""
+    blanks: dict[nn.Parameter, nn.Parameter] = {}
+    for part in module.modules():
+        for name, leaf in list(part.named_parameters(recurse=False)):
+            if leaf.requires_grad:
+                blank = blanks.setdefault(leaf, nn.Parameter(torch.empty_like(leaf, device="meta")))
+                setattr(part, name, blank)
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -231,6 +231,12 @@ class Evidence:
         return dict(self.results["decision"])
 
     @cached_property
+    def event(self) -> str:
+        """The second of two classes, in a sentence. A class that is called 1 says nothing, its column's name does."""
+        decided = self.results.get("decision", {}).get("event")
+        return str(decided) if decided is not None else self.classes[1]
+
+    @cached_property
     def main_arm(self) -> str:
         """The one that is shown in detail: that of the decision; without one the reference where sites federate in it,
         else the first such arm that has figures. Not the best one: that would be chosen on test rows."""

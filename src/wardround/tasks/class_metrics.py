@@ -19,6 +19,7 @@ METRICS = tuple(metric.name for metric in CLASS_METRICS)
 THRESHOLD = 0.5
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
+SMALLEST_CLASS = 5  # rows of a class that a subgroup has, for figures that depend on its classes
 PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
 NEED_POSITIVES = ("auc", "pr_auc", "f1", "sensitivity", "ppv")  # not defined for a finding that no row has
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite

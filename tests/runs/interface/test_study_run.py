@@ -64,6 +64,9 @@ class Balanced(HTMLParser):
 def test_as_text_it_is_one_screen(run: wardround.StudyRun) -> None:
     text = repr(run)
     assert QUESTION in text
+    told = run.results["decision"]["sentences"]
+    for first in (told["answer"], f"What to do next: {told['next']}"):  # page one's, before the figures
+        assert " ".join(text.split()).index(first) < " ".join(text.split()).index(run.results["answer"][0]["text"])
     for sentence in run.results["answer"]:
         assert " ".join(sentence["text"].split()) in " ".join(text.split())
     assert f"{run.results['arms']['fedavg']['metrics']['auc']['mean']:.3f}" in text

@@ -187,7 +187,7 @@ class DeployedPlan(Plan):
             trial = self.trial(arm, self.study.evaluation.seeds.first)
             agreed = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]]
             tables = agreed.layout is not None or arm.preparation.schema == "own"
-            refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, False, self.task)
+            refuse_unsound(arm, trial.algorithm, tuple(trial.model.blank[1]), tables, False, self.task)
             refuse_unkept(trial)
 
     def waves(self) -> list[tuple[tuple[str, int], ...]]:

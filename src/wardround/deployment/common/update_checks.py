@@ -56,7 +56,7 @@ def broadcast_shapes(trial: Trial) -> dict[str, Shape]:
 
 def _without_numbers(trial: Trial) -> tuple[Tree, State]:
     """A model on the meta device, and its broadcast."""
-    params, _ = trial.model.init(0)
+    params, _ = trial.model.blank
     shared = {
         name: torch.empty(leaf.shape, dtype=trial.dtype, device="meta")
         for name, leaf in params.items()

@@ -8,6 +8,7 @@ runs behind `superlink_process.py`. `tests/deployment/test_flower_contract.py` c
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -41,12 +42,14 @@ from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
+    PushAppMessagesRequest,
     SendTaskHeartbeatRequest,
 )
 from flwr.serverapp import Grid
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
     get_all_nested_objects,
     get_object_tree,
     iterate_object_tree,
@@ -63,7 +66,6 @@ from flwr.supercore.inflatable.inflatable_utils import (
     ObjectUnavailableError,
     inflate_object_from_contents,
     pull_objects,
-    push_objects,
 )
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -96,6 +98,7 @@ clientapp = "wardround.deployment.flower.site_loop:client_app"
 [tool.flwr.app.config]
 """  # without any code: what runs is what is installed, and nobody runs what is sent
 RETRY_FOR = 20.0  # seconds
+PARTS_AT_ONCE = 2  # of a message on its way
 PASSING = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
 # how a link that went away shows itself
 LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
@@ -115,7 +118,7 @@ def retrying() -> RetryInvoker:
 def on_loopback(kind: Any, address: str, component: str, *interceptors: Any, **options: Any) -> Any:
     """A client that ignores proxies of the environment, which would see our secret."""
     version = RuntimeVersionHttpInterceptor(component_name=component)
-    client = kind.from_server_address(address, True, None, [version, *interceptors], **options)
+    client = kind.from_server_address(address, True, None, [version, *interceptors, FreedAtOnce()], **options)
     client._client.close()
     client._client = httpx.Client(timeout=30.0, trust_env=False)
     return client
@@ -130,6 +133,28 @@ class Secret:
     def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
         context.request.headers["x-wardround-secret"] = self.secret
         return call_next(context)
+
+
+class FreedAtOnce:
+    """An interceptor after which nothing keeps a request and its response but who uses them. httpx ties a response to
+    itself, and parts of a model of 16 MB would lie in memory until Python looks for circles."""
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        response = call_next(context)
+        if response.is_closed:  # it has been read
+            response.stream = httpx.ByteStream(b"")
+        return response
+
+
+def push_parts(objects: dict[str, InflatableObject], push: Callable[[str, bytes], None], needed: set[str]) -> None:
+    """Empties `objects`. Flower's own function makes the bytes of all parts before it sends the first."""
+    pool = ThreadPoolExecutor(PARTS_AT_ONCE)
+    try:
+        parts = [number for number in objects if number in needed]
+        for _ in pool.map(lambda number: push(number, objects.pop(number).deflate()), parts):
+            pass
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class CoordinatorConnection:
@@ -174,6 +199,24 @@ class CoordinatorConnection:
         if not known:
             self.lost.set()
         return True
+
+    def push(self, messages: Sequence[Message]) -> list[str]:
+        """As `HttpGrid.push_messages`; the numbers of the messages."""
+        with no_object_id_recompute():
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                self.grid._check_message(message)
+            trees, objects = [], dict[str, InflatableObject]()
+            for message in messages:
+                objects |= get_all_nested_objects(message)
+                trees.append(get_object_tree(message))
+            runtime, run = self.grid._runtime_client, self.grid.run.run_id
+            heads = [message_to_proto(remove_content_from_message(message)) for message in messages]
+            request = PushAppMessagesRequest(messages_list=heads, message_object_trees=trees)
+            response = runtime.PushMessages(request)
+            push = make_push_object_fn_protobuf(runtime.PushObject, self.grid.node, run, response.session_id)
+            push_parts(objects, push, set(response.objects_to_push))
+        return list(response.message_ids)
 
     def standing(self) -> dict[str, Standing]:
         nodes = self.control.ListNodes(ListNodesRequest()).nodes_info
@@ -220,8 +263,8 @@ class ReconnectingGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with lost_link():
-            pushed = [number for number in self.connection().grid.push_messages(messages) if number]
-        if not pushed:
+            pushed = self.connection().push(list(messages))
+        if not all(pushed):
             raise LinkLost
         return pushed
 
@@ -321,7 +364,11 @@ class SiteConnection:
             address,
             False,
             ca,
-            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, public)],
+            [
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(key, public),
+                FreedAtOnce(),
+            ],
         )
         if before is not None:
             with suppress(*LOST):
@@ -408,7 +455,7 @@ class SiteConnection:
                 gone += 1
                 progress(gone, len(needed))
 
-            push_objects(objects, push_counted, object_ids_to_push=needed)
+            push_parts(objects, push_counted, needed)
 
     def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Repeats a call while the network fails: a lost chunk need not cost the whole message."""

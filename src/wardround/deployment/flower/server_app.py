@@ -17,12 +17,16 @@ TICK = 0.25  # seconds between two signs of life while nothing arrives
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
 
 
-def to_record(sealed: Sealed) -> RecordDict:
+def to_record(sealed: Sealed, arrays: dict[int, ArrayRecord] | None = None) -> RecordDict:
+    """`arrays` are those of other messages, by the identity of their tensors: the same are cut and hashed once."""
     message = {"head": sealed.head, "signature": sealed.signature}
     if len(sealed.tensors) <= SMALL:
         return RecordDict({"message": ConfigRecord({**message, "tensors": sealed.tensors})})
-    tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
-    return RecordDict({"message": ConfigRecord({**message}), "tensors": ArrayRecord({"tensors": tensors})})
+    arrays = {} if arrays is None else arrays
+    if id(sealed.tensors) not in arrays:
+        tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
+        arrays[id(sealed.tensors)] = ArrayRecord({"tensors": tensors})
+    return RecordDict({"message": ConfigRecord({**message}), "tensors": arrays[id(sealed.tensors)]})
 
 
 def from_record(record: RecordDict) -> Sealed:
@@ -77,8 +81,9 @@ class GridTransport:
         while waiting:
             try:
                 self.standing = self.look()
-                for site in [site for site in waiting if self._is_new(site, pending)]:
-                    pending[site] = (self._push(site, waiting[site]), self.standing[site])
+                new = {site: sealed for site, sealed in waiting.items() if self._is_new(site, pending)}
+                for site, number in self._push(new).items():
+                    pending[site] = (number, self.standing[site])
                 answer = self._pull(pending, together)
             except LinkLost:
                 pending.clear()
@@ -117,9 +122,16 @@ class GridTransport:
             return False
         return site not in pending or pending[site][1].since != standing.since
 
-    def _push(self, site: str, sealed: Sealed) -> str:
-        message = Message(to_record(sealed), self.standing[site].node, "query", ttl=TIME_TO_LIVE)
-        return next(iter(self.grid.push_messages([message])))
+    def _push(self, new: Mapping[str, Sealed]) -> dict[str, str]:
+        """The numbers of these messages. They go together, because each push cuts and hashes what it carries."""
+        if not new:
+            return {}
+        arrays: dict[int, ArrayRecord] = {}
+        messages = [
+            Message(to_record(sealed, arrays), self.standing[site].node, "query", ttl=TIME_TO_LIVE)
+            for site, sealed in new.items()
+        ]
+        return dict(zip(new, self.grid.push_messages(messages), strict=True))
 
     def _pull(self, pending: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
         """The next answer. Large ones are fetched one at a time, in turn."""

@@ -25,6 +25,8 @@ from wardround.protocol.signing import PublicKey
 LOOK_EVERY = 0.5  # seconds
 # glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# parts of 16 MB are given back as soon as they are free; what many threads leave between them would pile up
+COORDINATOR_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304"}
 START_WITHIN = 60.0
 MOST_FAILURES = 5
 
@@ -122,7 +124,7 @@ class SuperLink:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
+            env={**os.environ, **COORDINATOR_MEMORY, "FLWR_HOME": str(self.folder)},
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C is for the coordinator, which then stops it
         )

@@ -265,7 +265,7 @@ ReadWritePaths=/var/lib/wardround {HOME}
 # It speaks to its own SuperLink over loopback, which no proxy must see.
 # Messages of a large model are copied several times; with large pages that costs a third less.
 Environment=HOME=/tmp FLWR_HOME=/tmp/flwr MPLCONFIGDIR=/tmp/matplotlib NO_PROXY=127.0.0.1 \
-GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=yes

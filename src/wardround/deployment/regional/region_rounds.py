@@ -127,7 +127,7 @@ def model_shapes(trial: Trial) -> dict[str, Shape]:
     """Name, type and shape of every tensor of a region's model; none where sites train alone."""
     if not trial.algorithm.federated:
         return {}
-    params, _ = trial.model.init(0)
+    params, _ = trial.model.blank
     shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
     return {f"params/{name}": (NAMES[trial.dtype], tuple(leaf.shape)) for name, leaf in shared.items()}
 

@@ -92,7 +92,7 @@ def _hospitals(values: Values) -> str:
     if len(known) < 2:
         return ""
     parts = [
-        f"a {word} by itself is shown at {_named(sites)}"
+        f"by itself, a {word} is shown at {_named(sites)}"
         for verdict, word in ((GAINS, "gain"), (LOSES, "loss"))
         if (sites := with_verdict(values, verdict))
     ]
@@ -108,15 +108,17 @@ def _others(values: Values) -> str:
     others = values["others"]
     if not others["compared"]:
         return ""
-    ways = f"{others['compared']} other way{'s' if others['compared'] > 1 else ''} of training together"
+    one = others["compared"] == 1
+    ways = "The other way of training together" if one else f"Of {others['compared']} other ways of training together,"
     parts = [
-        f"{_named(others[verdict])} {word}"
+        f"{'' if one else f'{_named(names)} '}{'are' if len(names) > 1 else 'is'} shown to be {word}"
         for verdict, word in ((GAINS, "better"), (LOSES, "worse"))
-        if others[verdict]
+        if (names := others[verdict])
     ]
     if not parts:
-        return f"Of {ways} none is shown to be better or worse than {rival(values)}."
-    return f"Of {ways}, shown to be different from {rival(values)}: {'; '.join(parts)}."
+        return f"{ways} {'is not' if one else 'none is'} shown to be better or worse than {rival(values)}."
+    named = f", {_named([*others[GAINS], *others[LOSES]])}," if one else ""
+    return f"{ways}{named} {listed(parts)} than {rival(values)}."
 
 
 def _power(values: Values, measure: Measure) -> str:
@@ -126,15 +128,16 @@ def _power(values: Values, measure: Measure) -> str:
             "" if values["mean"] is None else "What these data could have shown cannot be said: there is no interval."
         )
     share = f"{100 * values['power']:.0f} %"
-    text = f"A true difference of {size(measure, found)} would have been found in {share} of such studies."
+    text = f"A true difference of {size(measure, found)} would be found in {share} of such studies."
     if found >= measure.metric.high - measure.metric.low:
-        text = f"No difference, however large, would have been found in {share} of such studies."
+        text = f"No difference, however large, would be found in {share} of such studies."
     if needed is None:
         return text
-    runs = ", and many more training runs" if values["few_seeds"] else ""
+    runs = " and many more training runs" if values["few_seeds"] else ""
     important = size(measure, values["important_difference"]["value"])
-    enough = f"about {rounded(needed)} patients in all{runs}; there are {patients:,}."
-    return f"{text} One of {important} needs {enough}"
+    return (
+        f"{text} To find one of {important} takes about {rounded(needed)} patients{runs}; this study has {patients:,}."
+    )
 
 
 def rounded(count: float) -> str:

@@ -31,7 +31,7 @@ def subject_of(task: Task, target: str | None) -> Subject:
     if len(task.names) != 2:
         return Subject("the class", "a given class", "the classes")
     if {name.lower() for name in task.names} in CODES and target:
-        return Subject(f'"{target}"', f'"{target}"')
+        return Subject(f'"{target}"', f'the outcome "{target}"')
     return Subject(task.names[1], task.names[1])
 
 

@@ -60,7 +60,7 @@ def _terms(evidence: Evidence) -> dict[str, str]:
         "arm": evidence.main_arm,
         "single": _single(evidence).title,
         "part": "finding" if evidence.findings else "class",
-        "positive": evidence.classes[-1] if evidence.classes else "",
+        "positive": evidence.event if len(evidence.classes) == 2 else "",
         "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
         "weights": " The training loss has the study's class weights in it, the others have not." if weighted else "",
     }

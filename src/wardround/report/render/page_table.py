@@ -9,6 +9,7 @@ from wardround.report.render.table import Table
 LETTER = 5.9  # pixels; the widest that was measured in words of a table's size on paper is 5.7
 LETTERS = 688 / LETTER  # that a line of A4 holds
 GAP = 7.04 / LETTER  # between two columns, in letters
+SPREAD = "SD, "  # a column of spreads after the one that it belongs to: both turn into one line
 BREAKS = re.compile(r"[\s\-–/]+")  # where a line may end
 
 
@@ -63,7 +64,17 @@ def on_page(table: Table) -> PageTable:
     if not turns or sum(_widths(upright)) <= LETTERS:
         return upright
     lines = [[column, *(row[place] for row in rows)] for place, column in enumerate(table.columns)][1:]
-    return PageTable(["", *names], [False, *[True] * len(rows)], lines)
+    names, lines = _with_spreads(names, lines)
+    return PageTable(["", *names], [False, *[True] * len(names)], lines)
+
+
+def _with_spreads(names: Sequence[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Where every second line is the spread of the one before, both are one line."""
+    if len(lines) % 2 or not all(spread[0].startswith(SPREAD) for spread in lines[1::2]):
+        return list(names), lines
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    merged = [[mean[0], *(x for both in zip(mean[1:], sd[1:], strict=True) for x in both)] for mean, sd in pairs]
+    return [heading for name in names for heading in (name, f"{SPREAD}{name}")], merged
 
 
 def _widths(table: PageTable) -> list[float]:

@@ -96,6 +96,10 @@ def one_decimal(value: float) -> str:
     return f"{value:.1f}"
 
 
+def whole_number(value: float) -> str:
+    return f"{value:.0f}"
+
+
 def few(count: int | None) -> str:
     """A count of patients, unless it is so small that it could point at one of them; None is withheld already."""
     if count is None:

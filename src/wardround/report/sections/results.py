@@ -43,10 +43,12 @@ from wardround.report.render.table import (
     mean_sd,
     one_decimal,
     percent,
+    whole_number,
     without_empty,
 )
 from wardround.report.section import Section, compact
 from wardround.tasks import METRIC_FACTS, TASKS
+from wardround.tasks.class_metrics import SMALLEST_CLASS, SMALLEST_GROUP
 
 
 def arm_table(evidence: Evidence) -> Table:
@@ -142,9 +144,14 @@ def subgroup_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
                     means = [entry["metrics"][metric]["mean"] for metric in others]
                     figures = [entry["rows"], main["mean"], *headline.limits(main["interval"]), *means]
                 rows.append([name, f"{kind}: {group}", *figures])
-    note = "Rows: mean test rows per seed. A group with fewer than 10 is suppressed."
+    note = f"Rows: test rows of one seed, on average. A group with fewer than {SMALLEST_GROUP} is suppressed"
+    if evidence.task.answers == "class":
+        note += f"; where it has fewer than {SMALLEST_CLASS} of a class, so are the figures that depend on classes"
+    note += "."
     if evidence.deployed:
-        note = f"Rows: mean test rows per seed, at the sites at which the group has {evidence.smallest_group} or more."
+        note = (
+            f"Rows: test rows of one seed, on average, at sites where the group has {evidence.smallest_group} or more."
+        )
     return compact(
         evidence,
         make_table(
@@ -153,7 +160,7 @@ def subgroup_table(evidence: Evidence, all_arms: bool = False) -> Table | None:
             {
                 "arm": None,
                 "group": None,
-                "rows": one_decimal,
+                "rows": whole_number,
                 **dict.fromkeys((headline.above(), *CI), shown),
                 **dict(evidence.headline_for(metric).column for metric in others),
             },

@@ -304,14 +304,14 @@ def not_drawn(evidence: Evidence) -> list[str]:
 
 def left_out(evidence: Evidence) -> str:
     """What a run across hospitals has no figure of, and why."""
-    titles = ", ".join(drawing.title.lower() for drawing in NEED_ROWS.values())
+    titles = "; ".join(drawing.title[0].lower() + drawing.title[1:] for drawing in NEED_ROWS.values())
     return f"Not here: {titles}. Rows and {STAY}." if evidence.deployed else ""
 
 
 NEED_ROWS = {
     "distributions": Drawing(
-        "Columns before and after sites form",
-        "Grey: all rows. Lines: each site. Cells of fewer than 5 rows are withheld.",
+        "The columns, in all rows and at each site",
+        "Grey: all rows. Lines and dots: each site. Cells of fewer than 5 rows are withheld.",
         distributions,
     ),
     "correlation": Drawing(

@@ -34,7 +34,7 @@ from wardround.runs.plan import Plan, check_study, load_plan, rehearse
 from wardround.study.parser import parse_study
 
 MOST_NAMED = 10  # hospitals of a sentence
-KINDS: Mapping[str, str] = {"classes": "one of two or more classes", "regression": "a number", "count": "a count"}
+KINDS: Mapping[str, str] = {"classes": "a class", "regression": "a number", "count": "a count"}
 LEAK = "left out: it tells the outcome by itself; is it known before the outcome? If so, delete this line"
 
 

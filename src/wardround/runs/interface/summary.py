@@ -75,9 +75,13 @@ def _size(results: Mapping[str, Any]) -> str:
 
 
 def _answer(results: Mapping[str, Any]) -> list[str]:
+    """Page one's sentences first, where hospitals alone are compared; a run of an earlier version has none."""
     outcomes = results.get("outcomes") or {}
     if not outcomes:
-        return [sentence["text"] for sentence in results["answer"]]
+        decision = results.get("decision")
+        told = decision["sentences"] if decision and decision["why_not"] is None else None
+        first = [told["answer"], told["size"], f"What to do next: {told['next']}"] if told else []
+        return [*filter(None, first), *(sentence["text"] for sentence in results["answer"])]
     return [f"{name}: {sentence['text']}" for name, own in outcomes.items() for sentence in own["answer"]]
 
 

@@ -46,6 +46,7 @@
 
   const filterable = (table, scroll) => {
     const rows = [...table.tBodies[0].rows], told = make("span", { className: "told" });
+    const all = `${rows.length} rows`;
     told.setAttribute("role", "status");
     const input = make("input", { type: "search" });
     input.addEventListener("input", () => {
@@ -57,8 +58,9 @@
         row.classList.toggle("filtered", !kept);
         shown += kept;
       }
-      told.textContent = words.length ? `${shown} of ${rows.length} rows` : "";
+      told.textContent = words.length ? `${shown} of ${rows.length} rows` : all;
     });
+    told.textContent = all;
     scroll.before(make("p", { className: "filter on-screen" }, make("label", {}, "Filter rows: ", input), " ", told));
   };
 

@@ -153,16 +153,18 @@ def released(evidence: Evidence) -> str:
     what = (
         "numbers that its part of the model computes of each patient"
         if evidence.decision["parties"]
-        else ("the change of its model's weights")
+        else "the change of its model's weights"
     )
     sent = (
-        f"each hospital sends {what} {cost['rounds']} times: in all "
-        f"{cost['bytes_up'] / 1000:,.1f} KB in one training run"
+        f"{what} {cost['rounds']} times (all hospitals together: {cost['bytes_up'] / 1000:,.1f} KB in one training run)"
     )
     if not evidence.deployed:
-        return f"Nothing: this was a simulation on one machine. Between hospitals, {sent}; no patient's record."
+        return (
+            "Nothing: this was a simulation on one machine. Across hospitals, each would send "
+            f"{sent}, and no patient's record."
+        )
     told = "after training, counts and sums over its test patients"
-    return f"No patient's record: {sent}, and {told}."
+    return f"No patient's record. Each hospital sent {sent}, and {told}."
 
 
 def protected(evidence: Evidence) -> str:
@@ -198,10 +200,10 @@ def notes(evidence: Evidence) -> list[str]:
         lines.append(f"95 % CI: the range in which the true difference lies in 95 of 100 such studies{widened}.")
     if decision["patients_needed"] is not None:
         important = decision["important_difference"]
-        which = "as the study states it" if important["stated"] else "by default, because the study states none"
+        which = "is the study's own" if important["stated"] else "is the default, because the study states none"
         lines.append(
-            f"The smallest difference that matters is taken {which}. Numbers of patients assume enough training runs, "
-            "and uncertainty that shrinks with the square root of the number of patients."
+            f"The smallest difference that matters {which}. Numbers of patients assume enough training runs, and that "
+            "uncertainty shrinks with the square root of the number of patients."
         )
     return lines
 
@@ -234,7 +236,7 @@ def sized(evidence: Evidence) -> str:
     """The heading of the numbers of patients; empty where lines are no hospitals."""
     if not alone_compared(evidence):
         return ""
-    return f"records / {evidence.decision['event']}" if _two_classes(evidence) else "records"
+    return f"records / {evidence.decision['outcome']}" if _two_classes(evidence) else "records"
 
 
 SECTION = Section(

@@ -10,16 +10,17 @@ from wardround.evaluation.comparisons.compare import why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, is_clear
 from wardround.evaluation.decision.words import Subject, meaning, size, with_limits
 from wardround.report.evidence import Evidence, described_target, rows_of
-from wardround.report.render.table import FEWEST, NONE, Format, Table, few, make_table, one_decimal
+from wardround.report.render.table import FEWEST, NONE, Format, Table, few, make_table, whole_number
 from wardround.report.section import Section
 from wardround.report.sections.front.board import events
 from wardround.report.sections.front.forest import Forest, forest_of
+from wardround.tasks.class_metrics import SMALLEST_CLASS
 
 ADVICE = {
     "wait": "Wait: {of_all}",
     "take-part": "Take part: a gain is shown here. Check the shared model on recent patients before it is used.",
-    "stay-alone": "Keep the model that is trained here alone: with the shared one a loss is shown.",
-    "with-the-others": "Take part and watch: a gain is shown on average over hospitals, neither gain nor loss here.",
+    "stay-alone": "Keep the model that is trained here alone: the shared one is shown to be worse here.",
+    "with-the-others": "Take part and watch: a gain is shown on average over the hospitals, but none here by itself.",
     "undecided": "Decide nothing from this study alone: neither a gain nor a loss is shown here.",
     "no-result": "Nothing can be advised: there is no result here.",
 }
@@ -90,7 +91,7 @@ def _gain(evidence: Evidence, own: Mapping[str, Any]) -> list[str]:
     ]
     if own["detectable"] is not None and not is_clear(entry):
         found = size(measure, own["detectable"])
-        lines.append(f"A true difference of {found} would have been found here in 80 % of such studies.")
+        lines.append(f"A true difference of {found} would be found here in 80 % of such studies.")
     return lines
 
 
@@ -112,14 +113,22 @@ def _patients(evidence: Evidence, site: str) -> Table:
     rows += [["for choosing thresholds (validation)", counts["validation"]]] if counts["validation"] else []
     rows.append(["for testing", counts["test"]])
     hidden = events(evidence, counts) == NONE
-    rows += [[name, "withheld" if hidden else few(count)] for name, count in counts["classes"].items()]
+    words = _words_of_classes(evidence)
+    rows += [[words.get(name, name), "withheld" if hidden else few(n)] for name, n in counts["classes"].items()]
     rows += [[heading, text] for heading, text in described_target(evidence, counts).items() if text]
     age = counts.get("age") if rows_of(counts) >= 2 * FEWEST else None
     if age and age.get("mean") is not None:
         rows.append(
             ["mean age", f"{age['mean']:.1f}" + (f" (SD {age['sd']:.1f})" if age.get("sd") is not None else "")]
         )
-    return make_table("", "Its patients, with the first seed", {"records": None, "number": str}, rows)
+    return make_table("", "Its patients, as the first training run splits them", {"records": None, "number": str}, rows)
+
+
+def _words_of_classes(evidence: Evidence) -> dict[str, str]:
+    """Of two classes, what they mean: 0 and 1 say nothing."""
+    if len(evidence.classes) != 2 or evidence.findings:
+        return {}
+    return dict(zip(evidence.classes, (f"without {evidence.event}", f"with {evidence.event}"), strict=True))
 
 
 def _arms(evidence: Evidence) -> dict[str, str]:
@@ -171,7 +180,7 @@ def _calibrated(evidence: Evidence, slope: Mapping[str, Any], intercept: Mapping
         wrong.append("too low" if intercept["value"] > 0 else "too high")
     if not _holds(slope, 1.0):
         wrong.append("too extreme" if slope["value"] < 1 else "not extreme enough")
-    return f"{score} are {listed(wrong)}" if wrong else f"that {score} are off is not shown"
+    return f"{score} are {listed(wrong)}" if wrong else f"{score} are not shown to be off"
 
 
 def _holds(figure: Mapping[str, Any], value: float) -> bool:
@@ -210,17 +219,18 @@ def _subgroups(evidence: Evidence, site: str, own: Mapping[str, Any]) -> Table |
                 rows.append([f"{kind}: {value}", None, *[SUPPRESSED for _ in _arms(evidence)]])
                 continue
             cells = [
-                None if figure["mean"] is None else _with_interval(headline, figure)
+                SUPPRESSED if figure["mean"] is None else _with_interval(headline, figure)
                 for figure in (group["figures"][arm] for arm in _arms(evidence))
             ]
             rows.append([f"{kind}: {value}", group["rows"], *cells])
     if not rows:
         return None
-    columns: dict[str, Format | None] = {"group": None, "test records": one_decimal}
+    columns: dict[str, Format | None] = {"group": None, "test records": whole_number}
     columns |= dict.fromkeys(_arms(evidence).values(), str)
+    of_class = f" or {SMALLEST_CLASS} of a class" if evidence.task.answers == "class" else ""
     note = (
-        f"{headline.title} with its 95 % CI, by itself. A group with fewer than {evidence.smallest_group} test records "
-        "is not told of, nor is another one from which it would follow."
+        f"{headline.title} with its 95 % CI, not corrected. Too few: fewer than {evidence.smallest_group} test records"
+        f"{of_class} in every training run, or a group from which such a one would follow."
     )
     return make_table("", "Groups of its patients", columns, rows, note)
 

@@ -1,6 +1,6 @@
 """Calibration and decision curves: whether a probability comes true, and what acting on it would be worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from wardround.report.render.table import FEWEST
 from wardround.report.section import Section
 
 SIDE, BELOW = 2.1, 0.6  # inches: of a panel and of the histogram under it
+REACHES = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # of the axes of predicted and observed shares
+ROOM = 0.15  # of the axis of thresholds: so much the words "act on all" need
 
 
 def calibration(evidence: Evidence) -> Figure | None:
@@ -31,31 +33,41 @@ def calibration(evidence: Evidence) -> Figure | None:
     columns = 2 if len(arms) <= 2 else min(4, len(arms))
     side = SIDE if columns > 2 else 3.0
     lines = -(-len(arms) // columns)
-    left, top, foot, gap, title = 0.55, 0.08, 0.42, 0.22, 0.24
+    left, top, foot, gap, title = 0.68, 0.08, 0.42, 0.22, 0.24
     each = title + side + 0.08 + BELOW
     height = top + lines * each + (lines - 1) * 0.28 + foot
     width = (WIDTH - left - 0.12 - gap * (columns - 1)) / columns
     drawn = Figure(figsize=(WIDTH, height))
     tallest = max((max(_cells(evidence, arm).sum(axis=0), default=0) for arm in arms), default=0)
+    reach = _reach([entry["bins"] for entry in arms.values()])
     for number, (arm, entry) in enumerate(arms.items()):
         line, column = divmod(number, columns)
         x, y = left + column * (width + gap), height - top - line * (each + 0.28) - title - side
         axes = drawn.add_axes((x / WIDTH, y / height, width / WIDTH, side / height))
-        _draw_tenths(evidence, axes, arm, entry["bins"])
+        _draw_tenths(evidence, axes, arm, entry["bins"], reach)
         axes.set_title(arm, fontsize=9, pad=4)
         below = drawn.add_axes((x / WIDTH, (y - 0.08 - BELOW) / height, width / WIDTH, BELOW / height), sharex=axes)
         _draw_cells(evidence, below, arm, tallest)
         axes.tick_params(labelbottom=False, labelleft=not column)
         below.tick_params(labelleft=not column)
         if not column:
-            axes.set_ylabel(f"share with {evidence.classes[1]}")
+            axes.set_ylabel(f"share with {evidence.event}")
             below.set_ylabel("rows")
         if number + columns >= len(arms):
             below.set_xlabel("score")
     return drawn
 
 
-def _draw_tenths(evidence: Evidence, axes: Any, arm: str, tenths: list[Mapping[str, Any]]) -> None:
+def _reach(of_arms: Sequence[Sequence[Mapping[str, Any]]]) -> float:
+    """Where both axes end, alike in all panels: of a rare outcome all points would lie in one corner of the whole."""
+    ends = [
+        (tenth["score"], tenth["positive"], *(tenth.get("interval") or ())) for tenths in of_arms for tenth in tenths
+    ]
+    largest = max((value for values in ends for value in values), default=1.0)
+    return next(reach for reach in REACHES if reach >= min(1.05 * largest, 1.0))
+
+
+def _draw_tenths(evidence: Evidence, axes: Any, arm: str, tenths: Sequence[Mapping[str, Any]], reach: float) -> None:
     colour = looks(evidence, arm)["color"]
     axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
     for tenth in tenths:
@@ -65,8 +77,8 @@ def _draw_tenths(evidence: Evidence, axes: Any, arm: str, tenths: list[Mapping[s
             axes.plot([score, score], interval, color=colour, linewidth=1.4)
             text += f" ({100 * interval[0]:.0f} to {100 * interval[1]:.0f})"
         (point,) = axes.plot(score, share, "o", color=colour, markersize=4.5)
-        tell(point, f"{text} with {evidence.classes[1]} where the mean score is {100 * score:.0f} %")
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        tell(point, f"{text} with {evidence.event} where the mean score is {100 * score:.0f} %")
+    axes.set(xlim=(-0.02 * reach, 1.02 * reach), ylim=(-0.02 * reach, 1.02 * reach))
 
 
 def _cells(evidence: Evidence, arm: str) -> np.ndarray:
@@ -119,7 +131,8 @@ def decision_curve(evidence: Evidence) -> Figure | None:
         drawn.legend(loc="outside right center")
         return drawn
     inside = next((p for p in zip(first["threshold"], first["treat_all"], strict=True) if p[1] < 0.45 * top), (0.5, 0))
-    axes.annotate("act on all", inside, xytext=(-4, -2), textcoords="offset points", color="grey", ha="right", va="top")
+    side = {"xytext": (-4, -2), "ha": "right"} if inside[0] > ROOM else {"xytext": (6, -2), "ha": "left"}
+    axes.annotate("act on all", inside, textcoords="offset points", color="grey", va="top", **side)
     label_ends(axes, [*ends, (0.0, "act on none", "grey")])
     return drawn
 

@@ -184,24 +184,24 @@ PAGE = """
 """
 OVER_ALL = "Over all sites' test rows, of all seeds."
 HISTOGRAMS = "From histograms of the sites' scores on test rows."
-KNOWS_NOTHING = "Grey: how common it is, which is what a coin would reach."
+KNOWS_NOTHING = "Grey: how common it is, which is what guessing would reach."
+AREAS = "Areas with their 95 % CI. The dot: the threshold from which {positive} is predicted. Grey: guessing."
 SECTION = Section(
     PAGE,
     values={"why_no_curves": why_no_curves},
     figures={
         "ranking": Drawing(
             "ROC and precision-recall curves",
-            f"{OVER_ALL} Areas with their 95 % CI. A dot: where rows are called {{positive}}. Grey: a coin. Where each "
-            "hospital has a model of its own, scores of all of them are ranked together.",
+            f"{OVER_ALL} {AREAS} Where each hospital has a model of its own, the scores of all are ranked together.",
             both_curves,
-            deployed=f"{HISTOGRAMS} Areas with their 95 % CI. A dot: where rows are called {{positive}}. Grey: a coin.",
+            deployed=f"{HISTOGRAMS} {AREAS}",
             detailed=True,
         ),
         "roc": Drawing(
             "ROC curve of each {part}",
-            f"{OVER_ALL} Grey: a coin.",
+            f"{OVER_ALL} Grey: guessing.",
             roc,
-            deployed=f"{HISTOGRAMS} Grey: a coin.",
+            deployed=f"{HISTOGRAMS} Grey: guessing.",
             tall=True,
             detailed=True,
         ),
