@@ -15,6 +15,11 @@ Rule = Callable[[np.ndarray, int], bool]  # the patient of each row, the smalles
 RULES: dict[str, Rule] = {"smallest-cell": has_few_patients}
 
 
+def broken_rule(people: np.ndarray, smallest: int) -> str:
+    """The first rule that forbids figures of these rows; empty where all are kept."""
+    return next((name for name, broken in RULES.items() if broken(people, smallest)), "")
+
+
 def must_stay(people: np.ndarray, smallest: int) -> bool:
     """Whether a rule forbids figures of these rows."""
-    return any(broken(people, smallest) for broken in RULES.values())
+    return bool(broken_rule(people, smallest))
