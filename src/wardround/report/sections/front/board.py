@@ -192,8 +192,9 @@ def levels(evidence: Evidence) -> str:
     decision, headline = evidence.decision, evidence.headline
     if not alone_compared(evidence):
         return ""
-    both = [_level(evidence, decision[which]) for which in ("arm", "alone")]
-    if None in both or abs(both[0] - both[1] - decision["mean"]["difference"]) > SAME:
+    values = [_level(evidence, decision[which]) for which in ("arm", "alone")]
+    both = [value for value in values if value is not None]
+    if len(both) < len(values) or abs(both[0] - both[1] - decision["mean"]["difference"]) > SAME:
         return ""  # one has no result, or they are means over other hospitals than the difference
     together, alone = (headline.text(value) for value in both)
     if not headline.measure.metric.counted:
