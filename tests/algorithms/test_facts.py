@@ -13,10 +13,12 @@ from torch import Tensor
 from tests.representatives import represented
 from tests.small_federations import after, assert_same, assert_same_tree, each_round, ragged_sites, site, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
-from wardround.algorithms.afl import afl, on_simplex
 from wardround.algorithms.algorithm import Work
 from wardround.algorithms.clustered import bipartition, clustered
-from wardround.algorithms.ditto import ditto
+from wardround.algorithms.fairness.afl import afl, on_simplex
+from wardround.algorithms.fairness.ditto import ditto
+from wardround.algorithms.fairness.qfedavg import qfedavg
+from wardround.algorithms.fairness.reptile import reptile
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.algorithms.fedopt import fedadam
@@ -24,8 +26,6 @@ from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.fedprox_adaptive import fedprox_adaptive
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
-from wardround.algorithms.qfedavg import qfedavg
-from wardround.algorithms.reptile import reptile
 from wardround.algorithms.scaffold import scaffold
 from wardround.core import tree
 from wardround.core.tree import State, Tree

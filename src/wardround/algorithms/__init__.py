@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
-from wardround.algorithms.afl import afl
 from wardround.algorithms.algorithm import Algorithm, Arrival, Work
 from wardround.algorithms.clustered import clustered
-from wardround.algorithms.ditto import ditto
+from wardround.algorithms.fairness.afl import afl
+from wardround.algorithms.fairness.ditto import ditto
+from wardround.algorithms.fairness.qfedavg import qfedavg
+from wardround.algorithms.fairness.reptile import reptile
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.algorithms.fedopt import fedadagrad, fedadam, fedyogi
@@ -13,8 +15,6 @@ from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.fedprox_adaptive import fedprox_adaptive
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
-from wardround.algorithms.qfedavg import qfedavg
-from wardround.algorithms.reptile import reptile
 from wardround.algorithms.scaffold import scaffold
 from wardround.algorithms.split import split
 
