@@ -13,6 +13,7 @@ from wardround.analyses.conduct import Terms, conduct
 from wardround.analyses.glm.glm import Glm
 from wardround.analyses.site_rows import SiteRows
 from wardround.data.records import Column
+from wardround.privacy.disclosure import Limits
 from wardround.study.schema import SecureSum
 
 RHS = "dose + age + C(sex) + ward"
@@ -26,12 +27,12 @@ COLUMNS = (
 )
 
 
-def hospital_rows(family: str, sites: int, seed: int, smallest: int = 12, visits: int = 1) -> dict[str, pd.DataFrame]:
+def hospital_rows(family: str, sites: int, seed: int, smallest: int = 40, visits: int = 1) -> dict[str, pd.DataFrame]:
     """Of unequal sizes; `visits` are rows of each patient, alike within a patient."""
     rng = np.random.default_rng(seed)
     frames = {}
     for number in range(sites):
-        people = int(rng.integers(smallest, 8 * smallest))
+        people = int(rng.integers(smallest, 4 * smallest))
         rows = people * visits
         person = np.repeat(np.arange(people), visits)
         frame = pd.DataFrame(
@@ -76,7 +77,7 @@ def conducted(
     smallest: int = 5,
     columns: tuple[Column, ...] = COLUMNS,
 ) -> dict[str, Any]:
-    steps = conduct(glm, Terms("effect", smallest, secure), schema_of(columns), sites_of(frames))
+    steps = conduct(glm, Terms("effect", Limits(smallest_cell=smallest), secure), schema_of(columns), sites_of(frames))
     while True:
         try:
             next(steps)

@@ -22,7 +22,7 @@ def compare(family: str, sites: int, secure: SecureSum | None, robust: bool, off
     frames = hospital_rows(family, sites, seed, visits=3 if robust else 1)
     settings = {"errors": "robust" if robust else "model", "offset": "log(years)" if offset else ""}
     result = conducted(glm(family, **settings), frames, secure)
-    model, rows = pooled(family, frames, offset=offset)
+    model, rows = pooled(family, {site: frames[site] for site in result["sites"]}, offset=offset)
     groups = {"groups": pd.factorize(rows["patient"])[0]}
     expected = fitted(model, cov_type="cluster", cov_kwds=groups) if robust else fitted(model)
     assert list(result["terms"]) == list(expected.params.index)
@@ -74,6 +74,7 @@ def test_a_site_below_the_floor_is_left_out_and_the_rest_is_as_without_it() -> N
     few = frames["h00"].head(3)
     whole, without = conducted(glm("logistic"), {**frames, "h00": few}), {k: v for k, v in frames.items() if k != "h00"}
     assert whole["left_out"] == [{"site": "h00", "rule": "smallest-cell"}]
+    assert whole["rules"] == ["columns-per-patient", "dominance", "rare-column", "saturated-model", "smallest-cell"]
     assert whole["sites"] == ["h01", "h02"]
     assert whole["terms"] == conducted(glm("logistic"), without)["terms"]
 

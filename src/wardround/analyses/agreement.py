@@ -1,10 +1,15 @@
 """Before the first step: which sites take part, and which levels their columns have.
 
-A site of which fewer than `smallest` patients would count is left out, and says so. A level that nobody has declared is
-named only by a site where so many patients have it; rows with a level that no site names do not count.
+    survey      each site names the levels of its columns: those that are declared, and those that enough patients have
+    agree       all levels together, from which the columns of a regression follow
+    admission   each site asks the rules of disclosure about what it would release; where one is broken, it is left out,
+                and the others agree anew
+
+Rows with a level that no site names do not count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +17,7 @@ from wardround.analyses.analysis import Agreed, Analysis, ColumnFacts, LeftOut, 
 from wardround.analyses.site_rows import SiteRows, levels_of
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Column
-from wardround.privacy.disclosure import broken_rule
+from wardround.privacy.disclosure import RULES, Limits, Release, broken_rule, rules_asked
 from wardround.privacy.disclosure.small_cells import has_few_patients
 
 SITE = "site"  # in a formula: the site of a row
@@ -22,14 +27,22 @@ def schema_of(columns: Iterable[Column]) -> Schema:
     return {column.name: ColumnFacts(column.name, column.kind, column.limits, column.levels) for column in columns}
 
 
-def survey(analysis: Analysis, schema: Schema, rows: SiteRows, smallest: int) -> Survey:
+def survey(analysis: Analysis, schema: Schema, rows: SiteRows, limits: Limits) -> Survey:
     """What a site says about itself. Nothing of a site that is left out."""
     uses = analysis.uses(schema)
     counted = rows.take(analysis.eligible(rows))
-    levels = {name: own_levels(schema[name], counted, smallest) for name in uses.levels if name != SITE}
+    levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in asked(uses)}
     counted = counted.take(has_levels(counted, schema, levels))
-    broken = broken_rule(counted.people, smallest)
+    broken = broken_rule(Release(counted.people), limits)
     return Survey(broken) if broken else Survey("", levels)
+
+
+def admission(analysis: Analysis, agreed: Agreed, rows: SiteRows, limits: Limits, masked: bool) -> Survey:
+    """The same once it is known what would be released. `masked`: the coordinator is to know the sum alone."""
+    release = analysis.release(agreed, rows)
+    if masked:
+        release = replace(release, contributors=len(agreed.sites))
+    return Survey(broken_rule(release, limits), rules=rules_asked(release))
 
 
 def own_levels(column: ColumnFacts, rows: SiteRows, smallest: int) -> tuple[str, ...]:
@@ -55,8 +68,9 @@ def agree(
     uses, left_out = analysis.uses(schema), [LeftOut(site, own.broken) for site, own in surveys.items() if own.broken]
     sites = tuple(site for site, own in surveys.items() if not own.broken)
     if not sites:
-        problem = f"no hospital has enough patients for it ({left_out[0].rule})" if left_out else "no hospital has rows"
-        raise DataError(where, problem, "Ask more hospitals, or use columns with fewer gaps.")
+        reasons = dict.fromkeys(f"{RULES[site.rule].forbids} ({site.rule})" for site in left_out)
+        problem = f"every hospital is left out by a rule of disclosure; none releases {'; '.join(reasons)}"
+        raise DataError(where, problem, "Use fewer columns, columns with fewer gaps, or ask more hospitals.")
     levels = {name: _together(schema, name, [surveys[site].levels[name] for site in sites]) for name in asked(uses)}
     if SITE in uses.levels:
         levels[SITE] = tuple(sorted(sites))

@@ -2,6 +2,7 @@
 
     before          uses(schema)                    -> Uses       columns that it reads; refuses those that nobody has
     each site       eligible(rows)                  -> mask       its rows that count, before levels are agreed on
+    each site       release(agreed, rows)           -> Release    what rules of disclosure look at
     coordinator     begin(agreed)                   -> state
     each step       ask(state)                      -> Question   a step's name, a few arrays, and what sums come back
       each site     answer(agreed, question, rows)  -> Sums       over its own rows
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from wardround.analyses.site_rows import SiteRows
+from wardround.privacy.disclosure import Release
 
 Sums = Mapping[str, np.ndarray]
 
@@ -84,6 +86,8 @@ class Analysis(Protocol):
 
     def eligible(self, rows: SiteRows) -> np.ndarray: ...
 
+    def release(self, agreed: Agreed, rows: SiteRows) -> Release: ...
+
     def begin(self, agreed: Agreed) -> Any: ...
 
     def ask(self, state: Any) -> Question | None: ...
@@ -109,3 +113,4 @@ class Survey:
 
     broken: str = ""  # the rule that keeps it out; empty: it takes part
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()  # that were asked

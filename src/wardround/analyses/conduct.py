@@ -1,14 +1,15 @@
 """An analysis in a simulation: the loop of `analysis.py` over sites of one process."""
 
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from wardround.analyses.agreement import admitted, agree, survey
-from wardround.analyses.analysis import Agreed, Analysis, LeftOut, Question, Schema, Sums
+from wardround.analyses.agreement import admission, admitted, agree, survey
+from wardround.analyses.analysis import Agreed, Analysis, LeftOut, Question, Schema, Sums, Survey
 from wardround.analyses.site_rows import SiteRows
 from wardround.analyses.summing import add_up, add_up_securely, check_sums, encoding_for
 from wardround.core.errors import StudyError
+from wardround.privacy.disclosure import Limits
 from wardround.study.schema import SecureSum
 
 MOST_STEPS = 500  # of any analysis: beyond it something is wrong with the analysis itself
@@ -19,7 +20,7 @@ class Terms:
     """How an analysis is run, whatever it is."""
 
     name: str
-    smallest: int  # what counts fewer patients than this does not leave its site
+    limits: Limits = field(default_factory=Limits)  # of what may leave a site
     secure: SecureSum | None = None
     context: str = ""  # of secure sums: which run it is
 
@@ -37,9 +38,16 @@ def conduct(
 ) -> Generator[str, None, dict[str, Any]]:
     """Yields the title of each step; returns what `results.json` has of the analysis."""
     refuse_secure(analysis, terms)
-    surveys = {site: survey(analysis, schema, rows, terms.smallest) for site, rows in sites.items()}
-    agreed, left_out = agree(analysis, schema, surveys, terms.most_rows, terms.where)
-    counted = {site: admitted(analysis, agreed, sites[site]) for site in agreed.sites}
+    surveys = {site: survey(analysis, schema, rows, terms.limits) for site, rows in sites.items()}
+    while True:
+        agreed, left_out = agree(analysis, schema, surveys, terms.most_rows, terms.where)
+        counted = {site: admitted(analysis, agreed, sites[site]) for site in agreed.sites}
+        yield "rules of disclosure"
+        masked = terms.secure is not None
+        admissions = {site: admission(analysis, agreed, rows, terms.limits, masked) for site, rows in counted.items()}
+        surveys, settled = with_admissions(surveys, admissions)
+        if settled:
+            break
     state, steps, asked = analysis.begin(agreed), 0, []
     while (question := analysis.ask(state)) is not None:
         yield question.title or question.step
@@ -47,7 +55,17 @@ def conduct(
         steps = next_step(steps, terms)
         sums, by_site = _sum(analysis, agreed, question, counted, terms, steps)
         state = analysis.advance(state, sums, by_site if analysis.tells_sites else {})
-    return described(analysis, analysis.result(state), agreed, left_out, asked, terms)
+    rules = sorted({rule for own in surveys.values() for rule in own.rules})
+    return described(analysis, analysis.result(state), agreed, left_out, rules, asked, terms)
+
+
+def with_admissions(surveys: Mapping[str, Survey], admissions: Mapping[str, Survey]) -> tuple[dict[str, Survey], bool]:
+    """Without sites that a rule keeps out now that they know what they would release. Whether all others may stay."""
+    after = {
+        site: replace(own, rules=admissions[site].rules, broken=admissions[site].broken) if site in admissions else own
+        for site, own in surveys.items()
+    }
+    return after, not any(own.broken for own in admissions.values())
 
 
 def next_step(steps: int, terms: Terms) -> int:
@@ -83,6 +101,7 @@ def described(
     result: dict[str, Any],
     agreed: Agreed,
     left_out: list[LeftOut],
+    rules: list[str],
     asked: list[Question],
     terms: Terms,
 ) -> dict[str, Any]:
@@ -92,6 +111,7 @@ def described(
         **result,
         "sites": list(agreed.sites),
         "left_out": [asdict(site) for site in left_out],
+        "rules": rules,
         "tells_sites": analysis.tells_sites or None,
         "steps": len(asked),
         "secure_sum": None if terms.secure is None else _secure(agreed, asked),

@@ -12,6 +12,7 @@ from wardround.analyses.site_rows import SiteRows, site_rows, table_of
 from wardround.core.errors import StudyError
 from wardround.data.cohort import Cohort, place_rows
 from wardround.evaluation.results import SCHEMA_VERSION
+from wardround.privacy.disclosure import Limits
 from wardround.study.analyses import AnalysedRows, StudyAnalysis, build_analysis, in_analysis
 from wardround.study.parser import Families
 from wardround.study.schema import Study
@@ -46,7 +47,7 @@ def rows_of(study: Study) -> AnalysedRows:
 
 def terms_for(study: Study, analysis: StudyAnalysis) -> Terms:
     privacy = analysis.rows.privacy
-    return Terms(analysis.name, study.deployment.smallest_cell, privacy.secure_sum, study.hash)
+    return Terms(analysis.name, Limits(smallest_cell=study.deployment.smallest_cell), privacy.secure_sum, study.hash)
 
 
 def conduct_all(analysed: Analysed) -> Generator[tuple[int, str], None, dict[str, Any]]:

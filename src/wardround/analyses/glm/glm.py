@@ -36,6 +36,7 @@ from wardround.analyses.glm.newton import Climb, halved, looked, packed, stepped
 from wardround.analyses.site_rows import SiteRows, without_gaps
 from wardround.core.errors import DataError, StudyError
 from wardround.core.settings import Positive, Range
+from wardround.privacy.disclosure import Release
 
 UNDECLARED = 1e15  # of a column without a public range: a cap under a secure sum, not a claim about the data
 SPREAD = 1e6  # at most so many standard deviations is a value from its mean, over a million rows
@@ -151,6 +152,10 @@ class Glm:
             return design
 
         return rows.once(("design",), make)
+
+    def release(self, agreed: Agreed, rows: SiteRows) -> Release:
+        design = self.design(agreed, rows)
+        return Release(rows.people, np.column_stack([design.matrix, design.outcome]), design.matrix)
 
     # -- the loop
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wardround.privacy.disclosure import RULES
 from wardround.report.render.table import NONE, Table, counted, listed, make_table, p_text
 
 Result = Mapping[str, Any]
@@ -46,7 +47,9 @@ def glm_sentences(name: str, result: Result) -> list[str]:
     if result["excluded"]["rows"]:
         lines.append(f"{counted(result['excluded']['rows'], 'row')} with a gap in one of its columns did not count.")
     for site in result["left_out"]:
-        lines.append(f"{site['site']} is left out: too few of its patients would count (rule {site['rule']}).")
+        lines.append(
+            f"{site['site']} is left out. A rule there forbids {RULES[site['rule']].forbids} ({site['rule']})."
+        )
     return lines
 
 
