@@ -185,4 +185,5 @@ def test_two_large_hospitals_with_inverted_labels_ruin_the_mean_and_not_the_rule
 
 def test_every_algorithm_says_whether_a_rule_can_stand_before_it() -> None:
     refusing = {name for name, factory in ALGORITHMS.items() if factory().not_robust}
-    assert refusing == {"scaffold", "clustered", "split"}
+    assert refusing == {"scaffold", "clustered", "split", "qfedavg", "afl"}
+    assert {name for name, factory in ALGORITHMS.items() if factory().needs == "each"} <= refusing
