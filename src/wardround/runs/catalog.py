@@ -11,6 +11,7 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
 
+from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
 from wardround.analyses import ANALYSES
 from wardround.core.errors import StudyError, as_path, suggest
@@ -39,6 +40,7 @@ def families(**members: Unpack[Members]) -> Families:
         models=Registry("models", MODELS, members.get("models")),
         algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
         analyses=ANALYSES,
+        rules=RULES,
         tasks={kind: task.facts() for kind, task in TASKS.items()},
     )
 
