@@ -19,9 +19,9 @@ from wardround.deployment.common.messaging import Answered, Messenger, Step
 from wardround.deployment.common.secure_sum_coordinator import Sum, begin_sum, share_keys, unmask
 from wardround.deployment.common.secure_wave import (
     block_size,
-    expected_sites,
     is_secure,
     masked_length,
+    of_trials,
     refuse_implausible,
     sums_of,
 )
@@ -99,6 +99,10 @@ class FlatRounds:
     trials: Sequence[Trial]
 
     @cached_property
+    def by_number(self) -> dict[int, Trial]:
+        return dict(enumerate(self.trials))
+
+    @cached_property
     def shapes(self) -> list[dict[str, Shape]]:
         """Of each trial's update."""
         return [shapes_of(trial) for trial in self.trials]
@@ -120,10 +124,10 @@ class FlatRounds:
             yield from self._train(state, spool, site_tasks, None)
             return self._arrivals(spool, site_tasks, ())
         models, sum_of, failed = model_hashes(self.trials, state), None, ""
-        by_number = dict(enumerate(self.trials))
-        sums = begin_sum(self.messenger, self.number, state.round, by_number, models, spool.folder)
+        summands = of_trials(self.by_number, state.round)
+        sums = begin_sum(self.messenger, self.number, state.round, summands, models, spool.folder)
         # a site that has spent its epsilon adds zeros: the others' masks need it
-        site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
+        site_tasks = {**{site: Task() for site in summands.expected}, **site_tasks}
         try:
             sum_of = yield from self._summed(state, spool, site_tasks, sums)
         except SecureSumError as error:
@@ -150,8 +154,8 @@ class FlatRounds:
         yield from unmask(messenger, sums, spool.entries(messenger.members, Update))
         if sums.total is None:
             return None
-        sum_of = sums_of(sums.trials, state.round, sums.total)
-        refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+        sum_of = sums_of(self.by_number, state.round, sums.total)
+        refuse_implausible(self.by_number, sum_of, sums.survivors or (), sums.adds)
         return sum_of
 
     def _train(
@@ -162,7 +166,7 @@ class FlatRounds:
         asked = [site for site in messenger.present if site in site_tasks]
         if sums is not None:
             settled = sums.survivors  # once they are settled, sites answer nothing else in this round
-            asked = [s for s in asked if _takes_part(s, state.round, sums)] if settled is None else settled
+            asked = [s for s in asked if _takes_part(s, sums)] if settled is None else settled
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         requests = {}
         for site in asked:
@@ -188,7 +192,7 @@ class FlatRounds:
             finite = [n for n in task.work if body.trials[n].finite]
             expected = {f"{n}/{name}": shape for n in finite for name, shape in shapes[n].items()}
             if sums is not None and masked:
-                expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
+                expected = {MASKED: ("I64", (masked_length(self.by_number, state.round),))}
 
             def problem_in(entry: Entry[Update]) -> str:
                 servers = ((n, state.runs[n].server) for n in finite)
@@ -251,9 +255,9 @@ def log_round(
     messenger.log.add("round closed", wave=wave, round=round_number, updates=updates, missing=list(missing), **more)
 
 
-def _takes_part(site: str, round_number: int, sums: Sum) -> bool:
+def _takes_part(site: str, sums: Sum) -> bool:
     """A site without keys or shares is not part of the round's sum; one that only scores needs none."""
-    return site in sums.sharers or site not in expected_sites(sums.trials, round_number)
+    return site in sums.sharers or site not in sums.summands.expected
 
 
 def _intake(
