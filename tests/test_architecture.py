@@ -47,6 +47,7 @@ LAYERS = [
     ["study"],
     ["tasks"],
     ["data", "models", "algorithms"],
+    ["screening"],
     ["privacy"],
     ["training"],
     ["protocol"],

@@ -133,6 +133,7 @@ def leaves_of_run(run: Run) -> tuple[int, Tree]:
     leaves = {f"server/{name}": leaf for name, leaf in tree.flatten(run.server).items()}
     for site, memory in run.memories.items():
         leaves |= {f"memory/{site}/{name}": leaf for name, leaf in memory.leaves().items()}
+    leaves |= {f"screening/{name}": leaf for name, leaf in run.screening.items()}
     return run.round, leaves
 
 
@@ -140,7 +141,8 @@ def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run
     parts = tree.unflatten(leaves)
     by_site = tree.unflatten(parts.get("memory", {}))
     memories = {site.name: Memory.of(by_site.get(site.name, {})) for site in trials[0].sites}
-    return Run(round_number, tree.unflatten(parts.get("server", {})), memories)
+    server = tree.unflatten(parts.get("server", {}))
+    return Run(round_number, server, memories, screening=parts.get("screening", {}))
 
 
 SERIAL: Engine[Run] = Engine(

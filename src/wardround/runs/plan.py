@@ -275,6 +275,7 @@ class Plan:
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            screening=arm.screened,
             starting=self.starting(arm, seed, model, prepared),
         )
 

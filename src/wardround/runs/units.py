@@ -120,6 +120,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        "screening": arm.screened is not None,
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,

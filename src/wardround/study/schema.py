@@ -248,6 +248,13 @@ class Compression:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
+
+    policy: Literal["off", "notice", "drop"] = "notice"
+
+
+@dataclass(frozen=True)
 class EmbeddingNoise:
     """Protection of the embeddings that a party sends: their length is clipped, then they get noise."""
 
@@ -351,6 +358,15 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    screening: Screening | None = None
+
+    @property
+    def screened(self) -> Screening | None:
+        """Where one coordinator sees each update: not of sites that train alone, nor within sums or under noise that
+        hides sites."""
+        shown = self.privacy.secure_sum is None and self.privacy.site is None and self.topology.kind == "flat"
+        wanted = self.screening is not None and self.screening.policy != "off"
+        return self.screening if wanted and shown and self.algorithm.facts.federated else None
 
 
 @dataclass(frozen=True)

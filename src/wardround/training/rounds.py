@@ -15,7 +15,8 @@ from wardround.training.compression import first_residual
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import RoundRecord
-from wardround.training.trial import Assignment, Run, Trial, assign
+from wardround.training.screen import assigned, screened
+from wardround.training.trial import Assignment, Run, Trial
 
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 
@@ -77,7 +78,7 @@ def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree
 def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
     """Yield the run after each further round, up to the study's last."""
     while run.round < trial.training.rounds:
-        assignments = assign(trial, run.round)
+        assignments = assigned(trial, run)
         intake = Intake(trial, run, assignments)
         counted = [assignment for assignment in assignments if assignment.counts]
         regions = trial.algorithm.regions
@@ -108,7 +109,8 @@ def close(
     server = tree.settle(intake.aggregate(run.server, noise))
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
     record = intake.record(server, down)
-    return replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories}), record
+    after = replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories})
+    return screened(trial, run, after, record, intake.seen) if isinstance(intake, Intake) else (after, record)
 
 
 def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> tuple[Tree, Tree]:

@@ -9,14 +9,14 @@ import torch
 
 from wardround.algorithms.algorithm import Algorithm
 from wardround.core import seeds
-from wardround.core.tree import State
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models.model import SMALL_MODEL, Model
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Compression, Privacy, Topology, Training
+from wardround.study.schema import Compression, Privacy, Screening, Topology, Training
 from wardround.training.local import Memory
 
 
@@ -36,6 +36,7 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    screening: Screening | None = None
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
 
@@ -102,6 +103,7 @@ class Run:
     round: int
     server: State
     memories: Mapping[str, Memory]
+    screening: Tree = field(default_factory=dict, kw_only=True)  # what is known of sites' updates (`training.screen`)
 
 
 @dataclass(frozen=True)

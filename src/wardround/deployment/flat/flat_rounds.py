@@ -35,7 +35,8 @@ from wardround.privacy.dp.noise import SecretStream, Stream, site_key
 from wardround.protocol.catalogue import Train, TrialWork, Update
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
-from wardround.training.trial import Assignment, Run, Trial, assign
+from wardround.training.screen import assigned
+from wardround.training.trial import Assignment, Run, Trial
 
 with needs("deploy", "a study across hospitals"):
     from msgspec import structs
@@ -60,7 +61,7 @@ def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Se
     for number, trial in enumerate(trials):
         if trial.training.rounds <= state.round:
             continue
-        for assignment in assign(trial, state.round):
+        for assignment in assigned(trial, state.runs[number]):
             if assignment.counts:
                 tasks_by_site.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
         if due and number not in unscored:
@@ -208,7 +209,7 @@ class FlatRounds:
         active = [number for number, trial in enumerate(self.trials) if trial.training.rounds > state.round]
         for number in active:
             trial, run = self.trials[number], state.runs[number]
-            assignments = assign(trial, run.round)
+            assignments = assigned(trial, run)
             reports = {
                 site: entry.body.trials[number] for site, entry in entries.items() if number in entry.body.trials
             }
