@@ -12,6 +12,7 @@ those do: a named site differs from the others, and why is for people to find ou
 of them is the odd one is then too uncertain.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,11 +41,12 @@ class Evidence:
     value: float
     other: int | None = None
 
-    def to_numbers(self) -> tuple[float, float, float]:
-        return float(RULES.index(self.rule)), self.value, -1.0 if self.other is None else float(self.other)
+    def to_numbers(self, places: Mapping[int, int]) -> tuple[float, float, float]:
+        """As a record has it, which numbers other sites by their places among those whose lengths it has."""
+        return float(RULES.index(self.rule)), self.value, -1.0 if self.other is None else float(places[self.other])
 
     @classmethod
-    def of_numbers(cls, numbers: tuple[float, ...]) -> "Evidence":
+    def of_numbers(cls, numbers: Sequence[float]) -> "Evidence":
         rule, value, other = numbers
         return cls(RULES[int(rule)], value, None if other < 0 else int(other))
 
@@ -61,6 +63,11 @@ def judge(state: State, present: tuple[int, ...]) -> dict[int, Evidence]:
             if found is not None:
                 named[site] = found
     return named
+
+
+def most_left_out(sites: int) -> int:
+    """Of so many: who leaves out more than a third no longer knows who the others are."""
+    return sites // 3
 
 
 def limit_of(rule: Rule) -> float:
@@ -106,4 +113,4 @@ def _echo(state: State, site: int, present: tuple[int, ...]) -> Evidence | None:
 
 def _known(values: np.ndarray, site: int, present: tuple[int, ...]) -> np.ndarray:
     own = np.array([values[other] for other in present if other != site])
-    return own[np.isfinite(own)]
+    return np.asarray(own[np.isfinite(own)])

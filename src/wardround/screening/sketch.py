@@ -19,16 +19,16 @@ SKETCH = 1024
 
 
 def sketch_of(update: Tree, seed: int) -> np.ndarray:
-    """In double precision. `seed` is the study's: sketches of one trial have the same signs."""
+    """As numbers of double precision. `seed` is the study's: sketches of one trial have the same signs."""
     flat = torch.cat([leaf.detach().reshape(-1) for leaf in update.values()])
     size = len(flat)
     if size <= SKETCH:
         return np.asarray(flat.cpu().numpy(), dtype=np.float64)
-    signed = flat * _signs(seed, size, flat.dtype).to(flat.device)
+    signed = flat.mul_(_signs(seed, size, flat.dtype).to(flat.device))  # `cat` has made a copy
     whole = size // SKETCH * SKETCH
-    places = signed[:whole].reshape(-1, SKETCH).sum(0, dtype=torch.float64)
+    places = signed[:whole].reshape(-1, SKETCH).sum(0)
     places[: size - whole] += signed[whole:]
-    return np.asarray(places.cpu().numpy())
+    return np.asarray(places.cpu().numpy(), dtype=np.float64)
 
 
 @lru_cache(maxsize=4)

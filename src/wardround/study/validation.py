@@ -6,6 +6,7 @@ from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
+from wardround.study.screening_validation import check_screening
 from wardround.study.sweeps import NAME
 
 SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
@@ -90,6 +91,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_regions(study, where)
     _check_compression(study, where)
     check_uncertainty(study, where)
+    check_screening(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)

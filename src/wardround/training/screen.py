@@ -8,13 +8,12 @@ import torch
 
 from wardround.core import tree
 from wardround.core.tree import State, Tree
-from wardround.screening import Seen, describe, first_state, judge, sketch_of
+from wardround.screening import Evidence, Seen, describe, first_state, judge, most_left_out, sketch_of
 from wardround.screening.statistics import NEVER, remember
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Assignment, Run, Trial, assign
 
 MODEL = "params"  # the part of an update that changes the model
-MOST_LEFT_OUT = 3  # one in so many sites: who leaves out more no longer knows who the others are
 
 
 def assigned(trial: Trial, run: Run) -> list[Assignment]:
@@ -30,7 +29,7 @@ def left_out(trial: Trial, run: Run) -> set[int]:
         return set()
     named = run.screening["named"].tolist()
     in_order = sorted((round_number, site) for site, round_number in enumerate(named) if round_number != NEVER)
-    return {site for _, site in in_order[: len(trial.sites) // MOST_LEFT_OUT]}
+    return {site for _, site in in_order[: most_left_out(len(trial.sites))]}
 
 
 def seen_of(trial: Trial, update: State) -> Seen:
@@ -55,13 +54,19 @@ def screened(
     if not trial.algorithm.personal:
         state["change"] = sketch_of(tree.sub(after.server[MODEL], before.server[MODEL]), trial.batch_seed)
     names = [trial.sites[number].name for number in statistics.sites]
+    lengths = _finite(names, statistics.length)
+    places = {number: list(lengths).index(trial.sites[number].name) for number in _others(named)}
     record = replace(
         record,
-        lengths=_finite(names, statistics.length),
+        lengths=lengths,
         agreements=_finite(names, statistics.agreement),
-        named={trial.sites[site].name: evidence.to_numbers() for site, evidence in named.items()},
+        named={trial.sites[site].name: evidence.to_numbers(places) for site, evidence in named.items()},
     )
     return replace(after, screening=_tensors(state)), record
+
+
+def _others(named: Mapping[int, Evidence]) -> list[int]:
+    return [evidence.other for evidence in named.values() if evidence.other is not None]
 
 
 def _tensors(state: Mapping[str, np.ndarray]) -> Tree:
