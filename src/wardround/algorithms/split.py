@@ -22,5 +22,6 @@ def split() -> Algorithm:
         pools=True,
         vertical=True,
         not_regional="is for parties that hold different columns of the same patients",
+        not_asynchronous="needs every party for every row",
         citation=CITATION,
     )

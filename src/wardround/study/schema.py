@@ -41,6 +41,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
+NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -92,6 +93,63 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
+class Late:
+    """Work that arrives after its round has closed is used in the round that is open then, weighed by its staleness:
+    how often the shared model was updated since the work began."""
+
+    staleness: Literal["polynomial", "hinge", "none"] = "polynomial"  # the function of FedAsync that weighs it
+    exponent: NonNegative = 0.5  # polynomial: (1 + staleness) ^ -exponent
+    slope: Positive = 10.0  # hinge: 1 / (1 + slope x (staleness - free))
+    free: WholeNumber = 4  # hinge: up to which staleness work counts in full
+    most_stale: Count = 20  # work that is staler is dropped
+
+
+@dataclass(frozen=True)
+class Asynchronous(Late):
+    """The shared model is updated whenever the work of `buffer` sites has arrived (FedBuff). With a buffer of 1 it is
+    mixed with each site's model (FedAsync)."""
+
+    buffer: Count = 3
+    mixing: Share = 0.6  # with a buffer of 1: the part of a site's model in the next one, if it is not stale
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Sites that are drawn, and are slower than they would be."""
+
+    share: Share = 0.1
+    times: Annotated[float, Range(low=1)] = 10.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Rows on which a site trains in a second of virtual time."""
+
+    kind: Literal["equal", "lognormal"] = "equal"
+    median: Positive = 1.0
+    spread: NonNegative = 1.0  # lognormal: SD of the logarithm
+    slow: Slow | None = None
+    sites: dict[str, Positive] = field(default_factory=dict)  # by name, or by a pattern such as "a-*"
+
+
+@dataclass(frozen=True)
+class Away:
+    """When sites do not work, in seconds of virtual time."""
+
+    share: Fraction = 0.0  # of the time, by chance; each site by itself
+    length: Positive = 100.0  # of such an absence, on average
+    sites: dict[str, tuple[tuple[NonNegative, Positive], ...]] = field(default_factory=dict)  # [from, to], by name
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The keys of [sites] that every partition has. Across hospitals the clock on the wall decides instead."""
+
+    speed: Speed | None = None  # None: no time passes; drawn where an arm is asynchronous
+    away: Away | None = None
+
+
+@dataclass(frozen=True)
 class Augmentation:
     """Random changes of training images, drawn anew for each batch."""
 
@@ -113,6 +171,8 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    asynchronous: Asynchronous | None = None
+    late: Late | None = None  # what work is worth that is late for a deadline; None: nothing
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
@@ -124,6 +184,16 @@ class Training:
             return self.lr
         decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
         return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether each site's model is mixed into the shared one, as FedAsync does it."""
+        return self.asynchronous is not None and self.asynchronous.buffer == 1
+
+    @property
+    def alone(self) -> "Training":
+        """Of sites that train without a coordinator: nobody waits for anybody."""
+        return replace(self, share=1.0, stragglers=None, asynchronous=None, late=None)
 
 
 @dataclass(frozen=True)
@@ -162,7 +232,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
+    """Agreements between hospitals when the study is deployed. A simulation uses quorum and deadline if sites have
+    speeds."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
@@ -340,7 +411,9 @@ class Arm:
     algorithm: Choice[AlgorithmFacts]
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    sites: Choice[PartitionFacts] = field(
+        metadata={SECTION: Section("partitioners", "partition", "by-hospital", common_field="timing")}
+    )
     model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
@@ -351,6 +424,7 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    timing: Timing = field(default_factory=Timing)
 
 
 @dataclass(frozen=True)
@@ -405,12 +479,7 @@ class Study:
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
-            for name, block in ARM_BLOCKS.items():
-                if not block.required and getattr(arm, name) == block.default:
-                    del described[name]  # a study from before there was such a block keeps its hash
-            described["start"] = _identity_of(arm.start)
-            if described["start"] is None:
-                del described["start"]
+            _leave_out_defaults(arm, described)
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -473,6 +542,21 @@ STUDY_BLOCKS = _blocks(Study)
 
 def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
+    """A study from before there was such a block, or such a setting, keeps its hash."""
+    for name, block in ARM_BLOCKS.items():
+        if not block.required and getattr(arm, name) == block.default:
+            del described[name]
+    for name in NEWER:
+        if getattr(arm.training, name) is None:
+            del described["training"][name]
+    if arm.timing == Timing():
+        del described["timing"]
+    described["start"] = _identity_of(arm.start)
+    if described["start"] is None:
+        del described["start"]
 
 
 def _identity_of(start: Start) -> Any:
