@@ -12,7 +12,8 @@ from tests.small_federations import after, assert_same, each_round, ragged_sites
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.core import seeds
 from wardround.engines import serial
-from wardround.study.schema import Asynchronous, Deployment, Late, Privacy, SecureSum, Slow, Speed, Timing
+from wardround.study.schema import Deployment, Privacy, SecureSum
+from wardround.study.timing import Asynchronous, Late, Slow, Speed, Timing
 from wardround.training.local import batches
 from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start

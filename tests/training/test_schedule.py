@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from wardround.core.errors import StudyError
-from wardround.study.schema import Asynchronous, Away, Late, Slow, Speed, Timing, Training
+from wardround.study.schema import Training
+from wardround.study.timing import Asynchronous, Away, Late, Slow, Speed, Timing
 from wardround.training.clock import Clock, Presence, clock_of, speeds_of
 from wardround.training.schedule import Roster, factor_of, recorded_rosters, roster, schedule
 

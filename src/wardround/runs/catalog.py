@@ -11,6 +11,7 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
 
+from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError, as_path, suggest
 from wardround.core.registry import Members, Registry
@@ -37,6 +38,7 @@ def families(**members: Unpack[Members]) -> Families:
         partitioners=Registry("partitions", PARTITIONERS, members.get("partitions")),
         models=Registry("models", MODELS, members.get("models")),
         algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
+        rules=RULES,
         tasks={kind: task.facts() for kind, task in TASKS.items()},
     )
 

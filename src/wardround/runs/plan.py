@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wardround.aggregation.robust import by_rule
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
@@ -258,9 +259,11 @@ class Plan:
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
         trainers = tuple(site for site in sites if site.name in members)
+        evaluation = self.study.evaluation_of(arm)
+        batch_seed = evaluation.seed_for("batches", seed)
+        algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
-        evaluation = self.study.evaluation_of(arm)
         trial = Trial(
             arm=arm.name,
             seed=seed,
@@ -269,12 +272,13 @@ class Plan:
             training=arm.training if algorithm.federated else arm.training.alone,
             sites=(_pooled(trainers),) if algorithm.pools else trainers,
             scored=scored,
-            batch_seed=evaluation.seed_for("batches", seed),
+            batch_seed=batch_seed,
             init_seed=evaluation.seed_for("init", seed),
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
         )
         return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial

@@ -49,6 +49,7 @@ class Families:
     partitioners: Mapping[str, Factory]
     models: Mapping[str, Factory]
     algorithms: Mapping[str, Factory]
+    rules: Mapping[str, Factory]
     tasks: Mapping[str, TaskFacts]  # by kind of outcome
 
     def task_of(self, source: SourceFacts) -> TaskFacts:
@@ -301,6 +302,8 @@ class _Reader:
         study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
         document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
         for key, section in SECTIONS.items():
+            if section.optional and not tables.get(key):
+                continue
             shared = asdict(common[section.common_field]) if section.common is not None else {}
             document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():

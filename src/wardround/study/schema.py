@@ -1,11 +1,12 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
+    [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
+    [deployment]
     [[arms]] [[variants]] [selection] [tuning] [[claims]] [quick]
 
-`[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
-that member's factory function says which further settings there are. Everything else is a dataclass here, and every
-default stands in one of these two places.
+`[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
+model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
+dataclass here, and every default stands in one of these two places.
 """
 
 import json
@@ -33,13 +34,14 @@ from wardround.core.settings import (
     table_type,
 )
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
+from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 SECTION = "section"  # in the metadata of a field
-FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
+FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
 NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
@@ -90,63 +92,6 @@ class Stragglers:
 
     share: Annotated[float, Range(low=0, high=1)]
     policy: Literal["drop", "keep"]
-
-
-@dataclass(frozen=True)
-class Late:
-    """Work that arrives after its round has closed is used in the round that is open then, weighed by its staleness:
-    how often the shared model was updated since the work began."""
-
-    staleness: Literal["polynomial", "hinge", "none"] = "polynomial"  # the function of FedAsync that weighs it
-    exponent: NonNegative = 0.5  # polynomial: (1 + staleness) ^ -exponent
-    slope: Positive = 10.0  # hinge: 1 / (1 + slope x (staleness - free))
-    free: WholeNumber = 4  # hinge: up to which staleness work counts in full
-    most_stale: Count = 20  # work that is staler is dropped
-
-
-@dataclass(frozen=True)
-class Asynchronous(Late):
-    """The shared model is updated whenever the work of `buffer` sites has arrived (FedBuff). With a buffer of 1 it is
-    mixed with each site's model (FedAsync)."""
-
-    buffer: Count = 3
-    mixing: Share = 0.6  # with a buffer of 1: the part of a site's model in the next one, if it is not stale
-
-
-@dataclass(frozen=True)
-class Slow:
-    """Sites that are drawn, and are slower than they would be."""
-
-    share: Share = 0.1
-    times: Annotated[float, Range(low=1)] = 10.0
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Rows on which a site trains in a second of virtual time."""
-
-    kind: Literal["equal", "lognormal"] = "equal"
-    median: Positive = 1.0
-    spread: NonNegative = 1.0  # lognormal: SD of the logarithm
-    slow: Slow | None = None
-    sites: dict[str, Positive] = field(default_factory=dict)  # by name, or by a pattern such as "a-*"
-
-
-@dataclass(frozen=True)
-class Away:
-    """When sites do not work, in seconds of virtual time."""
-
-    share: Fraction = 0.0  # of the time, by chance; each site by itself
-    length: Positive = 100.0  # of such an absence, on average
-    sites: dict[str, tuple[tuple[NonNegative, Positive], ...]] = field(default_factory=dict)  # [from, to], by name
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The keys of [sites] that every partition has. Across hospitals the clock on the wall decides instead."""
-
-    speed: Speed | None = None  # None: no time passes; drawn where an arm is asynchronous
-    away: Away | None = None
 
 
 @dataclass(frozen=True)
@@ -319,6 +264,15 @@ class Compression:
 
 
 @dataclass(frozen=True)
+class Preaggregation:
+    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
+
+    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
+    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
+    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
+
+
+@dataclass(frozen=True)
 class EmbeddingNoise:
     """Protection of the embeddings that a party sends: their length is clipped, then they get noise."""
 
@@ -391,6 +345,7 @@ class Section:
     common_field: str = ""  # the arm's block whose keys stand in this table too, whatever the member
     common: type | None = None
     facts: type = object
+    optional: bool = False  # a study that leaves it out does without, and keeps the hash that it had before
 
     @property
     def common_settings(self) -> dict[str, Setting]:
@@ -425,6 +380,22 @@ class Arm:
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
     timing: Timing = field(default_factory=Timing)
+    aggregation: Choice[RuleFacts] = field(
+        default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
+        metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
+    )
+    preaggregation: Preaggregation = field(default_factory=Preaggregation)
+
+    @property
+    def by_mean(self) -> bool:
+        """Whether updates are averaged as they come: nothing looks at single ones."""
+        return self.aggregation.facts.is_mean or not self.algorithm.facts.federated
+
+    @property
+    def bounded_at_site(self) -> float | None:
+        """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
+        can."""
+        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
 
 
 @dataclass(frozen=True)
@@ -544,16 +515,21 @@ def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
 
 
+def _left_out(arm: Arm) -> list[str]:
+    """The arm's blocks that are as they are in a study without them."""
+    names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
+    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
+        names += ["aggregation", "preaggregation"]
+    return names if arm.timing != Timing() else [*names, "timing"]
+
+
 def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
     """A study from before there was such a block, or such a setting, keeps its hash."""
-    for name, block in ARM_BLOCKS.items():
-        if not block.required and getattr(arm, name) == block.default:
-            del described[name]
+    for name in _left_out(arm):
+        del described[name]
     for name in NEWER:
         if getattr(arm.training, name) is None:
             del described["training"][name]
-    if arm.timing == Timing():
-        del described["timing"]
     described["start"] = _identity_of(arm.start)
     if described["start"] is None:
         del described["start"]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from wardround.core.errors import StudyError
-from wardround.study.schema import Arm, Asynchronous, Late, Study
+from wardround.study.schema import Arm, Study
+from wardround.study.timing import Asynchronous, Late
 
 OFF = 'or write `"training.asynchronous" = "off"` in this arm.'
 Rules = Iterator[tuple[bool, str, str, str]]  # whether it is broken; where, problem, remedy

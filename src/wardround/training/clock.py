@@ -15,7 +15,8 @@ import numpy as np
 from wardround.core import seeds
 from wardround.core.errors import StudyError, suggest
 from wardround.core.notices.code import few
-from wardround.study.schema import Away, Speed, Timing, Training
+from wardround.study.schema import Training
+from wardround.study.timing import Away, Speed, Timing
 
 DRAWN = Speed(kind="lognormal")  # where a study says nothing of speeds and an arm is asynchronous
 NAMED = 8  # sites in a message

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from wardround.algorithms.algorithm import Arrival, Work, setting
+from wardround.algorithms.algorithm import Algorithm, Arrival, Work, setting
 from wardround.algorithms.hierarchical import active_regions
 from wardround.algorithms.regions import Regions, traffic
 from wardround.core import tree
@@ -207,6 +207,9 @@ class Intake:
         if not self.count:
             return server
         if self.algorithm.aggregate_each is not None:
+            if self.count < self.algorithm.fewest:
+                self.fail(too_few(self.count, self.algorithm))
+                return server
             return self.algorithm.aggregate_each(server, self.arrivals)
         mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
         return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
@@ -326,6 +329,10 @@ class Intake:
 def _more(before: Price | None, price: Price) -> Price:
     """What two pieces of work cost together, where one came too late: the less noise counts for both."""
     return price if before is None else (price[0], min(before[1], price[1]), before[2] + price[2])
+
+
+def too_few(count: int, algorithm: Algorithm) -> str:
+    return f"{count} {'update' if count == 1 else 'updates'} came, and the rule needs {algorithm.fewest}"
 
 
 def weight_of(trial: Trial, site: Site) -> float:

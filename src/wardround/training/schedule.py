@@ -23,7 +23,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from wardround.core import seeds
-from wardround.study.schema import Late, Training
+from wardround.study.schema import Training
+from wardround.study.timing import Late
 from wardround.training.clock import Clock, Presence
 
 

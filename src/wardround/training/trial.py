@@ -14,7 +14,8 @@ from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Compression, Deployment, Privacy, Timing, Topology, Training
+from wardround.study.schema import Compression, Deployment, Privacy, Topology, Training
+from wardround.study.timing import Timing
 from wardround.training.clock import Clock, clock_of
 from wardround.training.local import Memory
 from wardround.training.schedule import Roster, Schedule, factor_of, planned_epochs, roster, schedule
@@ -36,6 +37,7 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
     clock: Clock | None = None  # None: no time passes
