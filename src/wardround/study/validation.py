@@ -225,8 +225,19 @@ def _check_rule(arm: Arm, where: str) -> None:
         problem = "the sites bound their updates themselves, and nothing is done with single ones before the sum"
         raise StudyError(where, problem, "Leave `before` and `momentum` out.")
     if arm.topology.kind == "hierarchical":
-        problem = "regions are averaged by the weight of their sites, and no rule looks at these"
-        raise StudyError(f"{where}: rule", problem, f'Write {off[:-1]}, or `"topology.kind" = "flat"`.')
+        _check_rule_in_regions(arm, where)
+
+
+def _check_rule_in_regions(arm: Arm, where: str) -> None:
+    """Each region applies the rule to its own sites. Their models are averaged by weight, as ever."""
+    flat = 'or write `"topology.kind" = "flat"` in this arm.'
+    if arm.aggregation.facts.keeps or arm.preaggregation.momentum:
+        name = "momentum" if arm.preaggregation.momentum else arm.aggregation.name
+        problem = f"{name} keeps something of the last rounds of one model, and regions have models of their own"
+        raise StudyError(f"{where}: rule", problem, f"Use another rule, such as median, {flat}")
+    if arm.preaggregation.before == "bucketing":
+        problem = "buckets are drawn among all sites, and a region has some of them"
+        raise StudyError(f"{where}: before", problem, f'Write before = "nearest-neighbours", {flat}')
 
 
 def _refuse_unused(study: Study, arm: Arm, where: str) -> None:
