@@ -89,6 +89,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_outcome(study, where, task)
     _check_regions(study, where)
     _check_compression(study, where)
+    _check_analyses(study, where)
     _check_aggregation(study, where)
     check_uncertainty(study, where)
     _check_variants(study, where)
@@ -178,6 +179,20 @@ def _check_compression(study: Study, where: str) -> None:
         if arm.privacy.secure_sum is not None:
             problem = "under its mask every number of an update is random in all 64 bits, so that nothing gets smaller"
             raise StudyError(f"{here}: kind", problem, f'{off[:-1]}, or `"privacy.secure_sum" = "off"`.')
+
+
+def _check_analyses(study: Study, where: str) -> None:
+    """What an analysis tells is exact, so that it would undo what differential privacy promises the same patients."""
+    if not study.analyses:
+        return
+    here = f"{where}: analyses: {study.analyses[0].name}"
+    for privacy in (study.analyses[0].rows.privacy, *(arm.privacy for arm in study.trained_arms)):
+        if privacy.example is not None or privacy.site is not None:
+            problem = "its sums are exact, and would tell about the same patients what the study's noise hides"
+            raise StudyError(here, problem, "Write a study of its own for it, without [privacy.example] or .site.")
+    if any(arm.topology.kind == "vertical" for arm in study.trained_arms):
+        problem = "it adds up rows of hospitals, and here parties hold different columns of one patient"
+        raise StudyError(here, problem, "Write a study of its own for it.")
 
 
 def _check_aggregation(study: Study, where: str) -> None:
