@@ -53,7 +53,7 @@ LAYERS = [
     ["privacy"],
     ["training"],
     ["protocol"],
-    ["engines", "evaluation", "uncertainty"],
+    ["engines", "evaluation", "uncertainty", "analyses"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles", "tracking"],

@@ -36,7 +36,8 @@ def by_rule(
     if arm.by_mean or arm.bounded_at_site is not None:
         return algorithm
     rule: Rule = arm.aggregation.build(rules)
-    refuse_too_many_bad(arm, rule, sites)
+    if arm.topology.kind != "hierarchical":  # there each region has sites of its own (`training.validation`)
+        refuse_too_many_bad(arm, rule, sites)
     return with_rule(algorithm, rule, arm.preaggregation, sites, seed)
 
 

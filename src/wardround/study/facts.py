@@ -90,6 +90,7 @@ class SourceFacts:
     elsewhere: bool = False  # the rows are at the hospitals, so that nothing can be simulated
     # the kinds of what is predicted, by outcome; one outcome needs no name. Which classes there are its rows tell
     tasks: Mapping[str, str] = field(default_factory=lambda: {"": "binary"})
+    labelled: bool = True  # False: no outcome is named, so that nothing can be trained
     citation: str = ""
 
 

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[claims]] [quick]
+    [[arms]] [[variants]] [selection] [tuning] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -33,6 +33,7 @@ from wardround.core.settings import (
     settings_of,
     table_type,
 )
+from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
 from wardround.study.timing import Asynchronous, Late, Timing
@@ -433,6 +434,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
     @cached_property
@@ -447,7 +449,9 @@ class Study:
             del content["tuning"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
-        for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
+        if not self.analyses:
+            del content["analyses"]
+        for choice in _members_of(content):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
             _leave_out_defaults(arm, described)
@@ -513,6 +517,13 @@ STUDY_BLOCKS = _blocks(Study)
 
 def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def _members_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All that a study names of the families."""
+    analysed = [analysis["rows"] for analysis in content.get("analyses", ())]
+    members = [content["data"], *(rows[kind] for rows in analysed for kind in ("data", "sites"))]
+    return [*members, *(arm[kind] for arm in content["arms"] for kind in FAMILIES)]
 
 
 def _left_out(arm: Arm) -> list[str]:

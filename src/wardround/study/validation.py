@@ -91,6 +91,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_regions(study, where)
     check_timing(study, where)
     _check_compression(study, where)
+    _check_analyses(study, where)
     _check_aggregation(study, where)
     check_uncertainty(study, where)
     _check_variants(study, where)
@@ -182,6 +183,20 @@ def _check_compression(study: Study, where: str) -> None:
             raise StudyError(f"{here}: kind", problem, f'{off[:-1]}, or `"privacy.secure_sum" = "off"`.')
 
 
+def _check_analyses(study: Study, where: str) -> None:
+    """What an analysis tells is exact, so that it would undo what differential privacy promises the same patients."""
+    if not study.analyses:
+        return
+    here = f"{where}: analyses: {study.analyses[0].name}"
+    for privacy in (study.analyses[0].rows.privacy, *(arm.privacy for arm in study.trained_arms)):
+        if privacy.example is not None or privacy.site is not None:
+            problem = "its sums are exact, and would tell about the same patients what the study's noise hides"
+            raise StudyError(here, problem, "Write a study of its own for it, without [privacy.example] or .site.")
+    if any(arm.topology.kind == "vertical" for arm in study.trained_arms):
+        problem = "it adds up rows of hospitals, and here parties hold different columns of one patient"
+        raise StudyError(here, problem, "Write a study of its own for it.")
+
+
 def _check_aggregation(study: Study, where: str) -> None:
     """What can be known of a rule before the sites are: with how many of them it withstands so many bad ones is checked
     when they are known."""
@@ -227,8 +242,19 @@ def _check_rule(arm: Arm, where: str) -> None:
         problem = "the sites bound their updates themselves, and nothing is done with single ones before the sum"
         raise StudyError(where, problem, "Leave `before` and `momentum` out.")
     if arm.topology.kind == "hierarchical":
-        problem = "regions are averaged by the weight of their sites, and no rule looks at these"
-        raise StudyError(f"{where}: rule", problem, f'Write {off[:-1]}, or `"topology.kind" = "flat"`.')
+        _check_rule_in_regions(arm, where)
+
+
+def _check_rule_in_regions(arm: Arm, where: str) -> None:
+    """Each region applies the rule to its own sites. Their models are averaged by weight, as ever."""
+    flat = 'or write `"topology.kind" = "flat"` in this arm.'
+    if arm.aggregation.facts.keeps or arm.preaggregation.momentum:
+        name = "momentum" if arm.preaggregation.momentum else arm.aggregation.name
+        problem = f"{name} keeps something of the last rounds of one model, and regions have models of their own"
+        raise StudyError(f"{where}: rule", problem, f"Use another rule, such as median, {flat}")
+    if arm.preaggregation.before == "bucketing":
+        problem = "buckets are drawn among all sites, and a region has some of them"
+        raise StudyError(f"{where}: before", problem, f'Write before = "nearest-neighbours", {flat}')
 
 
 def _refuse_unused(study: Study, arm: Arm, where: str) -> None:

@@ -25,6 +25,7 @@ def refuse_unkept(trial: Trial) -> None:
         _check_secure_sum(trial, trial.privacy.secure_sum)
     _check_compression(trial)
     _check_timing(trial)
+    _check_updates_of_regions(trial)
     if trial.algorithm.needs_loss_from_zero and not trial.model.task.loss_from_zero:
         problem = "takes powers of each hospital's loss, and a loss of this outcome may be below 0"
         raise StudyError(f"arms: {trial.arm}: algorithm", problem, "Choose another algorithm, such as afl or fedprox.")
@@ -116,6 +117,25 @@ def _check_timing(trial: Trial) -> None:
         where = where if asynchronous is not None else f"arms: {trial.arm}: training: late"
         problem = "the rule by which updates are aggregated compares them, and these began with different models"
         raise StudyError(where, problem, "Average the updates in this arm, or leave the setting out.")
+
+
+def _check_updates_of_regions(trial: Trial) -> None:
+    """Whether each region has enough sites in every round for a rule that is applied in each."""
+    regions, fewest = trial.algorithm.regions, trial.algorithm.fewest
+    if regions is None:
+        return
+    rosters = [trial.roster(number) for number in range(trial.training.rounds)]
+    for region, name in enumerate(regions.names):
+        counts = [
+            sum(regions.of_site[number] == region for number in roster.numbers if number not in roster.dropped)
+            for roster in rosters
+        ]
+        if least := min((count for count in counts if 0 < count < fewest), default=0):
+            problem = (
+                f"in some round region {name} has {least} of its sites, and the rule needs {fewest} in each region"
+            )
+            remedy = "Lower `bad`, form larger regions, or use a rule that needs fewer sites."
+            raise StudyError(f"arms: {trial.arm}: aggregation: bad", problem, remedy)
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:
