@@ -101,7 +101,12 @@ def level(table: Table, kinds: Mapping[str, Mapping[str, Any]], count: int) -> N
 
 
 def power(table: Table, count: int) -> None:
-    for title, options in {"": {}, ", 5 local epochs": {"local_epochs": 5}, ", a network": {"model": "mlp"}}.items():
+    kinds: dict[str, dict[str, Any]] = {
+        "": {},
+        ", 5 local epochs": {"local_epochs": 5},
+        ", a network": {"model": "mlp"},
+    }
+    for title, options in kinds.items():
         found = [
             named_in(federation(2 * FRESH + seed, inverted=1, **{"rounds": 3, **options})) for seed in range(count)
         ]

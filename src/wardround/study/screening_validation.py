@@ -22,6 +22,9 @@ def _check_arm(arm: "Arm", where: str) -> None:
     if arm.topology.kind == "hierarchical":
         problem = "a region's coordinator sees the updates of its own sites only, which are too few to compare"
         raise StudyError(where, problem, off)
+    if arm.training.asynchronous is not None or arm.training.late is not None:
+        problem = "updates that began with different models do not compare"
+        raise StudyError(where, problem, off[:-1] + ", or leave `asynchronous` and `late` out.")
     hidden = hidden_by(arm)
     if hidden is not None and arm.screening is not None and arm.screening.policy == "drop":
         problem = f"under [privacy.{hidden}] nobody sees the update of a single site, so that none could be left out"

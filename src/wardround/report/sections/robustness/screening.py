@@ -136,12 +136,12 @@ def over_rounds(evidence: Evidence) -> Figure | None:
 
 def _draw_arm(arm: Mapping[str, Any], left: Any, right: Any) -> None:
     named = list(dict.fromkeys(entry["site"] for entry in arm["named"] if entry["seed"] == arm["seed"]))
-    for site, curves in sorted(arm["rounds"].items(), key=lambda pair: pair[0] in named):  # named ones on top
-        colour = COLOURS[named.index(site) % len(COLOURS)] if site in named else OTHERS
-        style = {"color": colour, "linewidth": 1.8 if site in named else 0.8, "marker": "o" if site in named else ""}
-        for axes, kind in ((left, "length"), (right, "agreement")):
-            values = np.array([np.nan if value is None else value for value in curves[kind]], dtype=float)
-            label = site if site in named and axes is left else None
+    for site in sorted(arm["rounds"], key=lambda site: site in named):  # named ones on top
+        style: dict[str, Any] = {"color": OTHERS, "linewidth": 0.8}
+        if site in named:
+            style = {"color": COLOURS[named.index(site) % len(COLOURS)], "linewidth": 1.8, "marker": "o"}
+        for axes, kind, label in ((left, "length", site if site in named else None), (right, "agreement", None)):
+            values = np.array(arm["rounds"][site][kind], dtype=float)  # None is NaN
             (line,) = axes.plot(range(1, len(values) + 1), values, markersize=3, label=label, **style)
             tell(line, site)
     left.set_yscale("log")
