@@ -47,7 +47,7 @@ LAYERS = [
     ["study"],
     ["tasks"],
     ["data", "models", "algorithms"],
-    ["privacy"],
+    ["privacy", "adversaries"],
     ["training"],
     ["protocol"],
     ["engines", "evaluation", "uncertainty"],

@@ -88,7 +88,7 @@ def work(
     streams: Streams | None = None,
 ) -> Outcome:
     """One site's local work in one round, wherever it happens. `streams` are as `order_of` takes them."""
-    rule = trial.rule(trial.sites.index(site), round_number)
+    rule = trial.rule(trial.sites_in(round_number).index(site), round_number)
     secret = streams or seeded_streams(trial.batch_seed, round_number, site.name)
 
     def draws(purpose: str) -> np.random.Generator:

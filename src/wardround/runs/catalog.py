@@ -11,6 +11,7 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
 
+from wardround.adversaries import ADVERSARIES
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError, as_path, suggest
 from wardround.core.registry import Members, Registry
@@ -38,6 +39,7 @@ def families(**members: Unpack[Members]) -> Families:
         models=Registry("models", MODELS, members.get("models")),
         algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
         tasks={kind: task.facts() for kind, task in TASKS.items()},
+        adversaries=ADVERSARIES,
     )
 
 

@@ -10,6 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from wardround.adversaries.of_arm import (
+    forgers,
+    idle_adversaries,
+    poisoned_sites,
+    refuse_strange_adversaries,
+    turning_rounds,
+)
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
@@ -257,8 +264,15 @@ class Plan:
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
+        refuse_strange_adversaries(arm, [site.name for site in sites], members)
         trainers = tuple(site for site in sites if site.name in members)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
+
+        def trained(round_number: int) -> tuple[Site, ...]:
+            known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
+            bad = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
+            return (_pooled(bad),) if algorithm.pools else bad
+
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         evaluation = self.study.evaluation_of(arm)
         return Trial(
@@ -267,7 +281,7 @@ class Plan:
             algorithm=algorithm,
             model=model,
             training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
-            sites=(_pooled(trainers),) if algorithm.pools else trainers,
+            sites=trained(1),
             scored=scored,
             batch_seed=evaluation.seed_for("batches", seed),
             init_seed=evaluation.seed_for("init", seed),
@@ -276,6 +290,8 @@ class Plan:
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
             starting=self.starting(arm, seed, model, prepared),
+            forgers=forgers(arm, self.families.adversaries, [site.name for site in trainers]),
+            turned={first: trained(first) for first in turning_rounds(arm)},
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
@@ -303,7 +319,7 @@ class Plan:
     @property
     def notices(self) -> list[Notice]:
         """Of reading, then of the checks with all seeds."""
-        notices = [*self.start_notices, *self.source_notices]
+        notices = [*self.start_notices, *self.source_notices, *idle_adversaries(self.study)]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
             notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]
@@ -382,7 +398,7 @@ def check_study(plan: Plan) -> list[Notice]:
                 known = notices.get(identity(notice))
                 if known is None or (notice.severity == "error" and known.severity == "warning"):
                     notices[identity(notice)] = notice
-    return list(notices.values())
+    return [*notices.values(), *idle_adversaries(plan.study)]
 
 
 def site_choices(study: Study) -> dict[str, Arm]:

@@ -1,7 +1,7 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
     [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
 that member's factory function says which further settings there are. Everything else is a dataclass here, and every
@@ -33,7 +33,7 @@ from wardround.core.settings import (
     table_type,
 )
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
+from wardround.study.facts import AdversaryFacts, AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -311,6 +311,15 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Adversary:
+    """A simulated bad site, or several of one kind."""
+
+    sites: tuple[str, ...]
+    kind: Choice[AdversaryFacts]
+    from_round: Count = 1
+
+
+@dataclass(frozen=True)
 class Section:
     """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
 
@@ -351,6 +360,7 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
 
 
 @dataclass(frozen=True)
@@ -408,6 +418,10 @@ class Study:
             for name, block in ARM_BLOCKS.items():
                 if not block.required and getattr(arm, name) == block.default:
                     del described[name]  # a study from before there was such a block keeps its hash
+            for adversary in described["adversaries"]:
+                del adversary["kind"]["facts"]
+            if not described["adversaries"]:
+                del described["adversaries"]
             described["start"] = _identity_of(arm.start)
             if described["start"] is None:
                 del described["start"]

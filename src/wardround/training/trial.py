@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from wardround.adversaries.of_arm import BadSites
 from wardround.algorithms.algorithm import Algorithm
 from wardround.core import seeds
 from wardround.core.tree import State
@@ -38,6 +39,8 @@ class Trial:
     topology: Topology = field(default_factory=Topology)
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
+    forgers: tuple[BadSites, ...] = ()  # simulated bad sites that send something else than their updates
+    turned: Mapping[int, tuple[Site, ...]] = field(default_factory=dict)  # the sites from a later round on (1: first)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,6 +51,11 @@ class Trial:
         """Whether a step takes less time than starting it. A network for images is never light, however small."""
         looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
         return self.model.size < SMALL_MODEL and not looks
+
+    def sites_in(self, round_number: int) -> tuple[Site, ...]:
+        """The sites that train, with the rows that they have in a round: some turn bad later."""
+        begun = [first for first in self.turned if first - 1 <= round_number]
+        return self.turned[max(begun)] if begun else self.sites
 
     def trainer_of(self, scored: int) -> int:
         """The number of the training site whose model predicts for a scored site."""
@@ -159,9 +167,9 @@ def planned_epochs(training: Training, sites: int, seed: int, by_chance: bool) -
 
 def assign(trial: Trial, round_number: int) -> list[Assignment]:
     """The round's work, site by site. Sites that would exceed their epsilon are left out."""
-    drawn = trial.roster(round_number)
+    drawn, sites = trial.roster(round_number), trial.sites_in(round_number)
     return [
-        Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped)
+        Assignment(sites[n], n, drawn.epochs[n], n not in drawn.dropped)
         for n in drawn.numbers
         if trial.is_near(n) and round_number < trial.stops(n)
     ]

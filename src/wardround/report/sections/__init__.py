@@ -21,6 +21,7 @@ def tells_uncertainty(evidence: Evidence) -> bool:
 
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
+    "robustness.adversaries": lambda evidence: bool(evidence.results.get("adversaries")),
     "front.hospital_pages": lambda evidence: evidence.decided,
     "answer": always,
     "outcomes": lambda evidence: bool(evidence.outcomes),
