@@ -19,6 +19,7 @@ FOLDER = Path(wardround.__file__).parent / "report" / "sections"
 HELPERS = {"design.exchange", "front.forest", "privacy.private_arms"}  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
 SPECIAL |= {"tuning", "numbers.intervals", "numbers.residuals"}
+SPECIAL |= {"robustness.adversaries"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

@@ -61,7 +61,6 @@ class Adversary(AdversaryFacts):
     poison: Poison | None = None  # exactly one of the two is there
     forge: Forge | None = None
     trigger: Callable[[Rows, Setting], Rows] | None = None  # of a backdoor: rows with its trigger
-    target: str | None = None  # and the class that they are to be called
 
 
 def own_rows(rows: Rows) -> Rows:

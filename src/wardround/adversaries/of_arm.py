@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from wardround.adversaries.adversary import Adversary, Setting
 from wardround.core import seeds
-from wardround.core.errors import refuse_strangers
+from wardround.core.errors import StudyError, refuse_strangers
 from wardround.core.notices import Notice
 from wardround.core.settings import Factory
 from wardround.data.site import Site
-from wardround.study.adversary_validation import base_of, refuse_all_bad
+from wardround.study.adversary_validation import backdoors_of, bad_sites, refuse_all_bad
 from wardround.study.schema import Adversary as Described
 from wardround.study.schema import Arm, Study
 from wardround.tasks import Task
@@ -24,11 +24,14 @@ class BadSites:
     from_round: int  # 1 is the first
 
 
-def refuse_strange_adversaries(arm: Arm, sites: Sequence[str], members: Sequence[str]) -> None:
+def refuse_strange_adversaries(study: Study, arm: Arm, sites: Sequence[str], members: Sequence[str]) -> None:
     """`members` are the sites that train."""
     for number, described in enumerate(arm.adversaries):
         refuse_strangers(described.sites, sites, f"{_place(arm, number)}: sites", "site", "Sites")
     refuse_all_bad(arm, list(members))
+    if set(sites) <= set(bad_sites(study)):
+        problem = "every site is bad in some arm, and figures are those of sites that are bad in none"
+        raise StudyError("adversaries", problem, "Let one site be honest in all arms.")
 
 
 def poisoned_sites(
@@ -70,12 +73,9 @@ def forgers(arm: Arm, known: Mapping[str, Factory], trainers: Sequence[str]) -> 
     )
 
 
-def triggers_of(study: Study, arm: Arm, known: Mapping[str, Factory]) -> list[Adversary]:
-    """The backdoors of this arm and of those that are the same but for adversaries: a trigger may look like an illness
-    to an honest model too, and only what it does more than there is the backdoor's."""
-    alike = (other for other in study.arms if base_of(other) == base_of(arm))
-    described = {repr(bad.kind): bad for other in alike for bad in other.adversaries}
-    return [adversary for bad in described.values() if (adversary := built(bad, known)).trigger is not None]
+def built_backdoors(study: Study, arm: Arm, known: Mapping[str, Factory]) -> dict[str, Adversary]:
+    """Those whose triggers the arm's model is shown, by name."""
+    return {name: kind.build(known) for name, kind in backdoors_of(study, arm).items()}
 
 
 def idle_adversaries(study: Study) -> list[Notice]:

@@ -13,7 +13,7 @@ from typing import Any, Unpack, get_args
 import pandas as pd
 import torch
 
-from wardround.adversaries.of_arm import triggers_of
+from wardround.adversaries.of_arm import built_backdoors
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.extras import installed
@@ -356,7 +356,7 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 def _triggered_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
     """Predictions for test rows with the triggers of simulated backdoors."""
     for trial, run in pairs:
-        if backdoors := triggers_of(plan.study, plan.arm(trial.arm, trial.seed), plan.families.adversaries):
+        if backdoors := built_backdoors(plan.study, plan.arm(trial.arm, trial.seed), plan.families.adversaries):
             from wardround.evaluation.under_attack.backdoor import predict_triggered  # SciPy, as above
 
             for backdoor, predicted in predict_triggered(trial, run, backdoors).items():

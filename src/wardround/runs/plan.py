@@ -264,7 +264,7 @@ class Plan:
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
-        refuse_strange_adversaries(arm, [site.name for site in sites], members)
+        refuse_strange_adversaries(self.study, arm, [site.name for site in sites], members)
         trainers = tuple(site for site in sites if site.name in members)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
 

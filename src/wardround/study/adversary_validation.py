@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 from wardround.core.errors import StudyError
-from wardround.study.schema import Adversary, Arm, Study
+from wardround.study.facts import AdversaryFacts
+from wardround.study.schema import Adversary, Arm, Choice, Study
 
 OFF = "write `adversaries = []` in this arm."
 
@@ -44,6 +45,14 @@ def is_serial_only(arm: Arm) -> bool:
     first round on are rows like any others."""
     forge = any(bad.kind.facts.poisons == "updates" for bad in arm.adversaries) and arm.algorithm.facts.federated
     return forge or any(bad.kind.facts.poisons == "rows" and bad.from_round > 1 for bad in arm.adversaries)
+
+
+def backdoors_of(study: Study, arm: Arm) -> dict[str, Choice[AdversaryFacts]]:
+    """By a name that no two share, the backdoors of this arm and of those that are the same but for adversaries: a
+    trigger may look like an illness to an honest model too, and only what it does more than there is the backdoor's."""
+    alike = [bad.kind for other in study.arms if base_of(other) == base_of(arm) for bad in other.adversaries]
+    distinct = {repr(kind): kind for kind in alike if kind.facts.target is not None}
+    return {f"{number}:{kind.facts.target}": kind for number, kind in enumerate(distinct.values())}
 
 
 def refuse_deployed_adversaries(study: Study) -> None:

@@ -72,6 +72,7 @@ class AdversaryFacts:
         "updates"  # what of a bad site is changed: its training rows, or what it sends
     )
     least_sites: int = 1  # bad sites that it takes
+    target: str | None = None  # of a backdoor: the class that rows with its trigger are to be called
     remembers: bool = False  # it goes by what the site was sent in an earlier round
     citation: str = ""
 

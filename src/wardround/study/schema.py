@@ -415,16 +415,7 @@ class Study:
         for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
-            for name, block in ARM_BLOCKS.items():
-                if not block.required and getattr(arm, name) == block.default:
-                    del described[name]  # a study from before there was such a block keeps its hash
-            for adversary in described["adversaries"]:
-                del adversary["kind"]["facts"]
-            if not described["adversaries"]:
-                del described["adversaries"]
-            described["start"] = _identity_of(arm.start)
-            if described["start"] is None:
-                del described["start"]
+            _leave_out_defaults(arm, described)
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -487,6 +478,20 @@ STUDY_BLOCKS = _blocks(Study)
 
 def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
+    """A study from before there was such a block keeps its hash."""
+    for name, block in ARM_BLOCKS.items():
+        if not block.required and getattr(arm, name) == block.default:
+            del described[name]
+    for adversary in described["adversaries"]:
+        del adversary["kind"]["facts"]
+    if not described["adversaries"]:
+        del described["adversaries"]
+    described["start"] = _identity_of(arm.start)
+    if described["start"] is None:
+        del described["start"]
 
 
 def _identity_of(start: Start) -> Any:

@@ -1,6 +1,6 @@
 """Does a backdoor work? Test rows of honest sites with the trigger, and what they are called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,50 +11,53 @@ from wardround.adversaries import Adversary, Setting
 from wardround.evaluation.intervals import Resampling, summarise
 from wardround.evaluation.prediction import SitePrediction, predict
 from wardround.evaluation.scores import Scores
-from wardround.study.schema import Study
+from wardround.study.adversary_validation import backdoors_of, twin_of
+from wardround.study.schema import Arm, Study
 from wardround.training.trial import Run, Trial
 
 
-def predict_triggered(trial: Trial, run: Run, backdoors: Sequence[Adversary]) -> dict[str, list[SitePrediction]]:
-    """Predictions for all test rows with a trigger, by a name of the backdoor that no two share."""
+def predict_triggered(trial: Trial, run: Run, backdoors: Mapping[str, Adversary]) -> dict[str, list[SitePrediction]]:
+    """Predictions for all test rows with the trigger of each backdoor."""
     task, predicted = trial.model.task, {}
-    for number, backdoor in enumerate(backdoors):
+    for name, backdoor in backdoors.items():
         if backdoor.trigger is not None:
             scored = tuple(
                 replace(site, test=backdoor.trigger(site.test, Setting(task, site.recipe, f"arms: {trial.arm}")))
                 for site in trial.scored
             )
-            predicted[f"{number}:{backdoor.target}"] = predict(replace(trial, scored=scored), run)
+            predicted[name] = predict(replace(trial, scored=scored), run)
     return predicted
 
 
 def describe_backdoors(
-    study: Study, untouched: Scores, triggered: Mapping[str, Scores], twins: Mapping[str, str | None]
-) -> dict[str, list[dict[str, Any]]]:
-    """By arm, of each backdoor: how often rows of other classes are called its target, with the trigger and without.
+    study: Study, arm: Arm, untouched: Scores, triggered: Mapping[str, Scores]
+) -> list[dict[str, Any]]:
+    """Of each backdoor of an arm: how often rows of other classes are called its target, with the trigger and without,
+    and with it by the same arm without adversaries. All test rows of honest sites count together, in each seed."""
+    resampling, twin, own = (
+        Resampling.of(study.evaluation_of(arm)),
+        twin_of(study, arm),
+        [b.kind for b in arm.adversaries],
+    )
 
-    `twins` are the arms with backdoors, and the same without adversaries: what the trigger does to an honest model is
-    no success. All test rows of honest sites count together, once in each seed.
-    """
-    described: dict[str, list[dict[str, Any]]] = {name: [] for name in twins}
-    for backdoor, scores in triggered.items():
-        target = scores.task.names.index(backdoor.partition(":")[2])
-        for name, twin in twins.items():
-            if name not in scores.arms:
-                continue
-            resampling = Resampling.of(study.evaluation_of(study.arm(name)))
+    def rate(scores: Scores, name: str | None, target: int) -> dict[str, Any] | None:
+        if name is None or name not in scores.arms:
+            return None
+        summary = summarise(called(scores, name, target), resampling)
+        if summary["interval"] is not None:
+            summary["interval"] = [max(0.0, summary["interval"][0]), min(1.0, summary["interval"][1])]
+        return summary
 
-            def rate(own: Scores, arm: str | None, resampling: Resampling = resampling, target: int = target) -> Any:
-                if arm is None or arm not in own.arms:
-                    return None
-                return summarise(called(own, arm, target), resampling)
-
-            described[name].append(
+    described = []
+    for name, kind in backdoors_of(study, arm).items():
+        if kind in own and name in triggered:
+            target = list(map(str, untouched.task.names)).index(str(kind.facts.target))
+            described.append(
                 {
-                    "target": scores.task.names[target],
-                    "success": rate(scores, name),
-                    "without_trigger": rate(untouched, name),
-                    "honest_model": rate(scores, twin),
+                    "target": kind.facts.target,
+                    "success": rate(triggered[name], arm.name, target),
+                    "without_trigger": rate(untouched, arm.name, target),
+                    "honest_model": rate(triggered[name], None if twin is None else twin.name, target),
                 }
             )
     return described

@@ -56,16 +56,7 @@ def describe_adversaries(
     twins = {arm.name: twin_of(study, arm) for arm in attacked}
     known = {name: twin.name for name, twin in twins.items() if twin is not None}
     damage = _damage(study, scores, predictions, thresholds, known)
-    backdoors: dict[str, list[dict[str, Any]]] = {}
-    if triggered is not None:
-        by_backdoor = {
-            str(name): Scores.of(
-                _without(part.drop(columns="backdoor"), bad_sites(study)), scores.groups, thresholds, fixed, task
-            )
-            for name, part in triggered.groupby("backdoor", sort=False)
-        }
-        names = {name: None if twin is None else twin.name for name, twin in twins.items()}
-        backdoors = describe_backdoors(study, scores, by_backdoor, names)
+    by_backdoor = {} if triggered is None else _by_backdoor(triggered, scores, thresholds)
     return {
         "sentence": _sentence(study, attacked, len(scores.sites)),
         "sites": list(bad_sites(study)),
@@ -79,10 +70,18 @@ def describe_adversaries(
                 "sites": _count(arm, sites),
                 "damage": damage.get(arm.name, {}),
                 "at_bad_sites": _at_bad_sites(study, arm, bad_scores),
-                "backdoors": backdoors.get(arm.name, []),
+                "backdoors": describe_backdoors(study, arm, scores, by_backdoor),
             }
             for arm in attacked
         },
+    }
+
+
+def _by_backdoor(triggered: pd.DataFrame, scores: Scores, thresholds: pd.DataFrame | None) -> dict[str, Scores]:
+    """Of honest sites; `triggered` is without bad sites already, as all tables are."""
+    return {
+        str(name): Scores.of(part.drop(columns="backdoor"), scores.groups, thresholds, scores.fixed, scores.task)
+        for name, part in triggered.groupby("backdoor", sort=False)
     }
 
 

@@ -190,48 +190,42 @@ def attack_map(evidence: Evidence) -> Figure | None:
 
 def share_lines(evidence: Evidence) -> Figure | None:
     """The primary metric against the share of bad hospitals: a panel for each attack, a line for each arm."""
-    entries, headline = attacked(evidence), evidence.headline
     panels = {attack: _lines(evidence, attack) for attack in attacks(evidence)}
     panels = {attack: lines for attack, lines in panels.items() if any(len(points) > 2 for points in lines.values())}
     if not panels or len(panels) > MOST_PANELS:
         return None
     columns = min(3, len(panels))
-    drawn = figure(1.0 + 2.4 * -(-len(panels) // columns) + 0.2 * -(-len({e["base"] for e in entries.values()}) // 4))
-    axes_of = drawn.subplots(-(-len(panels) // columns), columns, sharex=True, sharey=True, squeeze=False)
-    numbers = {base: number for number, base in enumerate(bases(evidence))}
-    alone = None if evidence.local is None else mean_at_honest(evidence, evidence.local)["mean"]
+    height = -(-len(panels) // columns)
+    drawn = figure(1.0 + 2.4 * height + 0.2 * -(-len(bases(evidence)) // 4))
+    axes_of = drawn.subplots(height, columns, sharex=True, sharey=True, squeeze=False)
     for axes, (attack, lines) in zip(axes_of.flat, panels.items(), strict=False):
-        for base, points in lines.items():
-            number = numbers[base]
-            colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-            places = {share + offset(number, len(numbers), 1.6): arm for share, arm in points.items()}
-            means = [mean_at_honest(evidence, arm)["mean"] for arm in places.values()]
-            heights = [np.nan if mean is None else headline.scale * mean for mean in means]
-            axes.plot(list(places), heights, linewidth=1, label=base, **numbered_style(number))
-            for place, arm in places.items():
-                bar(
-                    axes,
-                    mean_at_honest(evidence, arm),
-                    place,
-                    headline,
-                    colour,
-                    mark,
-                    upright=True,
-                    thin=True,
-                    told=arm,
-                )
-        if alone is not None:
-            axes.axhline(headline.scale * alone, color="#555555", linewidth=1, linestyle=":", label="each alone")
+        _draw_lines(evidence, axes, lines)
         axes.set_title(attack, fontsize=9)
     for axes in axes_of.flat[len(panels) :]:
         axes.set_visible(False)
     for axes in axes_of[-1]:
         axes.set_xlabel("bad hospitals, %")
     for axes in axes_of[:, 0]:
-        axes.set_ylabel(f"test {headline.word}{headline.unit}")
+        axes.set_ylabel(f"test {evidence.headline.word}{evidence.headline.unit}")
     handles, labels = axes_of[0, 0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
     return drawn
+
+
+def _draw_lines(evidence: Evidence, axes: Any, lines: Mapping[str, Mapping[float, str]]) -> None:
+    headline, names = evidence.headline, bases(evidence)
+    for base, points in lines.items():
+        number = names.index(base)
+        colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        places = {share + offset(number, len(names), 1.6): arm for share, arm in points.items()}
+        means = [mean_at_honest(evidence, arm)["mean"] for arm in places.values()]
+        heights = [np.nan if mean is None else headline.scale * mean for mean in means]
+        axes.plot(list(places), heights, linewidth=1, label=base, **numbered_style(number))
+        for place, arm in places.items():
+            bar(axes, mean_at_honest(evidence, arm), place, headline, colour, mark, upright=True, thin=True, told=arm)
+    alone = None if evidence.local is None else mean_at_honest(evidence, evidence.local)["mean"]
+    if alone is not None:
+        axes.axhline(headline.scale * alone, color="#555555", linewidth=1, linestyle=":", label="each alone")
 
 
 def _lines(evidence: Evidence, attack: str) -> dict[str, dict[float, str]]:
