@@ -95,6 +95,9 @@ def work(
         outcome = replace(outcome, memory=outcome.memory.with_own(own.memory))
     if trial.compression.kind != "none":
         return compress_outcome(trial, outcome, memory.residual, round_number, site.name)
+    if trial.bound is not None:
+        others = frozenset(outcome.update) - {"params"}
+        outcome = replace(outcome, update=clipped_update(outcome.update, others, trial.bound))
     if trial.privacy.site is None:
         return outcome
     return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))

@@ -37,6 +37,7 @@ def qfedavg(q: Annotated[float, Range(low=0, high=MOST_Q)] = 1.0, server_lr: Pos
         needs_start_loss=True,
         needs_loss_from_zero=True,
         exact=frozenset({"bend"}),  # what every site's change is divided by
+        not_robust="lets a site weigh more the larger its loss is, which it reports itself",
         not_regional="weighs sites by their losses, and regions would be averaged by their rows",
         citation=CITATION,
     )
