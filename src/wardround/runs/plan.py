@@ -18,6 +18,7 @@ from wardround.adversaries.of_arm import (
     turning_rounds,
 )
 from wardround.aggregation.robust import by_rule
+from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
@@ -41,7 +42,7 @@ from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, St
 from wardround.study.tuning import TRIAL
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
-from wardround.training.trial import Trial
+from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unkept
 from wardround.uncertainty.validation import refuse_unfit
 
@@ -280,20 +281,14 @@ class Plan:
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
-
-        def trained(round_number: int) -> tuple[Site, ...]:
-            known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
-            bad = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
-            return (_pooled(bad),) if algorithm.pools else bad
-
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
-        return Trial(
+        trial = Trial(
             arm=arm.name,
             seed=seed,
             algorithm=algorithm,
             model=model,
-            training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
-            sites=trained(1),
+            training=arm.training if algorithm.federated else arm.training.alone,
+            sites=self._trained(arm, seed, algorithm, trainers, 1),
             scored=scored,
             batch_seed=batch_seed,
             init_seed=evaluation.seed_for("init", seed),
@@ -304,8 +299,17 @@ class Plan:
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
             forgers=forgers(arm, self.families.adversaries, [site.name for site in trainers]),
-            turned={first: trained(first) for first in turning_rounds(arm)},
+            turned={n: self._trained(arm, seed, algorithm, trainers, n) for n in turning_rounds(arm)},
         )
+        return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
+
+    def _trained(
+        self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int
+    ) -> tuple[Site, ...]:
+        """The sites that train, with the rows that they have in a round; 1 is the first."""
+        known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
+        sites = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
+        return (_pooled(sites),) if algorithm.pools else sites
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""

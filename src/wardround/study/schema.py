@@ -44,6 +44,7 @@ from wardround.study.facts import (
     RuleFacts,
     SourceFacts,
 )
+from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -51,6 +52,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
+NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -123,6 +125,8 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    asynchronous: Asynchronous | None = None
+    late: Late | None = None  # what work is worth that is late for a deadline; None: nothing
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
@@ -134,6 +138,16 @@ class Training:
             return self.lr
         decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
         return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether each site's model is mixed into the shared one, as FedAsync does it."""
+        return self.asynchronous is not None and self.asynchronous.buffer == 1
+
+    @property
+    def alone(self) -> "Training":
+        """Of sites that train without a coordinator: nobody waits for anybody."""
+        return replace(self, share=1.0, stragglers=None, asynchronous=None, late=None)
 
 
 @dataclass(frozen=True)
@@ -172,7 +186,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
+    """Agreements between hospitals when the study is deployed. A simulation uses quorum and deadline if sites have
+    speeds."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
@@ -369,7 +384,9 @@ class Arm:
     algorithm: Choice[AlgorithmFacts]
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    sites: Choice[PartitionFacts] = field(
+        metadata={SECTION: Section("partitioners", "partition", "by-hospital", common_field="timing")}
+    )
     model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
@@ -381,6 +398,7 @@ class Arm:
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
     adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
+    timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
         default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
         metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
@@ -534,8 +552,13 @@ def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
             del described[name]
     if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
         del described["aggregation"], described["preaggregation"]
+    if arm.timing == Timing():
+        del described["timing"]
     if not arm.adversaries:
         del described["adversaries"]
+    for name in NEWER:
+        if getattr(arm.training, name) is None:
+            del described["training"][name]
     described["start"] = _identity_of(arm.start)
     if described["start"] is None:
         del described["start"]

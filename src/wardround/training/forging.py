@@ -32,7 +32,7 @@ def _forged(
             yield assignment, outcome
             continue
         attackers = [other.update[MODEL] for worker, other in outcomes if worker.number in own.numbers]
-        now = trial.algorithm.broadcast(run.server, assignment.number)[MODEL]
+        now = run.shared(trial.algorithm, assignment.number, assignment.started)[MODEL]
         before, kept = run.memories[assignment.site.name].adversary, outcome.memory
         moved = tree.sub(now, before) if before else None
         share = _share(trial, assignment, [worker for worker, _ in outcomes])
