@@ -274,13 +274,13 @@ class Plan:
         model = self.model_of(self._model_name(arm), prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
-        members = members_of(arm, [site.name for site in sites])
-        refuse_strange_adversaries(self.study, arm, [site.name for site in sites], members)
+        members = members_of(arm, names := [site.name for site in sites])
+        refuse_strange_adversaries(self.study, arm, names, members)
         trainers = tuple(site for site in sites if site.name in members)
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
-        algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
+        algorithm = in_regions(arm, algorithm, names, members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,
@@ -298,7 +298,7 @@ class Plan:
             topology=arm.topology,
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
-            forgers=forgers(arm, self.families.adversaries, [site.name for site in trainers]),
+            forgers=forgers(arm, self.families.adversaries, members),
             turned={n: self._trained(arm, seed, algorithm, trainers, n) for n in turning_rounds(arm)},
         )
         return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
