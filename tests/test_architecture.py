@@ -51,7 +51,7 @@ LAYERS = [
     ["data", "models", "algorithms"],
     ["screening"],
     ["aggregation"],
-    ["privacy"],
+    ["privacy", "adversaries"],
     ["training"],
     ["protocol"],
     ["engines", "evaluation", "uncertainty", "analyses"],
