@@ -41,7 +41,8 @@ def _refusals(
         yield from broken(_preparation(arm, tables))
     if arm.privacy.site is not None and algorithm.federated:
         yield from broken(_site(arm, algorithm))
-    if arm.privacy.secure_sum is not None and algorithm.needs == "each" and algorithm.federated:
+    looks = algorithm.needs == "each" and arm.preaggregation.groups is None  # at updates, not at groups' means
+    if arm.privacy.secure_sum is not None and looks and algorithm.federated:
         problem = f"{arm.algorithm.name} looks at each site's update, and a secure sum shows none of them"
         yield "privacy: secure_sum", problem, 'Write `"privacy.secure_sum" = "off"` in this arm.'
 

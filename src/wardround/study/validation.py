@@ -204,6 +204,7 @@ def _check_aggregation(study: Study, where: str) -> None:
         _refuse_unused_preaggregation(arm, used, here)
         if arm in used:
             _check_rule(arm, here)
+    _check_same_groups(study, where)
 
 
 def _refuse_unused_preaggregation(arm: Arm, used: Sequence[Arm], where: str) -> None:
@@ -232,15 +233,44 @@ def _check_rule(arm: Arm, where: str) -> None:
         if rule.facts.in_sums:
             problem = "[privacy.site] clips every update already, and its clip is the bound"
         raise StudyError(f"{where}: rule", problem, f'Write {off[:-1]}, or `"privacy.site" = "off"`.')
-    if arm.privacy.secure_sum is not None and arm.bounded_at_site is None:
+    if arm.preaggregation.groups is not None:
+        _check_groups(arm, where)
+    elif arm.privacy.secure_sum is not None and arm.bounded_at_site is None:
         problem = f"{rule.name} looks at single updates, and a secure sum shows none of them"
-        remedy = f'Use rule = "norm-bound" with a number as `bound`, or write {off}'
+        remedy = f'Give `groups`, use rule = "norm-bound" with a number as `bound`, or write {off}'
         raise StudyError(f"{where}: rule", problem, remedy)
     if arm.bounded_at_site is not None and arm.preaggregation != Preaggregation():
         problem = "the sites bound their updates themselves, and nothing is done with single ones before the sum"
         raise StudyError(where, problem, "Leave `before` and `momentum` out.")
     if arm.topology.kind == "hierarchical":
         _check_rule_in_regions(arm, where)
+
+
+def _check_groups(arm: Arm, where: str) -> None:
+    """Groups of sites with a secure sum each."""
+    if arm.privacy.secure_sum is None:
+        problem = "are for secure sums, and single updates are seen here"
+        raise StudyError(f"{where}: groups", problem, 'Write before = "bucketing", or add [privacy.secure_sum].')
+    if arm.topology.kind == "hierarchical":
+        problem = "regions have a secure sum each already, and one of them has too few sites for several"
+        remedy = 'Leave `groups` out, or write `"topology.kind" = "flat"` in this arm.'
+        raise StudyError(f"{where}: groups", problem, remedy)
+
+
+def _check_same_groups(study: Study, where: str) -> None:
+    """Of two arms whose sites are in other groups, the sums of one round would differ by single updates."""
+    grouped = [arm for arm in study.trained_arms if arm.preaggregation.groups is not None and not arm.by_mean]
+    for arm in grouped[1:]:
+        here, first = f"{where}: arms: {arm.name}", grouped[0]
+        if arm.preaggregation.groups != first.preaggregation.groups:
+            problem = f"{first.name} has {first.preaggregation.groups} of them, and sums over other groups of the same "
+            problem += "sites would differ by single updates"
+            raise StudyError(f"{here}: aggregation: groups", problem, "Use as many groups in all arms.")
+        if (arm.train_at, arm.held_out) != (first.train_at, first.held_out):
+            problem = f"other sites train than in {first.name}, so that its groups would be other ones"
+            raise StudyError(
+                f"{here}: aggregation: groups", problem, "Let the same sites train in all arms with groups."
+            )
 
 
 def _check_rule_in_regions(arm: Arm, where: str) -> None:
