@@ -84,7 +84,7 @@ def perfect(predictions: pd.DataFrame, task: Task) -> list[Notice]:
         return []
     told: dict[str, list[tuple[float, int]]] = {}  # by arm, of each seed: the AUC, and rows of the rarer class
     for key, (label, score) in _tested_rows(predictions).items():
-        arm, _ = key  # type: ignore[misc]
+        arm = key[0]  # type: ignore[index]
         positive = label == 1
         fewer = int(min(positive.sum(), (~positive).sum()))
         told.setdefault(str(arm), []).append((auc(positive, score) if fewer else np.nan, fewer))
