@@ -279,6 +279,8 @@ class Preaggregation:
     before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
     bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
     momentum: Fraction = 0.0  # of each site's updates, at the coordinator
+    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
+    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)
@@ -414,7 +416,8 @@ class Arm:
     def bounded_at_site(self) -> float | None:
         """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
         can."""
-        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
+        sums = self.privacy.secure_sum is not None and self.preaggregation.groups is None
+        return self.aggregation.facts.bound if sums and not self.by_mean else None
 
 
 @dataclass(frozen=True)

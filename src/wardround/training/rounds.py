@@ -82,8 +82,9 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         intake = Intake(trial, run, assignments)
         counted = [assignment for assignment in assignments if assignment.counts]
         regions = trial.algorithm.regions
-        if regions is not None and trial.privacy.secure_sum is not None:  # each region has a sum of its own
-            counted.sort(key=lambda assignment: regions.of_site[assignment.number])
+        parts = regions.of_site if regions is not None else trial.groups
+        if parts and trial.privacy.secure_sum is not None:  # each region, or group, has a sum of its own
+            counted.sort(key=lambda assignment: parts[assignment.number])
         intake.take(with_forged(trial, run, train_sites(trial, run, counted)))
         run, record = close(run, trial, assignments, intake)
         yield run, record
