@@ -53,6 +53,7 @@ OF_IMAGES = {
     *("interval-coverage", "number-referral", "predicted-observed", "residuals", "observed-expected"),  # of numbers
     *("target", "test-mae"),
     *("ways", "forgetting", "tuning", "screening"),
+    *("ways", "forgetting", "tuning", "analysis-ratios"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("roc-of-all-arms", "precision-recall-of-all-arms"),

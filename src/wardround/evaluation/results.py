@@ -37,7 +37,7 @@ from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
-from wardround.evaluation.training_notices import diverged, training_notices
+from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.evaluation.under_attack.damage import describe_adversaries
 from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
@@ -76,6 +76,7 @@ def results(
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task)]
     notices += screening_notices(study, records)
+    notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
     if choices is None:
         choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
