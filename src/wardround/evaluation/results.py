@@ -74,9 +74,8 @@ def results(
     `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
-    notices = [*diverged(predictions), *training_notices(records, predictions, task)]
-    notices += screening_notices(study, records)
     notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
+    notices += screening_notices(study, records)
     if choices is None:
         choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
