@@ -22,6 +22,7 @@ from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
 from wardround.study.schema import (
     AdaptiveClip,
+    Contribution,
     Deployment,
     EmbeddingNoise,
     Evaluation,
@@ -29,6 +30,7 @@ from wardround.study.schema import (
     NoiseSchedule,
     Preaggregation,
     Preparation,
+    Screening,
     SecureSum,
     SitePrivacy,
     Start,
@@ -217,6 +219,8 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Topology,
         EmbeddingNoise,
         Uncertainty,
+        Screening,
+        Contribution,
         Start,
         StartFrom,
     ],

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -44,6 +44,8 @@ from wardround.study.facts import (
     RuleFacts,
     SourceFacts,
 )
+from wardround.study.hospitals.contribution import Contribution
+from wardround.study.hospitals.screening import Screening as Screening
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
@@ -273,13 +275,6 @@ class Compression:
 
 
 @dataclass(frozen=True)
-class Screening:
-    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
-
-    policy: Literal["off", "notice", "drop"] = "notice"
-
-
-@dataclass(frozen=True)
 class Preaggregation:
     """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
 
@@ -471,6 +466,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    contribution: Contribution | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -484,6 +480,8 @@ class Study:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
         if self.tuning is None:
             del content["tuning"]
+        if self.contribution is None:
+            del content["contribution"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:
