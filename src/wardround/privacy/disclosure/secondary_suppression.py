@@ -25,15 +25,21 @@ class Total:
 
 
 def hidden_cells(
-    counts: np.ndarray, totals: Sequence[Total], small: Mask, shown: Collection[int], floor: float
+    counts: np.ndarray,
+    totals: Sequence[Total],
+    small: Mask,
+    shown: Collection[int],
+    floor: float,
+    last: Collection[int] = (),
 ) -> Mask:
     """The cells to hide: those that are `small`, and what would give one of them away to within `floor`.
 
-    Cells in `shown` are known anyway, such as a number of rows. Where hiding all others is not enough, all others are
-    hidden: what is then known of a small cell follows from what was known before.
+    Cells in `shown` are known anyway, such as a number of rows, and cells in `last` are hidden only where no others
+    will do. Where hiding all is not enough, all are hidden: what is then known of a small cell was known before.
     """
     hidden = np.array(small, dtype=bool)
-    free = [number for number in np.argsort(counts, kind="stable").tolist() if number not in shown]
+    by_size = sorted(np.argsort(counts, kind="stable").tolist(), key=lambda number: number in last)
+    free = [number for number in by_size if number not in shown]
     safe: set[int] = set()  # hiding more makes no interval narrower
     while (exposed := next((n for n in np.flatnonzero(hidden).tolist() if n not in safe), None)) is not None:
         low, high = possible_values(counts, totals, hidden, exposed)
