@@ -56,8 +56,9 @@ def cells_of(rows: Rows, smallest: int) -> Cells:
     everything = np.concatenate([of_lines[:, 0], *(counts[name].ravel() for name in order)])
     small = np.concatenate([few_lines[:, 0], *(few[name].ravel() for name in order)])
     small[0] = False  # the number of rows is known to all
-    totals, gaps = _totals(rows.lines, [rows.widths[name] for name in order])
-    hidden = hidden_cells(everything, totals, small, {0}, smallest * rows.most_rows, gaps)
+    totals = _totals(rows.lines, [rows.widths[name] for name in order])
+    worth = _worth(rows, [rows.widths[name] for name in order], everything)
+    hidden = hidden_cells(everything, totals, small, {0}, smallest * rows.most_rows, worth)
     told = np.where(hidden, 0, everything)
     parts, masks = _columns(told, rows, order), _columns(hidden, rows, order)
     return Cells(told[: rows.lines], hidden[: rows.lines], parts, masks)
@@ -84,21 +85,32 @@ def _counted(rows: Rows, level: np.ndarray | None, width: int, smallest: int) ->
     return counts, is_small(patients, smallest)
 
 
-def _totals(lines: int, widths: Sequence[int]) -> tuple[list[Total], set[int]]:
-    """The relations between cells, and the cells of rows without a value. Cells are numbered: the lines' rows first, then
-    column by column, line by line."""
+def _worth(rows: Rows, widths: Sequence[int], counts: np.ndarray) -> np.ndarray:
+    """How much is lost with a cell: little in a group, more over all rows, most with the size of a group, on which all
+    columns hang. An empty cell is hardly worth hiding: it makes nothing else uncertain."""
+    worth = [np.full(rows.lines, 4)]
+    for width in widths:
+        inner = np.full((rows.lines, width), 0)
+        inner[0] = 1 if rows.groups else 0
+        inner[:, -1] = 3
+        worth.append(inner.ravel())
+    ranks = np.concatenate(worth)
+    return np.where((counts == 0) & (ranks < 2), 2, ranks)
+
+
+def _totals(lines: int, widths: Sequence[int]) -> list[Total]:
+    """Cells are numbered: the lines' rows first, then column by column, line by line."""
     groups = tuple(range(1, lines))
-    totals, gaps = [Total(0, groups)] if groups else [], set[int]()
+    totals = [Total(0, groups)] if groups else []
     begin = lines
     for width in widths:
         for line in range(lines):
             first = begin + line * width
             totals.append(Total(line, tuple(range(first, first + width))))
-            gaps.add(first + width - 1)
         if groups:
             totals += [Total(begin + k, tuple(begin + line * width + k for line in groups)) for k in range(width)]
         begin += lines * width
-    return totals, gaps
+    return totals
 
 
 def _columns(flat: np.ndarray, rows: Rows, order: Sequence[str]) -> dict[str, np.ndarray]:

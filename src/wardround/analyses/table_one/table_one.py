@@ -59,14 +59,15 @@ class TableOne:
             for name in names:
                 if name not in schema:
                     raise StudyError(key, f"no hospital has a column {name!r}", suggest(name, schema, "Columns"))
-        return Uses(self.names(schema), tuple(self.by_level(schema)), every_row=True)
+        by = (self.by,) if self.by else ()
+        return Uses((*self.names(schema), *by), (*self.by_level(schema), *by), every_row=True)
 
     def names(self, schema: Schema) -> tuple[str, ...]:
-        listed = self.columns or tuple(schema)
-        return tuple(dict.fromkeys([*listed, *((self.by,) if self.by else ())]))
+        """The columns of the table. The one that makes groups is their heads."""
+        return tuple(name for name in dict.fromkeys(self.columns or schema) if name != self.by)
 
-    def by_level(self, schema: Schema) -> list[str]:
-        return [n for n in self.names(schema) if schema[n].kind == "categorical" or n in self.counted or n == self.by]
+    def by_level(self, schema: Schema) -> tuple[str, ...]:
+        return tuple(n for n in self.names(schema) if schema[n].kind == "categorical" or n in self.counted)
 
     def numbers(self, schema: Schema) -> list[str]:
         levels = self.by_level(schema)
@@ -186,7 +187,7 @@ class TableOne:
         def make() -> Rows:
             levels = {name: self._levels(agreed, rows, name) for name in self.names(agreed.schema)}
             widths = {name: self._width(agreed, name) for name in levels}
-            group = np.minimum(levels[self.by], len(agreed.levels[self.by])) if self.by else None
+            group = np.minimum(self._levels(agreed, rows, self.by), len(agreed.levels[self.by])) if self.by else None
             return Rows(rows.people, group, len(self.groups(agreed)), levels, widths)
 
         return rows.once(("table one", self), make)
@@ -219,8 +220,7 @@ class TableOne:
             column |= {"overall": whole[name][0]}
             if self.by:
                 column["groups"] = dict(zip(lines[1:], whole[name][1:], strict=True))
-                if name != self.by:
-                    column["difference_of_groups"] = _difference(whole[name][1:-1])
+                column["difference_of_groups"] = _difference(whole[name][1:-1])
             if sites:
                 column["hospitals"] = {site: own[name][0] for site, own in sites.items()}
                 column["difference_of_hospitals"] = _difference([own[name][0] for own in sites.values()])

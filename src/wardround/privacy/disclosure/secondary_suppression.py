@@ -30,16 +30,16 @@ def hidden_cells(
     small: Mask,
     shown: Collection[int],
     floor: float,
-    last: Collection[int] = (),
+    worth: np.ndarray | None = None,
 ) -> Mask:
     """The cells to hide: those that are `small`, and what would give one of them away to within `floor`.
 
-    Cells in `shown` are known anyway, such as a number of rows, and cells in `last` are hidden only where no others
-    will do. Where hiding all is not enough, all are hidden: what is then known of a small cell was known before.
+    Cells in `shown` are known anyway, such as a number of rows. Of the others those of little `worth` go first. Where
+    hiding all is not enough, all are hidden: what is then known of a small cell was known before.
     """
     hidden = np.array(small, dtype=bool)
-    by_size = sorted(np.argsort(counts, kind="stable").tolist(), key=lambda number: number in last)
-    free = [number for number in by_size if number not in shown]
+    order = np.argsort(counts, kind="stable") if worth is None else np.lexsort((counts, worth))
+    free = [number for number in order.tolist() if number not in shown]
     safe: set[int] = set()  # hiding more makes no interval narrower
     while (exposed := next((n for n in np.flatnonzero(hidden).tolist() if n not in safe), None)) is not None:
         low, high = possible_values(counts, totals, hidden, exposed)
