@@ -21,6 +21,7 @@ def split() -> Algorithm:
         fedavg(),
         pools=True,
         vertical=True,
+        not_robust="has parties that send embeddings, and no updates that a rule could look at",
         not_regional="is for parties that hold different columns of the same patients",
         citation=CITATION,
     )

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from wardround.algorithms.algorithm import Arrival, Work, setting
+from wardround.algorithms.algorithm import Algorithm, Arrival, Work, setting
 from wardround.algorithms.hierarchical import active_regions
 from wardround.algorithms.regions import Regions, traffic
 from wardround.core import tree
@@ -77,6 +77,8 @@ class Intake:
         weight = self.weight_of(assignment)
         if self.algorithm.needs == "each":
             self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
+            if self.regions is not None:
+                self.region_weights[self.regions.of_site[assignment.number]] += weight
         else:
             self._sum_up(assignment, tree.scale_state(outcome.update, weight), weight)
         self.weight += weight
@@ -180,12 +182,14 @@ class Intake:
             return self._aggregate_with_noise(server, site, noise)
         if self.algorithm.aggregate_regions is not None:
             # also without any update: regions are averaged when their rounds are over
-            return self.algorithm.aggregate_regions(
-                server, self._means_of_regions(), self.region_weights, self.run.round
-            )
+            came = self._means_of_regions() if self.algorithm.needs == "mean" else self._updates_of_regions()
+            return self.algorithm.aggregate_regions(server, came, self.region_weights, self.run.round)
         if not self.count:
             return server
         if self.algorithm.aggregate_each is not None:
+            if self.count < self.algorithm.fewest:
+                self.fail(too_few(self.count, self.algorithm))
+                return server
             return self.algorithm.aggregate_each(server, self.arrivals)
         mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
         return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
@@ -198,6 +202,18 @@ class Intake:
         for region, weight in enumerate(self.region_weights):
             total, self.region_sums[region] = self.region_sums[region], None
             yield None if total is None else tree.scale_state(total, 1 / weight)
+
+    def _updates_of_regions(self) -> list[list[Arrival] | None]:
+        """None of a region where none came, or too few for the rule: its round has then failed."""
+        updates: list[list[Arrival] | None] = []
+        for region, name in enumerate(self.regions.names if self.regions is not None else ()):
+            came = [a for a in self.arrivals if self.regions is not None and self.regions.of_site[a.site] == region]
+            if 0 < len(came) < self.algorithm.fewest:
+                sites = [self.trial.sites[arrival.site].name for arrival in came]
+                self._fail_region(name, too_few(len(came), self.algorithm), sites)
+                self.region_weights[region], came = 0.0, []
+            updates.append(came or None)
+        return updates
 
     def _aggregate_with_noise(self, server: State, site: SitePrivacy, noise: Stream | None) -> State:
         """Noise on the sum of clipped updates, divided by the expected number of sites: the actual number would itself
@@ -285,6 +301,10 @@ class Intake:
     def _site_charge(self) -> tuple[float, float, int] | None:
         site, training = self.trial.privacy.site, self.trial.training
         return None if site is None else (training.share, site_noise(site, training.share, training.rounds), 1)
+
+
+def too_few(count: int, algorithm: Algorithm) -> str:
+    return f"{count} {'update' if count == 1 else 'updates'} came, and the rule needs {algorithm.fewest}"
 
 
 def weight_of(trial: Trial, site: Site) -> float:

@@ -36,6 +36,7 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
 

@@ -23,6 +23,10 @@ def refuse_unkept(trial: Trial) -> None:
     if trial.privacy.secure_sum is not None:
         _check_secure_sum(trial, trial.privacy.secure_sum)
     _check_compression(trial)
+    _check_updates_of_regions(trial)
+    if trial.algorithm.needs_loss_from_zero and not trial.model.task.loss_from_zero:
+        problem = "takes powers of each hospital's loss, and a loss of this outcome may be below 0"
+        raise StudyError(f"arms: {trial.arm}: algorithm", problem, "Choose another algorithm, such as afl or fedprox.")
 
 
 def need_extras(arm: str, privacy: Privacy) -> None:
@@ -90,10 +94,30 @@ def _check_compression(trial: Trial) -> None:
     """Whoever compares updates with each other must not compare what compression made of them: the largest numbers of
     two updates are at other places, and random rounding points anywhere."""
     kind = kind_of(trial)
-    if kind is not None and trial.algorithm.needs == "each" and not kind.keeps_directions:
+    compares = trial.algorithm.needs == "each" and not trial.algorithm.weighs_only
+    if kind is not None and compares and not kind.keeps_directions:
         problem = "the algorithm compares the directions of single updates, which this compression changes"
         fitting = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.keeps_directions)
         raise StudyError(f"arms: {trial.arm}: compression: kind", problem, f'Write {fitting} or "none" in this arm.')
+
+
+def _check_updates_of_regions(trial: Trial) -> None:
+    """Whether each region has enough sites in every round for a rule that is applied in each."""
+    regions, fewest = trial.algorithm.regions, trial.algorithm.fewest
+    if regions is None:
+        return
+    rosters = [trial.roster(number) for number in range(trial.training.rounds)]
+    for region, name in enumerate(regions.names):
+        counts = [
+            sum(regions.of_site[number] == region for number in roster.numbers if number not in roster.dropped)
+            for roster in rosters
+        ]
+        if least := min((count for count in counts if 0 < count < fewest), default=0):
+            problem = (
+                f"in some round region {name} has {least} of its sites, and the rule needs {fewest} in each region"
+            )
+            remedy = "Lower `bad`, form larger regions, or use a rule that needs fewer sites."
+            raise StudyError(f"arms: {trial.arm}: aggregation: bad", problem, remedy)
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

@@ -17,6 +17,9 @@ PARTITION = "by-hospital"
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
+    if study.analyses:
+        problem = "analyses run in a simulation of rows that are at one place"
+        raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
