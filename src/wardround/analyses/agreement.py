@@ -32,7 +32,7 @@ def survey(analysis: Analysis, schema: Schema, rows: SiteRows, limits: Limits) -
     uses = analysis.uses(schema)
     counted = rows.take(analysis.eligible(rows))
     levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in asked(uses)}
-    counted = counted.take(has_levels(counted, schema, levels))
+    counted = counted if uses.every_row else counted.take(has_levels(counted, schema, levels))
     broken = broken_rule(Release(counted.people), limits)
     return Survey(broken) if broken else Survey("", levels)
 
@@ -46,11 +46,12 @@ def admission(analysis: Analysis, agreed: Agreed, rows: SiteRows, limits: Limits
 
 
 def own_levels(column: ColumnFacts, rows: SiteRows, smallest: int) -> tuple[str, ...]:
-    own = levels_of(rows.frame[column.name], column.kind == "numeric")
+    values = rows.frame[column.name]
+    own, people = levels_of(values[values.notna()], column.kind == "numeric"), rows.people[values.notna()]
     present = set(own.tolist())
     if column.levels is not None:
         return tuple(level for level in column.levels if level in present)
-    return tuple(sorted(level for level in present if not has_few_patients(rows.people[own == level], smallest)))
+    return tuple(sorted(level for level in present if not has_few_patients(people[own == level], smallest)))
 
 
 def has_levels(rows: SiteRows, schema: Schema, levels: Mapping[str, Sequence[str]]) -> np.ndarray:
@@ -75,7 +76,7 @@ def agree(
     if SITE in uses.levels:
         levels[SITE] = tuple(sorted(sites))
     for name, known in levels.items():
-        if len(known) < 2:
+        if len(known) < 2 and not uses.every_row:
             problem = f"{name!r} has the same level in all rows that count, so that it explains nothing"
             raise StudyError(f"{where}: formula", problem, "Leave it out.")
     return Agreed(schema, levels, sites, most_rows), left_out
@@ -94,4 +95,6 @@ def _together(schema: Schema, name: str, by_site: Iterable[Sequence[str]]) -> tu
 def admitted(analysis: Analysis, agreed: Agreed, rows: SiteRows) -> SiteRows:
     """The rows of a site that count, which every step is about."""
     counted = rows.take(analysis.eligible(rows))
+    if analysis.uses(agreed.schema).every_row:
+        return counted
     return counted.take(has_levels(counted, agreed.schema, agreed.levels))

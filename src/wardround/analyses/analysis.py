@@ -45,6 +45,7 @@ class Uses:
 
     columns: tuple[str, ...]
     levels: tuple[str, ...] = ()
+    every_row: bool = False  # rows count also with a level that no site names, and a column may have one level
 
 
 @dataclass(frozen=True)

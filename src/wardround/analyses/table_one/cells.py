@@ -1,7 +1,7 @@
 """The counts of a Table 1 at one site, and which of them stay there.
 
 Each column of the table partitions the rows: by level, with those of other levels and those without a value. Where the
-table has groups, there is a line of cells for all rows and one for each group. The relations between all these cells are
+table has groups, there is a line of cells for all rows and one for each group. The relations between these cells are
 known to whoever reads them, so that cells are hidden for all columns together.
 """
 

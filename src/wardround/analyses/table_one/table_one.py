@@ -9,7 +9,6 @@ a hospital withholds something is not known to anybody, and stands as withheld.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,10 +17,9 @@ from wardround.analyses.analysis import Agreed, Block, Question, Schema, Sums, U
 from wardround.analyses.site_rows import SiteRows, levels_of
 from wardround.analyses.table_one.cells import Cells, Rows, cells_of
 from wardround.analyses.table_one.differences import largest_of_means, largest_of_shares
-from wardround.analyses.table_one.quantiles import BINS, Quantile, bounds_below, edges_between, quantile, told_in_groups
+from wardround.analyses.table_one.quantiles import Quantile, bounds_below, edges_between, quantile, told_in_groups
 from wardround.core.errors import StudyError, suggest
-from wardround.privacy.disclosure import Release, broken_rule, rules_asked
-from wardround.privacy.disclosure.rule import Limits
+from wardround.privacy.disclosure import Limits, Release, broken_rule
 
 UNDECLARED = 1e15  # of a column without a public range: a cap under a secure sum, not a claim about the data
 QUARTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
@@ -55,7 +53,11 @@ class TableOne:
     # -- what it reads
 
     def uses(self, schema: Schema) -> Uses:
-        for key, names in {"columns": self.columns, "by": (self.by,) if self.by else (), "counted": self.counted}.items():
+        for key, names in {
+            "columns": self.columns,
+            "by": (self.by,) if self.by else (),
+            "counted": self.counted,
+        }.items():
             for name in names:
                 if name not in schema:
                     raise StudyError(key, f"no hospital has a column {name!r}", suggest(name, schema, "Columns"))
@@ -75,6 +77,9 @@ class TableOne:
 
     def eligible(self, rows: SiteRows) -> np.ndarray:
         return np.ones(len(rows), dtype=bool)
+
+    def release(self, agreed: Agreed, rows: SiteRows) -> Release:
+        return Release(rows.people, within=("secondary-suppression", "dominance"))
 
     # -- the loop
 
@@ -104,7 +109,10 @@ class TableOne:
         arrays, blocks = {}, {}
         for name, edges in state.edges.items():
             arrays |= {f"edges {name}": edges, f"centres {name}": state.centres[name]}
-            blocks |= {f"low {name}": Block((lines, len(edges)), rows), f"high {name}": Block((lines, len(edges)), rows)}
+            blocks |= {
+                f"low {name}": Block((lines, len(edges)), rows),
+                f"high {name}": Block((lines, len(edges)), rows),
+            }
             blocks[f"squares {name}"] = Block((lines,), rows * (2 * _largest(agreed, name)) ** 2)
         return Question("quartiles", arrays, blocks, "quartiles")
 
@@ -124,7 +132,7 @@ class TableOne:
         return replace(after, step="quartiles" if known else "done", edges=edges, centres=centres)
 
     def _bracket(self, state: State, name: str) -> tuple[float, float, np.ndarray] | None:
-        """From where to where the quartiles of all lines lie, and each line's mean; None where no line is known whole."""
+        """From where to where the quartiles of all lines lie, and each mean; None where no line is known whole."""
         sums = state.sums
         count = np.where(sums[f"hidden {name}"][:, 0] > 0, 0, sums[f"cells {name}"][:, 0])
         count = np.where(sums[f"sums hidden {name}"] > 0, 0, count)
@@ -154,14 +162,17 @@ class TableOne:
         for name in self.numbers(agreed.schema):
             values = _numbers(rows, name)
             told = _told_lines(values, coded, limits)
-            lines = [values[mask & ~np.isnan(values)] if tell else values[:0] for mask, tell in zip(_masks(coded), told, strict=True)]
+            lines = [
+                values[mask & ~np.isnan(values)] if tell else values[:0]
+                for mask, tell in zip(_masks(coded), told, strict=True)
+            ]
             sums[f"sums {name}"] = np.array([line.sum() for line in lines])
             sums[f"raw squares {name}"] = np.array([(line**2).sum() for line in lines])
             sums[f"sums hidden {name}"] = 1.0 - np.array(told, dtype=np.float64)
         return sums
 
     def _complete(self, agreed: Agreed, rows: SiteRows, coded: Rows, cells: Cells) -> np.ndarray:
-        """Rows without any gap, and whether their number is withheld: where a column's gaps are, it would tell of them."""
+        """Rows without any gap, and whether their number is withheld: it would tell of gaps that are withheld."""
         whole = ~rows.frame[list(self.names(agreed.schema))].isna().to_numpy().any(axis=1)
         few = whole.any() and broken_rule(Release(rows.people[whole]), rows.limits)
         withheld = few or any(mask[:, -1].any() for mask in cells.hidden.values())
@@ -228,7 +239,10 @@ class TableOne:
         return {
             "by": self.by or None,
             "rows": self._rows(state.sums, lines),
-            "flow": {"overall": _flow(state.sums), "hospitals": {site: _flow(own) for site, own in state.by_site.items()}},
+            "flow": {
+                "overall": _flow(state.sums),
+                "hospitals": {site: _flow(own) for site, own in state.by_site.items()},
+            },
             "columns": columns,
         }
 
@@ -251,13 +265,17 @@ class TableOne:
         counts = [None if mask else int(cell) for cell, mask in zip(cells.tolist(), hidden.tolist(), strict=True)]
         if name in state.agreed.levels:
             *named, other, missing = counts
-            return {"levels": dict(zip(state.agreed.levels[name], named, strict=True)), "other": other, "missing": missing}
+            return {
+                "levels": dict(zip(state.agreed.levels[name], named, strict=True)),
+                "other": other,
+                "missing": missing,
+            }
         present, missing = counts
         return {"count": present, "missing": missing, **self._figures(state, sums, name, line, present)}
 
     def _figures(self, state: State, sums: Sums, name: str, line: int, count: int | None) -> Line:
         """Mean, standard deviation and quartiles; None where they are withheld or there is nothing to describe."""
-        nothing: Line = {key: None for key in ("mean", "sd", *QUARTILES, *(f"{q}_error" for q in QUARTILES))}
+        nothing: Line = dict.fromkeys(("mean", "sd", *QUARTILES, *(f"{q}_error" for q in QUARTILES)))
         if not count or sums[f"sums hidden {name}"][line] > 0:
             return nothing
         mean = float(sums[f"sums {name}"][line]) / count
@@ -271,11 +289,6 @@ class TableOne:
         quartiles = {key: None if q is None else q.value for key, q in found.items()}
         errors = {f"{key}_error": None if q is None else q.error for key, q in found.items()}
         return {"mean": mean, "sd": (max(away, 0.0) / (count - 1)) ** 0.5 if count > 1 else None, **quartiles, **errors}
-
-    @cached_property
-    def rules(self) -> tuple[str, ...]:
-        """That every release of this kind is held to."""
-        return (*rules_asked(Release(np.zeros(1), summed=np.zeros(1))), "secondary-suppression")
 
 
 def _largest(agreed: Agreed, name: str) -> float:
@@ -307,7 +320,9 @@ def _told_lines(values: np.ndarray, rows: Rows, limits: Limits) -> list[bool]:
         return [False] * (1 + len(groups))
     told = [not forbidden(mask) for mask in groups]
     by_size = sorted(range(len(groups)), key=lambda number: int((groups[number] & present).sum()))
-    while not all(told) and forbidden(np.any([mask for mask, tell in zip(groups, told, strict=True) if not tell], axis=0)):
+    while not all(told) and forbidden(
+        np.any([mask for mask, tell in zip(groups, told, strict=True) if not tell], axis=0)
+    ):
         further = next((number for number in by_size if told[number] and (groups[number] & present).any()), None)
         if further is None:
             break
@@ -318,7 +333,7 @@ def _told_lines(values: np.ndarray, rows: Rows, limits: Limits) -> list[bool]:
 def _bounds(
     values: np.ndarray, rows: Rows, told: Sequence[bool], edges: np.ndarray, smallest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each line, between which numbers the count of its values below each edge lies. Of a line that is not told: 0."""
+    """For each line, between which numbers the count of its values below each edge lies; 0 where it is not told."""
     present = ~np.isnan(values)
     low, high = np.zeros((len(told), len(edges))), np.zeros((len(told), len(edges)))
     if not told[0]:
@@ -352,6 +367,3 @@ def _difference(lines: Sequence[Line]) -> float | None:
         known = [np.array(own, dtype=np.float64) for own in counts if None not in own and sum(own)]
         return largest_of_shares([own / own.sum() for own in known])
     return largest_of_means([(line["mean"], line["sd"]) for line in lines if None not in (line["mean"], line["sd"])])
-
-
-__all__ = ["BINS", "TableOne"]
