@@ -34,7 +34,7 @@ from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, St
 from wardround.study.tuning import TRIAL
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
-from wardround.training.trial import Trial
+from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unkept
 from wardround.uncertainty.validation import refuse_unfit
 
@@ -273,12 +273,12 @@ class Plan:
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
-        return Trial(
+        trial = Trial(
             arm=arm.name,
             seed=seed,
             algorithm=algorithm,
             model=model,
-            training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
+            training=arm.training if algorithm.federated else arm.training.alone,
             sites=(_pooled(trainers),) if algorithm.pools else trainers,
             scored=scored,
             batch_seed=batch_seed,
@@ -290,6 +290,7 @@ class Plan:
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
         )
+        return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""

@@ -125,6 +125,8 @@ def serial_setting(arm: Arm) -> str | None:
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
+        "training.asynchronous": training.asynchronous is not None and arm.algorithm.facts.federated,
+        "sites.speed": arm.timing.speed is not None and arm.algorithm.facts.federated,
     }
     return next((name for name, used in settings.items() if used), None)
 

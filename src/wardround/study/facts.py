@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
 ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})
 NOT_DECLARED = "does not declare that it can train in regions"
+ONE_MODEL = "does not declare that it can aggregate updates that began with different models"
 NOT_DECLARED_ROBUST = "does not declare that it can do with another update than the mean"
 
 
@@ -36,6 +37,9 @@ class AlgorithmFacts:
     vertical: bool = False  # for parties that hold different columns of the same patients, and for nobody else
     adaptive_server: bool = False  # the coordinator's steps have other lengths than the mean update
     not_regional: str = NOT_DECLARED  # why it cannot train in regions, after its name; empty: it can
+    # why it cannot use updates that began with earlier models, as asynchronous rounds and late work have them; empty:
+    # it can
+    not_asynchronous: str = ONE_MODEL
     not_robust: str = NOT_DECLARED_ROBUST  # why no rule but the mean can stand before it; empty: any can
     citation: str = ""
 

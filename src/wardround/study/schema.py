@@ -36,6 +36,7 @@ from wardround.core.settings import (
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -43,6 +44,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
+NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -115,6 +117,8 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    asynchronous: Asynchronous | None = None
+    late: Late | None = None  # what work is worth that is late for a deadline; None: nothing
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
@@ -126,6 +130,16 @@ class Training:
             return self.lr
         decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
         return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether each site's model is mixed into the shared one, as FedAsync does it."""
+        return self.asynchronous is not None and self.asynchronous.buffer == 1
+
+    @property
+    def alone(self) -> "Training":
+        """Of sites that train without a coordinator: nobody waits for anybody."""
+        return replace(self, share=1.0, stragglers=None, asynchronous=None, late=None)
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
+    """Agreements between hospitals when the study is deployed. A simulation uses quorum and deadline if sites have
+    speeds."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
@@ -352,7 +367,9 @@ class Arm:
     algorithm: Choice[AlgorithmFacts]
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    sites: Choice[PartitionFacts] = field(
+        metadata={SECTION: Section("partitioners", "partition", "by-hospital", common_field="timing")}
+    )
     model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
@@ -363,6 +380,7 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
         default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
         metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
@@ -436,11 +454,7 @@ class Study:
         for choice in _members_of(content):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
-            for name in _left_out(arm):
-                del described[name]  # a study from before there was such a block keeps its hash
-            described["start"] = _identity_of(arm.start)
-            if described["start"] is None:
-                del described["start"]
+            _leave_out_defaults(arm, described)
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -517,7 +531,19 @@ def _left_out(arm: Arm) -> list[str]:
     names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
     if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
         names += ["aggregation", "preaggregation"]
-    return names
+    return names if arm.timing != Timing() else [*names, "timing"]
+
+
+def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
+    """A study from before there was such a block, or such a setting, keeps its hash."""
+    for name in _left_out(arm):
+        del described[name]
+    for name in NEWER:
+        if getattr(arm.training, name) is None:
+            del described["training"][name]
+    described["start"] = _identity_of(arm.start)
+    if described["start"] is None:
+        del described["start"]
 
 
 def _identity_of(start: Start) -> Any:

@@ -7,6 +7,7 @@ from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_cla
 from wardround.study.facts import TaskFacts
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Preaggregation, Study, in_variant
 from wardround.study.sweeps import NAME
+from wardround.study.timing_validation import check_timing
 
 SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
 
@@ -88,6 +89,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
     _check_outcome(study, where, task)
     _check_regions(study, where)
+    check_timing(study, where)
     _check_compression(study, where)
     _check_analyses(study, where)
     _check_aggregation(study, where)

@@ -26,7 +26,8 @@ from wardround.training.local import Memory, Point, descend
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import first_weights, start
-from wardround.training.trial import Roster, Run, Trial, roster
+from wardround.training.schedule import Roster, roster
+from wardround.training.trial import Run, Trial
 
 
 @dataclass(frozen=True)
