@@ -1,5 +1,7 @@
 """Quartiles over hospitals: the true ones lie within the error that is stated, and no count of few patients is told."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,12 +9,12 @@ import pytest
 from wardround.analyses.table_one.quantiles import bounds_below, edges_between, quantile, told_edges, told_in_groups
 
 RNG = np.random.default_rng(3)
-DRAWS = {
+DRAWS: dict[str, Callable[[int], np.ndarray]] = {
     "normal": lambda n: RNG.normal(60, 10, n),
     "long tail": lambda n: RNG.lognormal(1, 1, n),
-    "whole numbers": lambda n: RNG.poisson(3, n).astype(float),
+    "whole numbers": lambda n: np.asarray(RNG.poisson(3, n), dtype=float),
     "one value": lambda n: np.full(n, 7.0),
-    "two values": lambda n: RNG.integers(0, 2, n).astype(float),
+    "two values": lambda n: np.asarray(RNG.integers(0, 2, n), dtype=float),
 }
 
 

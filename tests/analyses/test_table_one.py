@@ -146,11 +146,11 @@ def intervals(table: Mapping[str, Any], site: str, n: int) -> dict[tuple[str, st
         for place, key in enumerate(unknown):
             weights = np.zeros(len(unknown))
             weights[place] = 1
-            ends = [
-                linprog(sign * weights, A_eq=np.ones((1, len(unknown))), b_eq=[rest], bounds=(0, None)).fun * sign
+            low, high = (
+                linprog(sign * weights, A_eq=np.ones((1, len(unknown))), b_eq=[rest], bounds=(0, None)).x[place]
                 for sign in (1, -1)
-            ]
-            bounds[name, key] = (ends[0], ends[1])
+            )
+            bounds[name, key] = (low, high)
     return bounds
 
 

@@ -21,6 +21,8 @@ from wardround.privacy.disclosure import RULES, Limits, Release, broken_rule, ru
 from wardround.privacy.disclosure.small_cells import has_few_patients
 
 SITE = "site"  # in a formula: the site of a row
+BINARY = ("0", "1")
+OTHER_NUMBERS = "other numbers"  # the only level that a site names of a column with other values than 0 and 1
 
 
 def schema_of(columns: Iterable[Column]) -> Schema:
@@ -31,7 +33,8 @@ def survey(analysis: Analysis, schema: Schema, rows: SiteRows, limits: Limits) -
     """What a site says about itself. Nothing of a site that is left out."""
     uses = analysis.uses(schema)
     counted = rows.take(analysis.eligible(rows))
-    levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in asked(uses)}
+    levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in uses.levels if name != SITE}
+    levels |= {name: _whether_binary(counted, name) for name in uses.maybe_binary}
     counted = counted if uses.every_row else counted.take(has_levels(counted, schema, levels))
     broken = broken_rule(Release(counted.people), limits)
     return Survey(broken) if broken else Survey("", levels)
@@ -84,11 +87,20 @@ def agree(
 
 def asked(uses: Uses) -> list[str]:
     """Columns whose levels sites are asked for."""
-    return [name for name in uses.levels if name != SITE]
+    return [name for name in (*uses.levels, *uses.maybe_binary) if name != SITE]
+
+
+def _whether_binary(rows: SiteRows, name: str) -> tuple[str, ...]:
+    values = rows.frame[name].dropna()
+    if values.empty:
+        return ()
+    return BINARY if values.isin((0, 1)).all() else (OTHER_NUMBERS,)
 
 
 def _together(schema: Schema, name: str, by_site: Iterable[Sequence[str]]) -> tuple[str, ...]:
     known = {level for levels in by_site for level in levels}
+    if OTHER_NUMBERS in known:
+        return (OTHER_NUMBERS,)
     return tuple(sorted(known, key=float if schema[name].kind == "numeric" else str))
 
 

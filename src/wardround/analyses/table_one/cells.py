@@ -57,8 +57,8 @@ def cells_of(rows: Rows, smallest: int) -> Cells:
     small = np.concatenate([few_lines[:, 0], *(few[name].ravel() for name in order)])
     small[0] = False  # the number of rows is known to all
     totals = _totals(rows.lines, [rows.widths[name] for name in order])
-    worth = _worth(rows, [rows.widths[name] for name in order], everything)
-    hidden = hidden_cells(everything, totals, small, {0}, smallest * rows.most_rows, worth)
+    costs = _costs(rows, [rows.widths[name] for name in order], everything)
+    hidden = hidden_cells(everything, totals, small, {0}, smallest * rows.most_rows, costs)
     told = np.where(hidden, 0, everything)
     parts, masks = _columns(told, rows, order), _columns(hidden, rows, order)
     return Cells(told[: rows.lines], hidden[: rows.lines], parts, masks)
@@ -85,17 +85,18 @@ def _counted(rows: Rows, level: np.ndarray | None, width: int, smallest: int) ->
     return counts, is_small(patients, smallest)
 
 
-def _worth(rows: Rows, widths: Sequence[int], counts: np.ndarray) -> np.ndarray:
-    """How much is lost with a cell: little in a group, more over all rows, most with the size of a group, on which all
-    columns hang. An empty cell is hardly worth hiding: it makes nothing else uncertain."""
-    worth = [np.full(rows.lines, 4)]
+def _costs(rows: Rows, widths: Sequence[int], counts: np.ndarray) -> np.ndarray:
+    """What is lost with a cell: little in a group, more over all rows or where a number is large; much with the rows
+    that have no value, and most with the size of a group, on which all columns hang. Nothing is uncertain where nobody
+    is, so that empty cells are shown where it can be."""
+    costs = [np.full(rows.lines, 10_000.0)]
     for width in widths:
-        inner = np.full((rows.lines, width), 0)
-        inner[0] = 1 if rows.groups else 0
-        inner[:, -1] = 3
-        worth.append(inner.ravel())
-    ranks = np.concatenate(worth)
-    return np.where((counts == 0) & (ranks < 2), 2, ranks)
+        inner = np.full((rows.lines, width), 1.0)
+        inner[0] = 4.0 if rows.groups else 1.0
+        inner[:, -1] = 100.0
+        costs.append(inner.ravel())
+    cost = np.concatenate(costs)
+    return np.where((counts == 0) & (cost < 50), 50.0, cost + np.log1p(counts))
 
 
 def _totals(lines: int, widths: Sequence[int]) -> list[Total]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from wardround.analyses.agreement import BINARY
 from wardround.analyses.analysis import Agreed, Block, Question, Schema, Sums, Uses
 from wardround.analyses.site_rows import SiteRows, levels_of
 from wardround.analyses.table_one.cells import Cells, Rows, cells_of
@@ -43,7 +44,7 @@ class TableOne:
 
     columns: tuple[str, ...] = ()  # empty: all
     by: str = ""  # a column whose levels are groups
-    counted: tuple[str, ...] = ()  # columns of numbers that are counted by value, such as 0 and 1
+    counted: tuple[str, ...] = ()  # columns of numbers that are counted by value; those of 0 and 1 always are
     hospitals: bool = True  # whether each hospital's own line is told; False: only what holds over all
 
     @property
@@ -62,18 +63,22 @@ class TableOne:
                 if name not in schema:
                     raise StudyError(key, f"no hospital has a column {name!r}", suggest(name, schema, "Columns"))
         by = (self.by,) if self.by else ()
-        return Uses((*self.names(schema), *by), (*self.by_level(schema), *by), every_row=True)
+        levels = self.by_level(schema)
+        numbers = tuple(name for name in self.names(schema) if name not in levels)
+        return Uses((*self.names(schema), *by), (*levels, *by), numbers, every_row=True)
 
     def names(self, schema: Schema) -> tuple[str, ...]:
         """The columns of the table. The one that makes groups is their heads."""
         return tuple(name for name in dict.fromkeys(self.columns or schema) if name != self.by)
 
     def by_level(self, schema: Schema) -> tuple[str, ...]:
+        """Columns that are counted by level, whatever their values."""
         return tuple(n for n in self.names(schema) if schema[n].kind == "categorical" or n in self.counted)
 
-    def numbers(self, schema: Schema) -> list[str]:
-        levels = self.by_level(schema)
-        return [name for name in self.names(schema) if name not in levels]
+    def numbers(self, agreed: Agreed) -> list[str]:
+        """Columns with means and quartiles: not those that are 0 or 1 everywhere."""
+        levels = self.by_level(agreed.schema)
+        return [n for n in self.names(agreed.schema) if n not in levels and agreed.levels[n] != BINARY]
 
     def eligible(self, rows: SiteRows) -> np.ndarray:
         return np.ones(len(rows), dtype=bool)
@@ -99,14 +104,15 @@ class TableOne:
             for name in self.names(agreed.schema):
                 width = self._width(agreed, name)
                 blocks |= {f"cells {name}": Block((lines, width), rows), f"hidden {name}": Block((lines, width), 1.0)}
-            for name in self.numbers(agreed.schema):
+            for name in self.numbers(agreed):
                 most = rows * _largest(agreed, name)
                 blocks |= {f"sums {name}": Block((lines,), most), f"sums hidden {name}": Block((lines,), 1.0)}
                 blocks[f"raw squares {name}"] = Block((lines,), most * _largest(agreed, name))
             return Question("counts", {}, blocks, "counts")
         if state.step == "done":
             return None
-        arrays, blocks = {}, {}
+        arrays: dict[str, np.ndarray] = {}
+        blocks = {}
         for name, edges in state.edges.items():
             arrays |= {f"edges {name}": edges, f"centres {name}": state.centres[name]}
             blocks |= {
@@ -125,7 +131,7 @@ class TableOne:
         after = replace(state, sums=together, by_site=sites)
         if state.step == "quartiles":
             return replace(after, step="done")
-        brackets = {name: self._bracket(after, name) for name in self.numbers(state.agreed.schema)}
+        brackets = {name: self._bracket(after, name) for name in self.numbers(state.agreed)}
         known = {name: bracket for name, bracket in brackets.items() if bracket is not None}
         edges = {name: edges_between(low, high) for name, (low, high, _) in known.items()}
         centres = {name: centre for name, (_, _, centre) in known.items()}
@@ -159,7 +165,7 @@ class TableOne:
         }
         for name, counts in cells.counts.items():
             sums[f"cells {name}"], sums[f"hidden {name}"] = counts.astype(np.float64), cells.hidden[name].astype(float)
-        for name in self.numbers(agreed.schema):
+        for name in self.numbers(agreed):
             values = _numbers(rows, name)
             told = _told_lines(values, coded, limits)
             lines = [
@@ -180,7 +186,7 @@ class TableOne:
 
     def _quartiles(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums:
         coded, sums = self._coded(agreed, rows), dict[str, np.ndarray]()
-        for name in self.numbers(agreed.schema):
+        for name in self.numbers(agreed):
             if f"edges {name}" not in question.arrays:
                 continue
             edges, centres = question.arrays[f"edges {name}"], question.arrays[f"centres {name}"]
@@ -204,12 +210,12 @@ class TableOne:
         return rows.once(("table one", self), make)
 
     def _width(self, agreed: Agreed, name: str) -> int:
-        return len(agreed.levels[name]) + 2 if name in agreed.levels else 2
+        return 2 if name in self.numbers(agreed) else len(agreed.levels[name]) + 2
 
     def _levels(self, agreed: Agreed, rows: SiteRows, name: str) -> np.ndarray:
         """By number: the levels that are named, others, and no value; of a number, whether it is there."""
         missing = rows.frame[name].isna().to_numpy()
-        if name not in agreed.levels:
+        if name in self.numbers(agreed):
             return missing.astype(np.int64)
         known = agreed.levels[name]
         own = levels_of(rows.frame[name], agreed.schema[name].kind == "numeric")
@@ -227,7 +233,7 @@ class TableOne:
         lines = ["overall", *self.groups(agreed)]
         columns = {}
         for name in self.names(agreed.schema):
-            column: dict[str, Any] = {"kind": "levels" if name in agreed.levels else "number"}
+            column: dict[str, Any] = {"kind": "number" if name in self.numbers(agreed) else "levels"}
             column |= {"overall": whole[name][0]}
             if self.by:
                 column["groups"] = dict(zip(lines[1:], whole[name][1:], strict=True))
@@ -261,12 +267,12 @@ class TableOne:
         }
 
     def _line(self, state: State, sums: Sums, name: str, line: int) -> Line:
-        cells, hidden = sums[f"cells {name}"][line], sums[f"hidden {name}"][line] > 0
+        agreed, cells, hidden = state.agreed, sums[f"cells {name}"][line], sums[f"hidden {name}"][line] > 0
         counts = [None if mask else int(cell) for cell, mask in zip(cells.tolist(), hidden.tolist(), strict=True)]
-        if name in state.agreed.levels:
+        if name not in self.numbers(agreed):
             *named, other, missing = counts
             return {
-                "levels": dict(zip(state.agreed.levels[name], named, strict=True)),
+                "levels": dict(zip(agreed.levels[name], named, strict=True)),
                 "other": other,
                 "missing": missing,
             }

@@ -27,8 +27,8 @@ UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study withou
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
     "front.hospital_pages": lambda evidence: evidence.decided,
-    "answer": always,
     "analyses.all_analyses": has_analyses,
+    "answer": always,
     "outcomes": lambda evidence: bool(evidence.outcomes),
     "sites": always,
     "images": lambda evidence: evidence.of_images,
