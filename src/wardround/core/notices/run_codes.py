@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, plural, warning
+from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, listed, plural, warning
 from wardround.core.notices.notice import Notice
 
 LR_HIGH = "The learning rate (`lr`) may be too high."
@@ -32,6 +32,14 @@ def _reason(what: str) -> Text:
 
 
 RUN_CODES: Mapping[str, Code] = {
+    # adversaries
+    "idle-adversary": info(
+        "A simulated adversary forges updates, and the arm has none: its sites train alone, or their rows are pooled.",
+        NOTHING,
+        lambda n: (
+            f"{listed(n.other_sites)} would forge updates, and nobody sends any: the arm is as without adversaries"
+        ),
+    ),
     # training
     "diverged": warning(
         "Training diverged: scores are not numbers, and count nowhere.",
@@ -51,17 +59,23 @@ RUN_CODES: Mapping[str, Code] = {
         "nearly 0 or 1",
     ),
     "unfinished-training": _training(
-        "The test loss is as high, without such scores, and the training loss too where it is known: common with a "
-        "rare outcome and few rounds.",
+        "The test loss is more than 5 % above that of one answer for everybody, and the training loss is above it too "
+        "where it is known: common with a rare outcome and few rounds.",
         "Training may have stopped too early: try more `rounds` or a higher learning rate (`lr`).",
         "has a higher test loss than the same answer for everybody would have, without any extreme score",
     ),
     "overfitted": _training(
-        "The test loss is as high, without such scores, although the training loss is below that of the constant "
-        "answer.",
+        "The test loss is more than 5 % above that of one answer for everybody, although the training loss is below "
+        "that.",
         "The model fits the rows it was trained on, and not these: try fewer `rounds` or `weight_decay`, or look at "
         "how the test patients differ.",
         "has a higher test loss than the same answer for everybody would have, although its training loss is lower",
+    ),
+    "perfect-scores": _training(
+        "Nearly every test row with the outcome has a higher score than every one without: an AUC of 0.999 or more on "
+        "average over seeds, with 20 such rows or more in all.",
+        "Real outcomes hardly allow that: look for a column that is known only because of the outcome.",
+        "scores nearly every test row with the outcome above every one without (AUC {auc:.4f})",
     ),
     "rising-loss": _training(
         "The mean training loss of the last tenth of the rounds is more than 5 % above that of the first round.",
