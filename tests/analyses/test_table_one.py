@@ -147,7 +147,11 @@ def intervals(table: Mapping[str, Any], site: str, n: int) -> dict[tuple[str, st
             weights = np.zeros(len(unknown))
             weights[place] = 1
             low, high = (
-                linprog(sign * weights, A_eq=np.ones((1, len(unknown))), b_eq=[rest], bounds=(0, None)).x[place]
+                float(
+                    np.asarray(
+                        linprog(sign * weights, A_eq=np.ones((1, len(unknown))), b_eq=[rest], bounds=(0, None)).x
+                    )[place]
+                )
                 for sign in (1, -1)
             )
             bounds[name, key] = (low, high)

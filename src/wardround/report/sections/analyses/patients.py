@@ -49,9 +49,9 @@ def table_one_tables(name: str, result: Result) -> list[Table]:
             rows.append([text, *map(figure_of, lines), *(own.get(key) if place == 0 else None for key in told)])
     by = f" by {result['by']}" if result["by"] else ""
     note = (
-        "± behind quartiles: the most that they are off, since counts are told for enough patients only. Differences are "
-        "standardised, in standard deviations; above 0.1 is often called an imbalance. Shares are of rows with a value. "
-        "Withheld: few patients, or what would give their number away."
+        "± behind quartiles: the most that they are off, since counts are told for enough patients only. Differences "
+        "are standardised, in standard deviations; above 0.1 is often called an imbalance. Shares are of rows with a "
+        "value. Withheld: few patients, or what would give their number away."
     )
     return [make_table(f"analysis-{name}", f"Table 1{by}: {name}", shown, rows, note)]
 
