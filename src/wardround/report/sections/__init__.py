@@ -46,6 +46,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
+    "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,
