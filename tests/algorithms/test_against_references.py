@@ -22,6 +22,7 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.study.schema import Decay, Stragglers
 from wardround.training.local import batches
+from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial, assign
 
 L2 = 0.01  # as in tests.small_federations.trial
@@ -231,6 +232,67 @@ def alone(world: Federation) -> list[Weights]:
     return w
 
 
+def qfedavg(world: Federation, q: float) -> Weights:
+    """Algorithm 2, lines 5 to 7. Sites are drawn evenly, so that their rows stand in the sums."""
+    w = world.start
+    for t in range(ROUNDS):
+        visits = world.visits(t)
+        if visits:
+            steepness = 1 / visits[0].lr  # L
+            losses = [loss(w, v.x, v.y) for v in visits]
+            changes = [steepness * (w - descend(w, v)) for v in visits]
+            deltas = [f**q * change for f, change in zip(losses, changes, strict=True)]
+            h = [
+                q * f ** (q - 1) * np.sum(change**2) + steepness * f**q
+                for f, change in zip(losses, changes, strict=True)
+            ]
+            rows = [len(v.y) for v in visits]
+            w = w - sum(n * d for n, d in zip(rows, deltas, strict=True)) / np.dot(rows, h)
+    return w
+
+
+def afl(world: Federation, mixture_lr: float) -> tuple[Weights, np.ndarray]:
+    """Figure 3 with local epochs; the shift that projects is found by halving an interval."""
+    w, mixture = world.start, np.full(len(world.y), 1 / len(world.y))
+    for t in range(ROUNDS):
+        visits = world.visits(t)
+        if visits:
+            here = [v.site for v in visits]
+            old, total = mixture[here], mixture[here].sum()
+            risen = old + mixture_lr * np.array([loss(w, v.x, v.y) for v in visits])
+            w = mean([descend(w, v) for v in visits], list(old))
+            low, high = risen.min() - total, risen.max()
+            for _ in range(100):
+                middle = (low + high) / 2
+                low, high = (middle, high) if np.maximum(risen - middle, 0).sum() > total else (low, middle)
+            mixture[here] = np.maximum(risen - low, 0)
+    return w, mixture
+
+
+def ditto(world: Federation, lam: float) -> tuple[Weights, list[Weights]]:
+    """Algorithm 1: FedAvg, and of each site a model with steps on F_k(v) + lam/2 |v - w_t|^2."""
+    w, own = world.start, [world.start] * len(world.y)
+    for t in range(ROUNDS):
+        visits = world.visits(t)
+        if visits:
+            for v in visits:
+                own[v.site] = descend(own[v.site], v, lambda at, w=w: lam * (at - w))  # type: ignore[misc]
+            w = mean([descend(w, v) for v in visits], [len(v.y) for v in visits])
+    return w, own
+
+
+def reptile(world: Federation, server_lr: float) -> tuple[Weights, list[Weights | None]]:
+    tuned: list[Weights | None] = [None] * len(world.y)
+    w = world.start
+    for t in range(ROUNDS):
+        ends = {v.site: descend(w, v) for v in world.visits(t)}
+        for site, end in ends.items():
+            tuned[site] = end
+        if ends:
+            w = w + server_lr * np.mean([end - w for end in ends.values()], axis=0)
+    return w, tuned
+
+
 def a_trial(name: str, classes: int, roster: dict[str, Any], flipped: int = 0, **settings: Any) -> Trial:
     training = {key: settings.pop(key) for key in ("optimiser", "momentum", "weight_decay") if key in settings}
     decay = Decay(FACTOR, EVERY, MINIMUM)
@@ -328,6 +390,41 @@ def test_clustered(roster: dict[str, Any], classes: int) -> None:
         assert_close(matrix(arm.algorithm.broadcast(run.server, site)["params"]), expected)
     if roster is EVERYONE:
         assert len({w.tobytes() for w in models.values()}) == 3  # every slot is used
+
+
+@ROSTERS
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
+def test_qfedavg(roster: dict[str, Any], classes: int, q: float) -> None:
+    arm = a_trial("qfedavg", classes, roster, q=q)
+    assert_close(shared_model(after(arm, ROUNDS)), qfedavg(Federation(arm), q))
+
+
+@ROSTERS
+def test_afl(roster: dict[str, Any], classes: int) -> None:
+    arm = a_trial("afl", classes, roster, flipped=1, mixture_lr=0.3)
+    run, (w, mixture) = after(arm, ROUNDS), afl(Federation(arm), 0.3)
+    assert_close(shared_model(run), w)
+    np.testing.assert_allclose(run.server["mixture"]["weight"].numpy(), mixture, rtol=0, atol=CLOSE)
+    assert (mixture == 0).any() or roster is not EVERYONE  # somebody has lost all weight
+
+
+@ROSTERS
+@pytest.mark.parametrize("lam", [0.0, 0.7])
+def test_ditto(roster: dict[str, Any], classes: int, lam: float) -> None:
+    arm = a_trial("ditto", classes, roster, lam=lam)
+    run, (w, own) = after(arm, ROUNDS), ditto(Federation(arm), lam)
+    assert_close(shared_model(run), w)
+    for number, expected in enumerate(own):
+        assert_close(matrix(site_model(arm, run, number)[0]), expected)
+
+
+@ROSTERS
+def test_reptile(roster: dict[str, Any], classes: int) -> None:
+    arm = a_trial("reptile", classes, roster, server_lr=0.6)
+    run, (w, tuned) = after(arm, ROUNDS), reptile(Federation(arm), 0.6)
+    assert_close(shared_model(run), w)
+    for number, expected in enumerate(tuned):
+        assert_close(matrix(site_model(arm, run, number)[0]), w if expected is None else expected)
 
 
 @ROSTERS

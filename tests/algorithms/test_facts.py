@@ -15,6 +15,10 @@ from tests.small_federations import after, assert_same, assert_same_tree, each_r
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.algorithm import Work
 from wardround.algorithms.clustered import bipartition, clustered
+from wardround.algorithms.fairness.afl import afl, on_simplex
+from wardround.algorithms.fairness.ditto import ditto
+from wardround.algorithms.fairness.qfedavg import qfedavg
+from wardround.algorithms.fairness.reptile import reptile
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.algorithms.fedopt import fedadam
@@ -48,7 +52,14 @@ def quadratics() -> Model:
         away = params["w"].unsqueeze(-2) - target
         return {"w": (share * curvature * away).sum(-2)}, (share * curvature / 2 * away.square()).sum((-2, -1))
 
-    return Model(init, no_scores, class_task(2), closed_gradient=gradient)
+    return Quadratics(init, no_scores, class_task(2), closed_gradient=gradient)
+
+
+class Quadratics(Model):
+    def losses(
+        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tree]:
+        return x[..., 0] / 2 * (params["w"] - x[..., 1]).square(), buffers
 
 
 def no_scores(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
@@ -423,6 +434,124 @@ def test_a_cut_separates_those_that_are_least_alike() -> None:
     assert bipartition(similarity).tolist() == [False, True, False, True]
 
 
+# Fairness between hospitals
+
+
+@pytest.mark.parametrize(("precision", "atol"), [("float32", 1e-6), ("float64", 1e-14)])
+def test_qfedavg_with_q_0_is_fedavg_but_for_rounding(precision: str, atol: float) -> None:
+    """Both divide by the weights of the sites, one after the other of the change."""
+    sites = ragged_sites(dtype=getattr(torch, precision))
+    options: dict[str, Any] = {"precision": precision, "local_epochs": 3, "share": 0.5, "stragglers": LATE}
+    plain, fair = trial(fedavg(), sites, **options), trial(qfedavg(q=0), sites, **options)
+    for (a, _), (b, _) in zip(each_round(plain, 6), each_round(fair, 6), strict=True):
+        assert_same_tree(a.server["params"], b.server["params"], atol)
+
+
+def site_losses(run: Run, rows: Sequence[tuple[int, float, float]]) -> list[float]:
+    return [curvature / 2 * (optimum_reached(run) - target) ** 2 for _, curvature, target in rows]
+
+
+ONE_APART = [(3, 1.0, 0.0), (3, 1.0, 0.1), (3, 1.0, -0.1), (3, 1.0, 1.0)]  # three agree, one does not
+
+
+def test_the_larger_q_is_the_closer_the_losses_of_the_sites_are() -> None:
+    """The optimum of the objective is known: the sum over sites of |w - target| to 2q + 1, with its sign, is 0."""
+    sites, spreads = quadratic_sites(*ONE_APART), []
+    for q in (0.0, 1.0, 3.0):
+        reached = after(quadratic_trial(qfedavg(q=q), sites, batch_size=3, lr=0.05), 400)
+        w = optimum_reached(reached)
+        slopes = [np.sign(w - target) * abs(w - target) ** (2 * q + 1) for *_, target in ONE_APART]
+        assert sum(slopes) == pytest.approx(0, abs=1e-3)
+        spreads.append(np.std(site_losses(reached, ONE_APART)))
+    assert spreads[0] > spreads[1] > spreads[2]
+
+
+def test_afl_raises_the_worst_hospital() -> None:
+    """The smallest largest loss is halfway between the outermost targets, and only these two keep a weight."""
+    sites = quadratic_sites(*ONE_APART)
+    plain = after(quadratic_trial(fedavg(), sites, batch_size=3), 100)
+    fair = after(quadratic_trial(afl(mixture_lr=0.05), sites, batch_size=3), 1500)
+    assert optimum_reached(plain) == pytest.approx(0.25, abs=1e-4)
+    assert optimum_reached(fair) == pytest.approx(0.45, abs=0.02)
+    assert max(site_losses(fair, ONE_APART)) < 0.6 * max(site_losses(plain, ONE_APART))
+    weights = fair.server["mixture"]["weight"]
+    assert float(weights.sum()) == pytest.approx(1)
+    assert float(weights[2] + weights[3]) == pytest.approx(1, abs=0.01)
+
+
+def test_sites_that_are_away_keep_their_weight_in_the_mixture() -> None:
+    arm = trial(afl(mixture_lr=0.5), share=0.5)
+    before = start(arm).server["mixture"]["weight"]
+    assert before.tolist() == pytest.approx([1 / 6] * 6)
+    for run, record in each_round(arm, 4):
+        now = run.server["mixture"]["weight"]
+        away = [place for place, hospital in enumerate(arm.sites) if hospital.name not in record.sites]
+        assert len(away) == 3
+        assert torch.equal(now[away], before[away])
+        assert float(now.sum()) == pytest.approx(1)
+        before = now
+
+
+def test_the_projection_is_the_closest_point_of_the_simplex() -> None:
+    rng = np.random.default_rng(0)
+    for total in (1.0, 0.3):
+        values = torch.tensor(rng.normal(size=5))
+        closest = on_simplex(values, torch.tensor(total))
+        assert float(closest.min()) >= 0
+        assert float(closest.sum()) == pytest.approx(total)
+        others = torch.tensor(rng.dirichlet(np.ones(5), 2000)) * total
+        assert float((others - values).norm(dim=1).min()) >= float((closest - values).norm()) - 1e-12
+
+
+@pytest.mark.parametrize(
+    "model", [None, mlp(hidden=(4,), dropout=0.3)(Shape((3,), class_task(2)))], ids=["", "dropout"]
+)
+def test_ditto_without_a_pull_is_local_training_bit_for_bit(model: Model | None) -> None:
+    options: dict[str, Any] = {"share": 0.5, "stragglers": LATE, "local_epochs": 3, "momentum": 0.5}
+    apart, own = trial(local(), model=model, **options), trial(ditto(lam=0), model=model, **options)
+    shared = trial(fedavg(), model=model, **options)
+    runs = zip(each_round(apart, 5), each_round(own, 5), each_round(shared, 5), strict=True)
+    for (alone, _), (run, _), (averaged, _) in runs:
+        assert_same_tree(run.server["params"], averaged.server["params"])
+        for number in range(len(own.sites)):
+            assert_same_tree(site_model(own, run, number)[0], site_model(apart, alone, number)[0])
+
+
+def test_the_more_ditto_pulls_the_closer_a_sites_model_is_to_the_shared_one() -> None:
+    distances = []
+    for lam in (0.0, 1.0, 10.0, 300.0):
+        arm = trial(ditto(lam=lam), lr=0.003)
+        *_, last, ended = [start(arm), *(run for run, _ in each_round(arm, 40))]
+        sent = last.server["params"]  # what the sites' models were last pulled to
+        distances.append(max(length(tree.sub(site_model(arm, ended, n)[0], sent)) for n in range(len(arm.sites))))
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.02 * distances[0]
+
+
+def test_what_ditto_sends_is_what_fedavg_sends() -> None:
+    sites = ragged_sites()
+    (_, plain), (_, own) = (next(each_round(trial(algorithm, sites), 1)) for algorithm in (fedavg(), ditto()))
+    assert own.bytes_up == plain.bytes_up
+    assert own.update_norm == plain.update_norm
+
+
+def test_reptile_predicts_with_what_local_work_made_of_the_shared_model() -> None:
+    arm = trial(reptile(server_lr=0.5), share=0.5)
+    before = start(arm)
+    for run, record in each_round(arm, 3):
+        for number, hospital in enumerate(arm.sites):
+            if hospital.name in record.sites:
+                alone = replace(arm, sites=(hospital,), scored=(hospital,), algorithm=fedavg())
+                alone = replace(alone, training=replace(alone.training, share=1.0))
+                stood = replace(before, server=start(alone).server | {"params": before.server["params"]})
+                stood = replace(stood, memories=start(alone).memories)
+                tuned, _ = next(each_round(alone, record.round, stood))
+                assert_same_tree(site_model(arm, run, number)[0], tuned.server["params"], 1e-14)
+            elif not run.memories[hospital.name].algorithm["work"]["done"]:
+                assert_same_tree(site_model(arm, run, number)[0], run.server["params"])
+        before = run
+
+
 # Local and pooled
 
 
@@ -534,9 +663,14 @@ def test_two_arms_with_one_seed_see_the_same_batches_and_rosters(name: str) -> N
     first, second = trial(fedavg(), **options), trial(ALGORITHMS[name](), **options)
     other = trial(ALGORITHMS[name](), seed=8, **options)
     assert roster(first) == roster(second) != roster(other)
-    a, b, c = batches_seen(first, 3), batches_seen(second, 3), batches_seen(other, 3)
+    # where sites train a second model, it takes the same batches again
+    shared_work = replace(second, algorithm=replace(second.algorithm, own=None))
+    a, b, c = batches_seen(first, 3), batches_seen(shared_work, 3), batches_seen(other, 3)
     assert len(a) == len(b)
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    if second.algorithm.own is not None:
+        again = sorted(batch.numpy().tobytes() for batch in batches_seen(second, 3))
+        assert again == sorted(2 * [batch.numpy().tobytes() for batch in a])
     assert any(x.shape != y.shape or not torch.equal(x, y) for x, y in zip(a, c, strict=False))
 
 

@@ -102,7 +102,7 @@ def test_arms_and_hospitals_are_hidden_everywhere_said_and_never_on_paper(page: 
     assert "hospital-03" not in column(page, "benefit", 1)
     assert column(page, "arms", 0) == ["local", "fedavg"]
     heads = [text for text in page.locator("#table-hospitals .scroll thead th:visible").all_inner_texts() if text]
-    assert heads == ["local", "fedavg"]  # a turned table: arms are columns, hospitals lines
+    assert heads == ["local", "SD, local", "fedavg", "SD, fedavg"]  # a line for each hospital, two columns for each arm
     assert not [name for name in column(page, "hospitals", 0) if "hospital-03" in name]
     assert "hospital-03" not in page.locator("#table-forest tbody tr:visible th").all_inner_texts()
     assert page.locator("details.hospital:visible").count() == HOSPITALS - 1
@@ -138,7 +138,7 @@ def test_without_scripts_everything_is_there(browser: Any, folder: Path) -> None
     assert not page.locator("#choice").is_visible()
     assert page.locator(".sort, .filter").count() == 0
     assert page.locator("#table-benefit tbody tr").count() == 2 * HOSPITALS
-    assert page.locator("#table-hospitals .scroll tbody tr").count() == 2 * HOSPITALS
+    assert page.locator("#table-hospitals .scroll tbody tr").count() == HOSPITALS
     context.close()
 
 

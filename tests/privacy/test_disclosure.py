@@ -11,7 +11,7 @@ from tests.evaluation.deployed_summaries import facts_of
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.summaries.site_summary import SUPPRESSED, curve_figures, site_summary
 from wardround.privacy import disclosure
-from wardround.privacy.disclosure import RULES, must_stay
+from wardround.privacy.disclosure import RULES, DisclosureRule, Limits, Release, must_stay
 from wardround.tasks import class_task, findings_task
 
 ROWS = 60
@@ -43,11 +43,11 @@ def test_a_new_rule_is_asked_before_anything_leaves(release: str, kind: str, mon
     assert RELEASES[release](prediction) not in (SUPPRESSED, {})
     asked: list[int] = []
 
-    def never(people: np.ndarray, smallest: int) -> bool:
-        asked.append(len(people))
+    def never(release: Release, limits: Limits) -> bool:
+        asked.append(len(release.people))
         return True
 
-    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": never})
+    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": DisclosureRule("anything", lambda release: True, never)})
     assert RELEASES[release](prediction) in (SUPPRESSED, {})
     assert asked[0] == ROWS
 
@@ -57,7 +57,8 @@ def test_counts_by_class_and_ages_stay_where_a_rule_forbids_them(monkeypatch: py
     plan = wardround.load_plan(*wardround.load_study(study))
     (told,) = facts_of(plan).values()
     assert None not in told["classes"].values()
-    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": lambda people, smallest: True})
+    never = DisclosureRule("anything", lambda release: True, lambda release, limits: True)
+    monkeypatch.setattr(disclosure, "RULES", RULES | {"never": never})
     (withheld,) = facts_of(plan).values()
     assert set(withheld["classes"].values()) == {None}
     assert withheld["age"] == {"mean": None, "sd": None}

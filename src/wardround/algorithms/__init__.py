@@ -4,6 +4,10 @@ from collections.abc import Callable
 
 from wardround.algorithms.algorithm import Algorithm, Arrival, Work
 from wardround.algorithms.clustered import clustered
+from wardround.algorithms.fairness.afl import afl
+from wardround.algorithms.fairness.ditto import ditto
+from wardround.algorithms.fairness.qfedavg import qfedavg
+from wardround.algorithms.fairness.reptile import reptile
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.algorithms.fedopt import fedadagrad, fedadam, fedyogi
@@ -24,6 +28,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedyogi": fedyogi,
     "fedadagrad": fedadagrad,
     "clustered": clustered,
+    "qfedavg": qfedavg,
+    "afl": afl,
+    "ditto": ditto,
+    "reptile": reptile,
     "local": local,
     "pooled": pooled,
     "split": split,

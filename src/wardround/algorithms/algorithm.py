@@ -59,6 +59,15 @@ class Algorithm(AlgorithmFacts):
     # where sites form regions: each region's mean (None: no update came) and weight, and the round, from 0 on
     aggregate_regions: Callable[[State, Iterable[State | None], Sequence[float | Tensor], int], State] | None = None
     regions: Regions | None = None
+    # what a site predicts with, from (shared, memory); None: where its local work starts
+    own_model: Callable[[State, State], Tree] | None = None
+    # a second model that a site trains for itself on the same batches; its memory and the private part of the network
+    # stay, and nothing of it leaves
+    own: "Algorithm | None" = None
+
+    def model_at(self, shared: State, memory: State) -> Tree:
+        """What a site predicts with."""
+        return (self.own_model or self.begin)(shared, memory)
 
     @property
     def needs(self) -> Literal["mean", "each"]:

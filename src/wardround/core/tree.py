@@ -53,6 +53,13 @@ def squared_norm(a: Tree) -> Tensor:
     return torch.stack([torch.linalg.vector_norm(leaf).square() for leaf in a.values()]).sum() if a else torch.zeros(())
 
 
+def sum_of_squares(a: Tree, axes: int) -> Tensor:
+    """Over all leaves, for each position of their first `axes` axes."""
+    return torch.stack(
+        [leaf.flatten(axes).square().sum(-1) if leaf.dim() > axes else leaf.square() for leaf in a.values()]
+    ).sum(0)
+
+
 def clone(a: Tree) -> Tree:
     return apply(torch.clone, a)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.algorithms.algorithm import Algorithm
 from wardround.core import seeds, tree
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
@@ -88,6 +89,44 @@ def work(
     streams: Streams | None = None,
 ) -> Outcome:
     """One site's local work in one round, wherever it happens. `streams` are as `order_of` takes them."""
+    outcome = _trained(trial, trial.algorithm, site, round_number, noted := Noted(order), shared, memory, streams)
+    if trial.algorithm.own is not None:
+        own = _trained(trial, trial.algorithm.own, site, round_number, noted.batches, shared, memory, streams)
+        outcome = replace(outcome, memory=outcome.memory.with_own(own.memory))
+    if trial.compression.kind != "none":
+        return compress_outcome(trial, outcome, memory.residual, round_number, site.name)
+    if trial.privacy.site is None:
+        return outcome
+    return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
+
+
+class Noted:
+    """The batches of a round, and which of them were used: time may be over before the last."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.batches: list[Tensor] = []
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self.order:
+            self.batches.append(batch)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def _trained(
+    trial: Trial,
+    algorithm: Algorithm,
+    site: Site,
+    round_number: int,
+    order: Order,
+    shared: State,
+    memory: Memory,
+    streams: Streams | None,
+) -> Outcome:
+    """With the same draws, whichever algorithm asks."""
     rule = trial.rule(trial.sites.index(site), round_number)
     secret = streams or seeded_streams(trial.batch_seed, round_number, site.name)
 
@@ -102,8 +141,8 @@ def work(
         private = PrivateGradient(trial.model, rule, secret("noise"), clip)
     balanced = trial.training.class_weights == "balanced"
     weights = trial.model.task.class_weights(site.train.labels) if balanced else None
-    outcome = local_train(
-        trial.algorithm,
+    return local_train(
+        algorithm,
         trial.model,
         optimiser_for(trial.training),
         site.train,
@@ -116,11 +155,6 @@ def work(
         augmenter(trial.training.augment, draws("augment")),
         private,
     )
-    if trial.compression.kind != "none":
-        return compress_outcome(trial, outcome, memory.residual, round_number, site.name)
-    if trial.privacy.site is None:
-        return outcome
-    return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
 
 
 def rounds_of_run(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:

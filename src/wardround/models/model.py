@@ -232,7 +232,7 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tu
     shapes = mask_shapes(training)
     tied = _has_tied_weights(training)  # to look for them at each call is a sixth of a small network's step
     frozen = {name: leaf.detach() for name, leaf in training.named_parameters() if not leaf.requires_grad}
-    _drop_weights(training)
+    training = _without_weights(training)
 
     own = local()  # a module of its own for each thread: a functional call lends it the weights for a moment
 
@@ -277,14 +277,14 @@ def _has_tied_weights(module: nn.Module) -> bool:
     )
 
 
-def _drop_weights(module: nn.Module) -> None:
-    """Every call lends the module its weights, so that it need not keep any: each copy of it would be as large."""
-    blanks: dict[nn.Parameter, nn.Parameter] = {}
-    for part in module.modules():
-        for name, leaf in list(part.named_parameters(recurse=False)):
-            if leaf.requires_grad:
-                blank = blanks.setdefault(leaf, nn.Parameter(torch.empty_like(leaf, device="meta")))
-                setattr(part, name, blank)
+def _without_weights(module: nn.Module) -> nn.Module:
+    """A copy that keeps no weights: every call lends it some, and each copy of it would be as large. The module itself
+    stays as it is, because what built it may hold on to its layers."""
+    blanks = {
+        id(leaf): nn.Parameter(torch.empty_like(leaf, device="meta")) if leaf.requires_grad else leaf
+        for leaf in module.parameters()
+    }
+    return deepcopy(module, blanks)
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:

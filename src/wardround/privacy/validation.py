@@ -73,6 +73,12 @@ def _example(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], overlapping
             f"Choose another algorithm, {OFF}",
         ),
         (
+            algorithm.trains_own,
+            "algorithm",
+            f"{arm.algorithm.name} trains a second model on the same patients, which is not charged",
+            f"Choose another algorithm, {OFF}",
+        ),
+        (
             overlapping,
             "sites: partition",
             f"partition {arm.sites.name!r} may put a patient at two sites, whose epsilons would add up unseen",

@@ -25,9 +25,12 @@ class AlgorithmFacts:
     sound_with: frozenset[Optimiser] = ANY_OPTIMISER
     data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
     exact: frozenset[str] = frozenset()  # parts of the update that must arrive as they are: they are never compressed
+    weighs_only: bool = False  # it needs each update to weigh it, and compares none with another
     needs_start_loss: bool = False
+    needs_loss_from_zero: bool = False  # it takes powers or ratios of losses
     personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
     federated: bool = True  # False: a baseline without coordinator, to which share and stragglers do not apply
+    trains_own: bool = False  # sites train a model for themselves beside the shared one, from the same patients
     pools: bool = False  # one model of all rows at one place, or of all parties
     vertical: bool = False  # for parties that hold different columns of the same patients, and for nobody else
     adaptive_server: bool = False  # the coordinator's steps have other lengths than the mean update

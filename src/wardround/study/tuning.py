@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from wardround.core import seeds
 from wardround.core.settings import Factory, Range, parse, settings_of, table_type
 from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
 
@@ -229,6 +228,8 @@ def draw_values(space: Space, first_seed: int, count: int, written: Values) -> l
     A draw depends on its key, its number and the study's first seed alone: arms that have a key in common try the same
     values of it, with every seed.
     """
+    from wardround.core import seeds  # here, because it imports numpy, which `wardround --help` does without
+
     drawn = [dict(written)]
     for attempt in range(1, ATTEMPTS * count):
         if len(drawn) == count:

@@ -1,7 +1,7 @@
 """The only local training loop. Every engine runs `descend`: for one site, or for a stack of sites."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
@@ -37,6 +37,10 @@ class Memory:
         """`how` is a layout of `tree`, such as `tree.settle`."""
         model = how({"private": self.private, "buffers": self.buffers})
         return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection, self.residual)
+
+    def with_own(self, own: "Memory") -> "Memory":
+        """What stays after two models were trained: the private part of the model belongs to the site's own."""
+        return replace(self, algorithm={**self.algorithm, **own.algorithm}, private=own.private, buffers=own.buffers)
 
     def leaves(self) -> Tree:
         """All of it as one flat tree."""

@@ -119,4 +119,4 @@ def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> 
     """
     memory = run.memories[trial.sites[trainer].name]
     shared = trial.algorithm.broadcast(as_regional(run.server) if regional else as_merged(run.server), trainer)
-    return {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}, memory.buffers
+    return {**trial.algorithm.model_at(shared, memory.algorithm), **memory.private}, memory.buffers

@@ -23,6 +23,9 @@ def refuse_unkept(trial: Trial) -> None:
     if trial.privacy.secure_sum is not None:
         _check_secure_sum(trial, trial.privacy.secure_sum)
     _check_compression(trial)
+    if trial.algorithm.needs_loss_from_zero and not trial.model.task.loss_from_zero:
+        problem = "takes powers of each hospital's loss, and a loss of this outcome may be below 0"
+        raise StudyError(f"arms: {trial.arm}: algorithm", problem, "Choose another algorithm, such as afl or fedprox.")
 
 
 def need_extras(arm: str, privacy: Privacy) -> None:
@@ -90,7 +93,8 @@ def _check_compression(trial: Trial) -> None:
     """Whoever compares updates with each other must not compare what compression made of them: the largest numbers of
     two updates are at other places, and random rounding points anywhere."""
     kind = kind_of(trial)
-    if kind is not None and trial.algorithm.needs == "each" and not kind.keeps_directions:
+    compares = trial.algorithm.needs == "each" and not trial.algorithm.weighs_only
+    if kind is not None and compares and not kind.keeps_directions:
         problem = "the algorithm compares the directions of single updates, which this compression changes"
         fitting = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.keeps_directions)
         raise StudyError(f"arms: {trial.arm}: compression: kind", problem, f'Write {fitting} or "none" in this arm.')

@@ -81,7 +81,8 @@ def train(session: Session, request: Train, tensors: Tree) -> tuple[Update, dict
     private = session.private_requests(trials, epochs_by_trial, number, shared, memories)
     for place, (n, epochs) in enumerate(epochs_by_trial.items()):
         trial, charged = trials[n], private.get(n)
-        until = None if request.seconds is None else began + request.seconds * (place + 1) / len(epochs_by_trial)
+        part = place + (1 if trial.algorithm.own is None else 0.5)  # the other half is for the site's own model
+        until = None if request.seconds is None else began + request.seconds * part / len(epochs_by_trial)
         again = None if charged is None else charged.again
         streams = None if charged is None else session.streams(trial, number)
         order = work_order(session, trial, number, epochs, until, again, streams)
@@ -225,7 +226,7 @@ def evaluate(session: Session, request: Evaluate, tensors: Tree) -> Summary:
                 subsets[REGIONAL] = site_summary(prediction, {}, smallest, cut)
         summaries[number] = subsets
         memory = memories[number]
-        params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
+        params = trial.algorithm.model_at(shared.get(number, {}), memory.algorithm)
         RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
     keep_predictions(session.folder, request.wave, names, predictions, thresholds)
     scored = figures(session, request.score, trials, shared, memories)
@@ -264,7 +265,7 @@ def own_prediction(
         return None
     site = own_site(session, trial.scored)
     rows: Rows = getattr(site, subset)
-    params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
+    params = {**trial.algorithm.model_at(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
         scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
     label, score, loss, right = scores

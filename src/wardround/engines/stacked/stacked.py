@@ -6,7 +6,7 @@ once; the local loop and the algorithm's functions are the same code.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -133,8 +133,14 @@ def _round(
     begin = algorithm.begin(shared, memory)
     lr = _rates(trials, state.round, crew.trial_of)
     end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round, lr)
-    update, memory = algorithm.finish(end.params, shared, memory, work)
-    moved = tree.sub(end.params, begin)
+    update, kept = algorithm.finish(end.params, shared, memory, work)
+    moved, private_end = tree.sub(end.params, begin), end.private
+    if algorithm.own is not None:
+        own = replace(first, algorithm=algorithm.own)
+        own_begin = algorithm.own.begin(shared, memory)
+        own_end, _, _ = _local_work(own, crew.lanes, pool, own_begin, private, shared, memory, state.round, lr)
+        kept = {**kept, **algorithm.own.finish(own_end.params, shared, memory, work)[1]}
+        private_end = own_end.private
 
     def by_trial(leaf: Tensor) -> Tensor:
         return leaf.index_select(0, crew.back).reshape(*crew.weights.shape, *leaf.shape[1:])
@@ -142,8 +148,8 @@ def _round(
     update = _map(update, by_trial)
     shares = crew.weights / crew.weights.sum(1, keepdim=True)
     server = tree.settle(_aggregate(first, state.server, update, crew, shares, state.round))
-    _store(state.memory, memory, *lane)
-    _store({"private": state.private}, {"private": end.private}, *lane)
+    _store(state.memory, kept, *lane)
+    _store({"private": state.private}, {"private": private_end}, *lane)
     new = StackState(state.round + 1, server, state.memory, state.private)
     sizes = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
     records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sizes)
@@ -271,12 +277,12 @@ def _records(
 ) -> list[RoundRecord]:
     algorithm = trials[0].algorithm
     mean = tree.apply(lambda leaf: (leaf * tree.align(shares, leaf)).sum(1, keepdim=True), moved)
-    spread = (_sum_of_squares(tree.sub(moved, mean), 2) * shares).sum(1).sqrt().tolist()
-    norms = (_sum_of_squares(moved, 2).sqrt() * shares).sum(1).tolist()
+    spread = (tree.sum_of_squares(tree.sub(moved, mean), 2) * shares).sum(1).sqrt().tolist()
+    norms = (tree.sum_of_squares(moved, 2).sqrt() * shares).sum(1).tolist()
     loss = (losses * shares).sum(1).tolist()
     change: list[float | None] = [None] * len(trials)
     if not algorithm.personal:
-        change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
+        change = tree.sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
     settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
     down, up = (0, 0) if algorithm.pools else sizes  # pooled: the rows were brought together instead
     alike = RoundRecord("", 0, new.round, bytes_up=up * shares.shape[1])
@@ -331,7 +337,7 @@ def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
     trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
     site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
     shared, lane = _broadcast(trials[0], as_merged(state.server), trial_of, site_of), (trial_of, site_of)
-    return {**trials[0].algorithm.begin(shared, _pick(state.memory, lane)), **_pick_tree(state.private, lane)}
+    return {**trials[0].algorithm.model_at(shared, _pick(state.memory, lane)), **_pick_tree(state.private, lane)}
 
 
 def leaves_of_stack(state: StackState) -> tuple[int, Tree]:
@@ -343,13 +349,6 @@ def restore_stack(trials: Sequence[Trial], round_number: int, leaves: Tree) -> S
     parts = tree.unflatten(leaves)
     server, memory = (tree.unflatten(parts.get(name, {})) for name in ("server", "memory"))
     return StackState(round_number, server, memory, parts.get("private", {}))
-
-
-def _sum_of_squares(leaves: Tree, axes: int) -> Tensor:
-    """Per position of the first `axes` axes, over all leaves."""
-    return torch.stack(
-        [leaf.flatten(axes).square().sum(-1) if leaf.dim() > axes else leaf.square() for leaf in leaves.values()]
-    ).sum(0)
 
 
 def _cut(point: Point, part: slice) -> Point:
