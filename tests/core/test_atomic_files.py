@@ -47,8 +47,8 @@ def test_of_many_who_write_one_file_each_writes_all_of_it(tmp_path: Path) -> Non
     whole = {content_of(n) for n in range(5)}
     while any(thread.is_alive() for thread in threads):
         assert path.read_bytes() in whole
-    for each in (*threads, *processes):
-        each.join()
+    for process in processes:
+        process.join()
     assert not problems
     assert [process.exitcode for process in processes] == [0, 0]
     assert os.listdir(tmp_path) == ["a.json"]

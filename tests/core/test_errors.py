@@ -26,6 +26,6 @@ def test_a_key_that_the_program_looks_for_is_named_and_one_from_the_data_is_not(
         missing_level({}, level)
     assert name_of(of_data.value) == "KeyError"
     with pytest.raises(KeyError) as number:
-        {}[7]
+        {8: 1}[7]
     assert name_of(number.value) == "KeyError"
     assert name_of(ValueError("anybody")) == "ValueError"
