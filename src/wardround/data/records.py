@@ -77,6 +77,7 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+    outcome: str = ""  # what the target is called, where it is classes; numbers have their names in the task
     given_task: Task | None = None  # None: it follows from the classes
 
     @property

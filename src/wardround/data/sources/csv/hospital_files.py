@@ -68,6 +68,8 @@ def csv(
     then a table by outcome, and `outcome_weights` are those of their losses, 1 unless given. `age` and `sex` name the
     columns for subgroups, where their names do not say so.
 
+    Without a target there is nothing to train on; analyses name what they are about themselves.
+
     `targets` and `patients` are for hospitals with names of their own for these columns, `labels` for those with words
     of their own for the classes. `classes` lists the classes, for hospitals none of which has them all or whose words
     differ. Hospitals mostly number their patients for themselves; `shared_ids` says that one number means one patient
@@ -105,7 +107,7 @@ def csv(
             tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts, outcome.columns
         )
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
-        rows = {site: table[outcome.columns_at(site)[0]] for site, table in whole.items()}
+        rows = {site: next(iter(table.values())) for site, table in whole.items()}
         labelled = outcome.read(whole)
         features = read_features(tables, rows, columns, declared, age, sex)
         with_labels = with_target(features.values, labelled.target)
@@ -130,6 +132,7 @@ def csv(
             recorded=features.recorded,
             vocabulary=labelled.vocabulary,
             given_task=labelled.task,
+            outcome=outcome.name,
         )
 
     return Source(load)
