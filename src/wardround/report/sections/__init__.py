@@ -26,6 +26,7 @@ def has_analyses(evidence: Evidence) -> bool:
 UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study without arms
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
+    "robustness.adversaries": lambda evidence: bool(evidence.results.get("adversaries")),
     "front.hospital_pages": lambda evidence: evidence.decided,
     "answer": always,
     "analyses.all_analyses": has_analyses,
@@ -45,6 +46,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
+    "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,
