@@ -31,6 +31,37 @@ def _reason(what: str) -> Text:
     return text
 
 
+DIFFERENCES = {  # by the rule of `screening`
+    "direction": "in its first rounds they pointed away from them: mean cosine {value:.2f}, where {limit:.2f} or less "
+    "is named",
+    "length": "they were {value:.2g} times as long as the median of all, where {limit:.0f} times or a {limit:.0f}th is "
+    "named",
+    "turned": "they turned against its own earlier ones (cosine {value:.2f}, where {limit:.2f} or less is named), and "
+    "those of the others did not",
+    "copy": "they equal those of {other}, up to a factor: sine of the angle {value:.2g}, where {limit:.2g} or less is "
+    "named",
+    "echo": "they equal the last change of the shared model, up to a factor (sine of the angle {value:.2g}), and those "
+    "of the others do not",
+}
+
+
+def _difference(notice: Notice) -> str:
+    other = next(iter(notice.other_sites), "another hospital")
+    what = DIFFERENCES[str(notice.details["rule"])].format(**notice.counts, other=other)
+    when = f"round {count(notice, 'round')}"
+    follows = "; from then on it was left out" if notice.details.get("left_out") else ""
+    return f"its updates of {notice.arm} differ from the other hospitals': {what} ({when}){follows}"
+
+
+def _not_compared(notice: Notice) -> str:
+    if notice.details.get("part"):
+        return f"updates were not compared: under [privacy.{notice.details['part']}] nobody sees those of one site"
+    return (
+        f"updates are described and no hospital is named: {count(notice, 'sites')} worked in a round, and it takes "
+        f"{count(notice, 'least')}"
+    )
+
+
 RUN_CODES: Mapping[str, Code] = {
     # adversaries
     "idle-adversary": info(
@@ -94,6 +125,18 @@ RUN_CODES: Mapping[str, Code] = {
             f"its update of {n.arm} had numbers that are not finite in {plural(count(n, 'rounds'), 'round')}, and "
             "counted for nothing there"
         ),
+    ),
+    "update-differs": warning(
+        "A site's updates differ from the other hospitals' by a rule of `[screening]`: it may be broken, hostile, or "
+        "rightly different. Of honest hospitals as the named generator draws them, one in 20 runs names any.",
+        "Ask the hospital: how its outcome is coded, whether a device or an export has changed. Compare the run with "
+        "one without it, or under a robust rule, before anything is concluded.",
+        _difference,
+    ),
+    "updates-not-compared": info(
+        "`[screening]` names nobody here: updates are hidden, or too few sites work in a round.",
+        NOTHING,
+        _not_compared,
     ),
     # across hospitals
     "figures-withheld": info(
