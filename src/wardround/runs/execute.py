@@ -36,7 +36,7 @@ from wardround.runs.contribution.coalitions import (
     planned_rounds_of_coalitions,
     refuse_contribution,
 )
-from wardround.runs.contribution.description import describe_contribution
+from wardround.runs.contribution.contribution_results import describe_contribution
 from wardround.runs.contribution.worths import save_worths
 from wardround.runs.environment import describe_environment
 from wardround.runs.finished_run import with_own
@@ -58,7 +58,7 @@ from wardround.runs.tuning.tune import (
 )
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
-from wardround.study.hospitals.contribution import is_coalition
+from wardround.study.robustness.contribution import is_coalition
 from wardround.study.schema import Study
 from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
@@ -458,7 +458,9 @@ def finish(
     contributed: Contributed | None = None,
 ) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
-    content = _results(plan, folder, units, workers, tuned, contributed) if units else results_without_arms(plan)
+    tried = [unit for part in (tuned, contributed) if part is not None for unit in part.units]
+    content = _results(plan, folder, units, workers, tuned, tried) if units else results_without_arms(plan)
+    content |= {"contribution": describe_contribution(plan, contributed)} if contributed is not None else {}
     content |= {"analyses": analysed} if analysed else {}
     folder.write_json("results.json", content)
 
@@ -469,7 +471,7 @@ def _results(
     units: Sequence[Unit],
     workers: int | None,
     tuned: Tuned | None,
-    contributed: Contributed | None,
+    tried: Sequence[Unit],
 ) -> dict[str, Any]:
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -484,7 +486,6 @@ def _results(
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    tried = [unit for part in (tuned, contributed) if part is not None for unit in part.units]
     records = folder.compact_records([unit.members for unit in (*tried, *units)])
     all_records, records = records, of_arms(records, plan.study)
     for kind in get_args(Predictions):
@@ -517,8 +518,6 @@ def _results(
     )
     if tuned is not None:
         content["tuning"] = describe_tuning(plan, tuned, all_records)
-    if contributed is not None:
-        content["contribution"] = describe_contribution(plan, contributed)
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)

@@ -38,8 +38,8 @@ from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.analyses import AnalysedRows
-from wardround.study.hospitals.contribution import is_coalition, own_arm
 from wardround.study.parser import Families
+from wardround.study.robustness.contribution import is_coalition, own_arm
 from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start

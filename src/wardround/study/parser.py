@@ -17,7 +17,7 @@ from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.analyses import AnalysedRows, read_analyses
 from wardround.study.claims import Claim
 from wardround.study.facts import AdversaryFacts, AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
-from wardround.study.hospitals.contribution import Contribution
+from wardround.study.robustness.contribution import Contribution
 from wardround.study.schema import (
     ARM_BLOCKS,
     SECTIONS,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from wardround.core.settings import Factory, Range, parse, settings_of, table_type
 from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
-from wardround.study.hospitals.contribution import TRIAL
+from wardround.study.robustness.contribution import TRIAL
 
 if TYPE_CHECKING:  # they import this module, or what does
     from wardround.study.schema import Arm, Study

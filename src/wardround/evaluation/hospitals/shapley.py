@@ -25,12 +25,12 @@ class Shares:
 
 def fewest(players: int) -> int:
     """Coalitions that an estimate takes, the whole included and the empty one not."""
-    return min(2**players - 1, 2 * players + 1 + 2 * FEWEST_PAIRS)
+    return int(min(2**players - 1, 2 * players + 1 + 2 * FEWEST_PAIRS))
 
 
 def coalitions(players: int, budget: int, rng: np.random.Generator) -> list[int]:
     """Those whose worth is needed, beside that of the empty one; the first is the whole. At most `budget`."""
-    whole = 2**players - 1
+    whole: int = 2**players - 1
     if whole <= budget:
         return [whole, *range(1, whole)]
     ends = [coalition for player in range(players) for coalition in (1 << player, whole ^ (1 << player))]
@@ -39,7 +39,7 @@ def coalitions(players: int, budget: int, rng: np.random.Generator) -> list[int]
 
 def shapley(players: int, worth: Mapping[int, float]) -> Shares:
     """`worth` has those of `coalitions`, in any order, and that of 0, the empty one."""
-    whole = 2**players - 1
+    whole: int = 2**players - 1
     if len(worth) == 2**players:
         return Shares(_exact(players, worth), None)
     pairs = sorted({min(c, whole ^ c) for c in worth if 1 < c.bit_count() < players - 1})
@@ -68,11 +68,11 @@ def _weight_of_size(players: int, size: int) -> float:
 
 def _pairs(players: int) -> int:
     """Of a coalition and its complement, without those of one player."""
-    return (2**players - 2) // 2 - players
+    return int(2 ** (players - 1) - 1 - players)
 
 
 def _drawn(players: int, count: int, rng: np.random.Generator) -> list[int]:
-    whole = 2**players - 1
+    whole: int = 2**players - 1
     sizes = list(range(2, players // 2 + 1))
     # of half the players there are half as many pairs as coalitions
     weights = np.array([_weight_of_size(players, size) * (0.5 if 2 * size == players else 1) for size in sizes])
@@ -92,7 +92,7 @@ def _drawn(players: int, count: int, rng: np.random.Generator) -> list[int]:
 
 def _fitted(players: int, worth: Mapping[int, float], pairs: Sequence[int]) -> np.ndarray:
     """The last player's share is what the others leave of the whole's, so that the fit has no constraint."""
-    whole = 2**players - 1
+    whole: int = 2**players - 1
     ends = [c for c in worth if c.bit_count() in (1, players - 1)]
     drawn = [coalition for pair in pairs for coalition in (pair, whole ^ pair)]
     rest = sum(_weight_of_size(players, size) for size in range(2, players - 1))

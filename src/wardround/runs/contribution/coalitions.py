@@ -15,7 +15,7 @@ from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.runs.tuning.tune import TrainUnits
 from wardround.runs.units import Unit, cut_trials
-from wardround.study.hospitals.contribution import coalition_name, contributed_arm
+from wardround.study.robustness.contribution import coalition_name, contributed_arm
 from wardround.study.schema import Arm
 from wardround.training.rounds import start
 

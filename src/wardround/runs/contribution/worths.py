@@ -18,7 +18,7 @@ from wardround.evaluation.prediction import predict
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.runs.prediction_tables import prediction_table
-from wardround.study.hospitals.contribution import COALITION, contributed_arm
+from wardround.study.robustness.contribution import COALITION, contributed_arm
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.training.trial import Run, Trial
 
@@ -56,6 +56,12 @@ def _score(plan: Plan, table: pd.DataFrame) -> float:
     scores, metric = Scores.of(table, task=task), metric_of(plan)
     value = float(next(iter(scores.overall.values()))[0, scores.metric_names.index(metric)])
     return -value if METRIC_FACTS[metric].lower_is_better else value
+
+
+def method_of(plan: Plan) -> str:
+    if plan.study.contribution is None:
+        raise ValueError("only a study with [contribution] has a method")
+    return plan.study.contribution.method
 
 
 def metric_of(plan: Plan) -> str:

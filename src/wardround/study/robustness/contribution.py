@@ -79,7 +79,7 @@ def check_contribution(study: "Study", where: str) -> None:
 
 
 def _check_arm(arm: "Arm", settings: Contribution, where: str) -> None:
-    from wardround.study.adversary_validation import is_serial_only  # which imports what imports this module
+    from wardround.study.robustness.adversary_validation import is_serial_only  # which imports what imports this module
 
     protected = [name for name in ("example", "site", "secure_sum") if getattr(arm.privacy, name) is not None]
     retrained = settings.method != "reconstruction"

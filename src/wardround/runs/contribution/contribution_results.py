@@ -8,48 +8,56 @@ import numpy as np
 from wardround.evaluation.hospitals.shapley import Shares, shapley
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.runs.contribution.coalitions import Contributed, of_seed
-from wardround.runs.contribution.worths import Worth, metric_of
+from wardround.runs.contribution.worths import Worth, method_of, metric_of
 from wardround.runs.plan import Plan
-from wardround.study.hospitals.contribution import contributed_arm
+from wardround.study.robustness.contribution import contributed_arm
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import mean_or_none
 
 
 def describe_contribution(plan: Plan, contributed: Contributed) -> dict[str, Any]:
-    settings = plan.study.contribution
-    if settings is None:
-        raise ValueError("only a study with [contribution] has such results")
-    metric = metric_of(plan)
-    seeds = list(contributed.players)
-    estimates = {seed: _estimate(settings.method, contributed, seed) for seed in seeds}
+    method = method_of(plan)
+    metric, seeds = metric_of(plan), list(contributed.players)
+    estimates = {seed: _estimate(method, contributed, seed) for seed in seeds}
     worths = {seed: of_seed(contributed, seed) for seed in seeds}
     counts = [len(own) - 1 for own in worths.values()]
-    retrained = settings.method != "reconstruction"
+    retrained = method != "reconstruction"
     wholes = {seed: 2 ** len(players) - 1 for seed, players in contributed.players.items()}
     sign = -1 if METRIC_FACTS[metric].lower_is_better else 1
+    exact = method != "leave-one-out" and all(own.error is None for own in estimates.values())
     return {
-        "method": settings.method,
+        "method": method,
         "arm": contributed_arm(plan.study).name,
         "metric": metric,
         "lower_is_better": METRIC_FACTS[metric].lower_is_better,
         "rows": "validation",
         "trainings": max(counts) if retrained else 1,
         "models": max(counts),
-        "exact": settings.method != "leave-one-out" and all(own.error is None for own in estimates.values()),
+        "exact": exact,
         "whole": _signed(sign, _mean([own[wholes[seed]].overall for seed, own in worths.items()])),
         "nobody": _signed(sign, _mean([own[0].overall for own in worths.values()])),
         "sites": {
-            site: {
-                "value": _over_seeds(_of_site(contributed, estimates, site)),
-                "leave_one_out": _over_seeds(_left_out(contributed, worths, site, False)) if retrained else None,
-                "to_others": _over_seeds(_left_out(contributed, worths, site, True)) if retrained else None,
-            }
+            site: _site(contributed, estimates, worths, site, retrained)
             for site in dict.fromkeys(site for players in contributed.players.values() for site in players)
         },
         "by_seed": {
             str(seed): dict(zip(contributed.players[seed], map(_known, own.values), strict=True))
             for seed, own in estimates.items()
         },
+    }
+
+
+def _site(
+    contributed: Contributed,
+    estimates: Mapping[int, Shares],
+    worths: Mapping[int, Mapping[int, Worth]],
+    site: str,
+    retrained: bool,
+) -> dict[str, Any]:
+    return {
+        "value": _over_seeds(_of_site(contributed, estimates, site)),
+        "leave_one_out": _over_seeds(_left_out(contributed, worths, site, False)) if retrained else None,
+        "to_others": _over_seeds(_left_out(contributed, worths, site, True)) if retrained else None,
     }
 
 
