@@ -26,6 +26,7 @@ from wardround.deployment.common.answer_checks import (
     split_sizes,
 )
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
+from wardround.deployment.common.group_draw import drawn_seed
 from wardround.deployment.common.messaging import B, Check, Step
 from wardround.deployment.common.schema_agreement import (
     OWN_COLUMNS,
@@ -227,6 +228,7 @@ def read_federation(content: bytes, study: Study, families: Families, sites: Seq
     known = json.decode(content)
     plan = coordinator_plan(study, families, sites, read_task(known["task"]))
     prepare = convert(known["prepare"], Prepare)
+    plan.group_seed = drawn_seed(study, sites, prepare.draw)
     plan.agreed = {
         kind: replace(agreed, split_sizes=sizes)
         for (kind, agreed), sizes in zip(agreed_of(plan, prepare).items(), known["split_sizes"], strict=True)
