@@ -297,6 +297,7 @@ class Plan:
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            screening=arm.screened,
             groups=self.groups_of(arm, [site.name for site in trainers]),
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),

@@ -8,6 +8,7 @@ from wardround.study.aggregation_validation import check_aggregation
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
+from wardround.study.screening_validation import check_screening
 from wardround.study.sweeps import NAME
 from wardround.study.timing_validation import check_timing
 
@@ -97,6 +98,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_analyses(study, where)
     check_aggregation(study, where)
     check_uncertainty(study, where)
+    check_screening(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)

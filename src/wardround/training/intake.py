@@ -17,10 +17,12 @@ from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
 from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
 from wardround.privacy.secure_sum.groups import group_name
+from wardround.screening import Seen
 from wardround.study.schema import SecureSum, SitePrivacy
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import Price, RoundRecord
 from wardround.training.schedule import tolerance
+from wardround.training.screen import seen_of
 from wardround.training.trial import Assignment, Run, Trial, stopped
 
 
@@ -45,6 +47,7 @@ class Intake:
         self.bytes = 0
         self.failed = ""
         self.shapes: Shapes = {}
+        self.seen: dict[int, Seen] = {}  # by the site's number, where updates are screened
 
     @property
     def count(self) -> int:
@@ -77,6 +80,8 @@ class Intake:
 
     def _add(self, assignment: Assignment, outcome: Outcome) -> None:
         weight = self.weight_of(assignment)
+        if self.trial.screening is not None:
+            self.seen[assignment.number] = seen_of(self.trial, outcome.update)
         if self.algorithm.needs == "each":
             self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
             if self.regions is not None:

@@ -16,7 +16,8 @@ from wardround.training.forging import with_forged
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import RoundRecord
-from wardround.training.trial import Assignment, Run, Trial, assign
+from wardround.training.screen import assigned, screened
+from wardround.training.trial import Assignment, Run, Trial
 
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 
@@ -78,7 +79,7 @@ def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree
 def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
     """Yield the run after each further round, up to the study's last."""
     while run.round < trial.training.rounds:
-        assignments = assign(trial, run.round)
+        assignments = assigned(trial, run)
         intake = Intake(trial, run, assignments)
         counted = [assignment for assignment in assignments if assignment.counts]
         regions = trial.algorithm.regions
@@ -113,7 +114,8 @@ def close(
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, number)) for number in numbers)
     record = intake.record(server, down)
     memories = {**run.memories, **intake.memories}
-    return replace(run, round=run.round + 1, server=server, memories=memories, earlier=earlier(run, trial)), record
+    after = replace(run, round=run.round + 1, server=server, memories=memories, earlier=earlier(run, trial))
+    return screened(trial, run, after, record, intake.seen) if isinstance(intake, Intake) else (after, record)
 
 
 def earlier(run: Run, trial: Trial) -> dict[int, State]:
