@@ -206,8 +206,8 @@ class Commitment(Part):
 class Draw(Part):
     """From which the groups of secure sums follow: what every site has committed to, and the numbers."""
 
-    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]
-    numbers: Annotated[dict[Name, Hash], Meta(max_length=MOST_SITES)]
+    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]  # of every site
+    numbers: Annotated[dict[Name, Hash], Meta(max_length=MOST_SITES)]  # that they have committed to
 
 
 class Agreement(Part):
@@ -589,7 +589,7 @@ class Committed(Answer):
     leaves = "The hash of a random number, signed. Nothing of your rows."
     when = "once a run, if an arm has groups with a secure sum each"
 
-    commitment: Commitment
+    commitment: Commitment  # to the site's number
 
 
 class Commit(Request):
@@ -607,7 +607,7 @@ class Opened(Answer):
     )
     when = "once a run, if an arm has groups with a secure sum each"
 
-    number: Hash
+    number: Hash  # that it has committed to
 
 
 class Open(Request):
@@ -616,7 +616,7 @@ class Open(Request):
     kind = "open"
     answers: ClassVar = {"site": Opened}
 
-    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]
+    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]  # of every site, its own too
 
 
 class Prepared(Answer):

@@ -10,7 +10,7 @@ from tests.deployment.forging import changed
 from tests.deployment.grouped_federation import GROUPS, KNOWN, SITES, begin, grouped
 from tests.deployment.in_process_federation import Federation, OpenGate, body_of, key, kind_of, public, reason_in
 from wardround.core.errors import DeployError
-from wardround.deployment.common.group_draw import Drawing, drawn_seed
+from wardround.deployment.flat.group_draw import Drawing, drawn_seed
 from wardround.deployment.flat.site_draw import SiteDraw
 from wardround.deployment.governance.policy import Policy, objections
 from wardround.privacy.secure_sum.groups import draw_groups
@@ -120,7 +120,11 @@ def test_a_sum_over_another_group_is_refused_by_the_site(tmp_path: Path) -> None
             mine = body_of(sealed)["sum"]["roster"]
             for name, roster in rosters(mine).items():
                 network.restart_site(site)
-                asked = changed(sealed, "coordinator", lambda body, _, roster=roster: body["sum"].update(roster=roster))
+
+                def ask(body: dict[str, Any], _: object, roster: list[str] = roster) -> None:
+                    body["sum"]["roster"] = roster
+
+                asked = changed(sealed, "coordinator", ask)
                 no = body_of(network.transport.sites[site].answer(asked))
                 reasons[name] = str(no["reason"] if "reason" in no else reason_in(no))
         return answer
@@ -156,7 +160,11 @@ def test_other_numbers_in_the_agreement_are_refused_by_the_site(tmp_path: Path) 
                 lambda body: body.pop("draw"),
             ]
             for change in changes:
-                asked = changed(sealed, "coordinator", lambda body, _, change=change: change(body))
+
+                def ask(body: dict[str, Any], _: object, change: Callable[[dict[str, Any]], Any] = change) -> None:
+                    change(body)
+
+                asked = changed(sealed, "coordinator", ask)
                 no = body_of(network.transport.sites[site].answer(asked))
                 reasons.append(str(no["reason"] if "reason" in no else reason_in(no)))
         return answer

@@ -26,7 +26,6 @@ from wardround.deployment.common.answer_checks import (
     split_sizes,
 )
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
-from wardround.deployment.common.group_draw import drawn_seed
 from wardround.deployment.common.messaging import B, Check, Step
 from wardround.deployment.common.schema_agreement import (
     OWN_COLUMNS,
@@ -44,6 +43,7 @@ from wardround.deployment.common.schema_agreement import (
     refuse_outlier,
     write_common,
 )
+from wardround.deployment.flat.group_draw import drawn_seed
 from wardround.privacy.disclosure.target_sums import Exact, refuse_unpaid_scale, scale_of
 from wardround.protocol import catalogue
 from wardround.protocol.catalogue import (

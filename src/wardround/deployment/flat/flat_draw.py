@@ -5,9 +5,9 @@ from collections.abc import Generator
 
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
-from wardround.deployment.common.group_draw import REMEDY, Drawing, drawn_seed, draws_groups
 from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinating.agreement import Federation
+from wardround.deployment.flat.group_draw import REMEDY, Drawing, drawn_seed, draws_groups
 from wardround.protocol.catalogue import Commit, Committed, Draw, Open, Opened
 from wardround.tasks.task import require
 

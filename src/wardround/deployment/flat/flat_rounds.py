@@ -94,6 +94,12 @@ class Arrivals:
         return "; ".join(why if group is None else f"{group_name(group)}: {why}" for group, why in named)
 
     @property
+    def counting(self) -> list[str]:
+        """Where a round came to nothing, what sites remembered before it stays in force."""
+        lost = {site for one in self.secure if one.failed for site in one.sites}
+        return [site for site in self.entries if site not in lost]
+
+    @property
     def sums(self) -> Sums | None:
         """Of all sites together."""
         return next((one.total for one in self.secure if one.group is None), None)
@@ -216,17 +222,7 @@ class FlatRounds:
         messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
         shapes = self.shapes  # before anybody is waited for
         sum_at = {site: sums for sums in all_sums for site in expected_sites(sums.trials, state.round)}
-        # once the survivors of a sum are settled, sites answer nothing else in this round
-        settled = [site for sums in all_sums for site in sums.survivors or ()]
-        closed = {site for site, sums in sum_at.items() if sums.survivors is not None}
-        asked = [
-            site
-            for site in messenger.present
-            if site in site_tasks
-            and site not in closed
-            and (site in sum_at[site].sharers if site in sum_at else not settled)
-        ]
-        asked += settled
+        asked = asked_sites([site for site in messenger.present if site in site_tasks], all_sums, sum_at)
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         requests = {}
 
@@ -293,10 +289,7 @@ class FlatRounds:
                 self._noise(state.round, trial),
             )
             records.append(record)
-        # where a round came to nothing, what sites remembered before it stays in force
-        lost = {site for one in arrivals.secure if one.failed for site in one.sites}
-        counting = [site for site in entries if site not in lost]
-        counted = {**state.counted, **dict.fromkeys(counting, state.round)}
+        counted = {**state.counted, **dict.fromkeys(arrivals.counting, state.round)}
         return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted), records
 
     def _log_named(self, records: Sequence[TrialRecord]) -> None:
@@ -374,14 +367,28 @@ def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals:
     """A failed sum has its cost as well: the sites have worked."""
     intake.came(work, 8 * block_size(intake.trial))
     intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
-    here = {assignment.site.name for assignment in work}
     for one in arrivals.secure:
-        came = [site for site in one.sites if site in here]
-        if one.group is None and one.failed:
-            intake.fail(one.failed)
+        came = [assignment.site.name for assignment in work if assignment.site.name in one.sites]
+        if one.group is None:
+            _take_whole(intake, number, one, came)
         elif one.failed:
-            intake.fail_part(group_name(one.group or 0), one.failed, came)
-        elif came and one.total is not None and one.group is None:
-            intake.total(*one.total[number])
+            intake.fail_part(group_name(one.group), one.failed, came)
         elif came and one.total is not None:
-            intake.total_of_group(one.group or 0, *one.total[number])
+            intake.total_of_group(one.group, *one.total[number])
+
+
+def _take_whole(intake: Intake, number: int, one: SecureRound, came: Sequence[str]) -> None:
+    """Of all sites together."""
+    if one.failed:
+        intake.fail(one.failed)
+    elif came and one.total is not None:
+        intake.total(*one.total[number])
+
+
+def asked_sites(present: Sequence[str], all_sums: Sequence[Sum], sum_at: Mapping[str, Sum]) -> list[str]:
+    """Who is asked to train. Once the survivors of a sum are settled, its sites answer nothing else in this round. A
+    site without keys or shares is not part of its sum; one that only scores needs none."""
+    settled = [site for sums in all_sums for site in sums.survivors or ()]
+    closed = {site for site, sums in sum_at.items() if sums.survivors is not None}
+    takes_part = {site: site in sum_at[site].sharers if site in sum_at else not settled for site in present}
+    return [site for site in present if takes_part[site] and site not in closed] + settled

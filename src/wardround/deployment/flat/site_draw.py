@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wardround.core.errors import DeployError
-from wardround.deployment.common.group_draw import NUMBER_BYTES, REMEDY, Drawing, drawn_seed
 from wardround.deployment.common.secure_sum_site import Commitments
+from wardround.deployment.flat.group_draw import NUMBER_BYTES, REMEDY, Drawing, drawn_seed
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import Commitment, Draw
 from wardround.study.schema import Study
