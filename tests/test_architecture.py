@@ -20,7 +20,7 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
-from wardround.study.preaggregation import Preaggregation
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import (
     AdaptiveClip,
     Deployment,

@@ -19,7 +19,7 @@ from wardround.engines import serial
 from wardround.privacy.secure_sum.groups import draw_groups, refuse_small_groups
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan, rehearse
-from wardround.study.preaggregation import Preaggregation
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import Privacy, SecureSum
 from wardround.training.intake import weight_of
 from wardround.training.local import Outcome
