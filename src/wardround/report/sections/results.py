@@ -462,6 +462,7 @@ PAGE = """
 {% if "subgroups-of-all-arms" in tables %}
 {% call fold("The table with every kind of arm") %}{{ show("subgroups-of-all-arms") }}{% endcall %}{% endif %}
 {% endif %}
+{{ part("fairness.gaps") }}
 </section>"""
 SECTION = Section(
     PAGE,

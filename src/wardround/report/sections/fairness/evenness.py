@@ -1,0 +1,95 @@
+"""How evenly hospitals are served: intervals, arms against the reference, spread against mean over a swept setting."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wardround.evaluation.comparisons.differences import SPREAD
+from wardround.report.arms import swept_values
+from wardround.report.evidence import Evidence
+from wardround.report.phrases import corrected
+from wardround.report.render.figures import Drawing
+from wardround.report.render.style import looks, single_axes, tell
+from wardround.report.render.table import CI, Table, limits, make_table, p_text
+from wardround.report.section import Section
+
+
+def interval_table(evidence: Evidence) -> Table | None:
+    headline, rows = evidence.headline, []
+    for name, arm in evidence.arms.items():
+        for measure, figure in (arm["spread"].get("over_sites") or {}).items():
+            low, high = limits(figure["interval"])
+            rows.append([name, SPREAD[measure], figure["mean"], low, high])
+    return make_table(
+        "spread-intervals",
+        "How evenly the sites are served, with intervals",
+        {"arm": None, "of the sites' figures": None, **dict.fromkeys((headline.above(), *CI), headline.spread)},
+        rows,
+        "Within one seed, on average over seeds. Hospitals with few test rows differ by chance alone, so that no "
+        "arm comes to 0: what counts is the difference between arms.",
+    )
+
+
+def difference_table(evidence: Evidence) -> Table | None:
+    headline = evidence.headline
+    rows = [
+        [
+            *(entry["arm"], entry["against"], SPREAD[entry["measure"]], entry["difference"]),
+            *(*limits(entry["interval"]), entry["p_value"], entry["verdict"]),
+        ]
+        for entry in evidence.results.get("spread_differences", ())
+        if entry["arm"] in evidence.arms
+    ]
+    numbers = {**dict.fromkeys((headline.points, *CI), headline.difference), "p": p_text, "verdict": None}
+    return make_table(
+        "spread-differences",
+        "How evenly the sites are served, against the reference",
+        {**dict.fromkeys(("arm", "against", "of the sites' figures")), **numbers},
+        rows,
+        f"Paired. A smaller SD or distance is a gain, and a better worst hospital. {corrected(evidence)}",
+    )
+
+
+def spread_against_mean(evidence: Evidence) -> Figure | None:
+    """A mark for each arm; the values of a swept setting are joined in their order."""
+    headline, points = evidence.headline, {}
+    for name, arm in evidence.arms.items():
+        spread, mean = arm["spread"].get("over_sites"), arm["within_sites"].get(headline.metric)
+        if spread and mean and None not in (spread["sd"]["mean"], mean["mean"]) and name not in evidence.off_scale:
+            points[name] = headline.scale * mean["mean"], headline.difference_scale * spread["sd"]["mean"]
+    swept = {family: values for family, values in swept_values(evidence).items() if len(values[1]) > 1}
+    if not swept or len(points) < 3:
+        return None
+    drawn, axes = single_axes(3.6)
+    words = {arm: f"{setting} {value:g}" for setting, values in swept.values() for value, arm in values.items()}
+    at: dict[tuple[float, float], list[str]] = {}  # arms that are alike to the third digit have one mark
+    for name, point in points.items():
+        at.setdefault((round(point[0], 3), round(point[1], 3)), []).append(words.get(name, name))
+    for _, values in swept.values():
+        line = np.array([points[name] for name in values.values() if name in points]).reshape(-1, 2)
+        axes.plot(line[:, 0], line[:, 1], "-", color="grey", linewidth=1)
+    for point, names in at.items():
+        axes.annotate(", ".join(names), point, textcoords="offset points", xytext=(4, 4), fontsize=8)
+    for name, point in points.items():
+        (mark,) = axes.plot(*point, "o", color=looks(evidence, name)["color"], markersize=5)
+        tell(mark, f"{name}: {point[0]:.3g}, SD over sites {point[1]:.3g}")
+    axes.set_xlabel(f"mean {headline.word} over sites{headline.unit}")
+    axes.set_ylabel(f"SD over sites, {headline.difference_words.removeprefix('in ')}")
+    axes.margins(0.12)
+    return drawn
+
+
+PAGE = """{% if "spread-intervals" in tables %}{{ draw("spread-against-mean") }}
+{% call fold("How evenly the sites are served, with intervals") %}
+{{ show("spread-intervals") }}{{ show("spread-differences") }}{% endcall %}{% endif %}"""
+SECTION = Section(
+    PAGE,
+    tables=(interval_table, difference_table),
+    figures={
+        "spread-against-mean": Drawing(
+            "Spread over hospitals against their mean",
+            "A mark for each arm: mean {metric} over hospitals and its SD over hospitals, within one seed, on average "
+            "over seeds. Lines join the values of a swept setting.",
+            spread_against_mean,
+        )
+    },
+)
