@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import wardround
+from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
 from wardround.core.settings import settings_of
@@ -26,6 +27,7 @@ from wardround.study.schema import (
     Evaluation,
     ExamplePrivacy,
     NoiseSchedule,
+    Preaggregation,
     Preparation,
     SecureSum,
     SitePrivacy,
@@ -47,10 +49,11 @@ LAYERS = [
     ["study"],
     ["tasks"],
     ["data", "models", "algorithms"],
+    ["aggregation"],
     ["privacy"],
     ["training"],
     ["protocol"],
-    ["engines", "evaluation", "uncertainty"],
+    ["engines", "evaluation", "uncertainty", "analyses"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles", "tracking"],
@@ -185,7 +188,9 @@ def test_public_names_exist_and_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [SOURCES, PARTITIONERS, MODELS, ALGORITHMS], ids=["sources", "partitions", "models", "algorithms"]
+    "family",
+    [SOURCES, PARTITIONERS, MODELS, ALGORITHMS, RULES],
+    ids=["sources", "partitions", "models", "algorithms", "rules"],
 )
 def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, object]) -> None:
     reference = DOCS["study-file.md"]
@@ -199,6 +204,7 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
     "block",
     [
         Preparation,
+        Preaggregation,
         Training,
         Evaluation,
         Deployment,

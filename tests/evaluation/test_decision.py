@@ -16,7 +16,7 @@ from wardround.evaluation.comparisons.differences import quantile
 from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.decision.advice import Situation, next_step, site_step
 from wardround.evaluation.decision.power import detectable, patients_needed
-from wardround.evaluation.decision.sentences import rounded
+from wardround.evaluation.decision.sentences import decision_sentences, rounded
 from wardround.evaluation.decision.words import Subject, amounts, meaning, size, subject_of, with_limits
 from wardround.tasks import METRIC_FACTS, Regression, class_task, findings_task
 
@@ -108,7 +108,7 @@ def test_amounts_are_of_a_thousand_or_in_units() -> None:
     assert amounts(DAYS, [-0.125]) == ["0.12 days less"]
     assert amounts(BRIER, [0.0123]) == ["0.012 higher"]
     assert amounts(F1, [-0.2]) == ["0.200 lower"]
-    assert size(AUC, -0.02) == "20 of 1,000 pairs"
+    assert size(AUC, -0.02) == "20 in 1,000 pairs"
     assert size(DAYS, 0.5) == "0.50 days"
 
 
@@ -169,6 +169,25 @@ def test_the_next_step_is_the_first_rule_that_applies() -> None:
     assert next_step(situation(few_seeds=True)) == "more-seeds"
     assert next_step(situation(needed=800.0)) == "repeat"
     assert next_step(situation()) == next_step(situation(needed=None)) == "collect"
+
+
+def test_where_every_result_is_the_same_no_number_is_told(tmp_path: Any) -> None:
+    decision = decided(tmp_path, arms=[{"algorithm": "local"}, {"algorithm": "fedavg"}])
+    same = {"difference": 0.0, "interval": [0.0, 0.0], "verdict": "no evidence"}
+    values = {**decision, "mean": {**decision["mean"], **same}, "next": "no-gain"}
+    sentences = decision_sentences({"seeds": [1, 2]}, values, AUC)
+    assert sentences["size"] == "Every result is the same as with each hospital alone."
+    assert sentences["next"] == "Stay alone, unless there are other reasons to train together: it changes nothing."
+
+
+def test_what_a_study_lacks_is_what_it_is_told_to_add(tmp_path: Any) -> None:
+    local, *together = STUDY["arms"]
+    without = decided(tmp_path, arms=together)["sentences"]["next"]
+    assert "in which each hospital trains alone" in without
+    assert "all hospitals train together" not in without
+    apart = decided(tmp_path, arms=[local, {"algorithm": "pooled"}])["sentences"]["next"]
+    assert "in which all hospitals train together" in apart
+    assert "trains alone" not in apart
 
 
 def test_a_hospital_is_advised_by_its_own_result_first() -> None:

@@ -60,6 +60,11 @@ def test_one_notice_for_an_arm_the_first_rule_that_applies() -> None:
     (notice,) = training_notices(records(*falling), predictions(0.5, 0.5, 0.5, 0.5))
     assert notice.code == "constant-scores"
     (notice,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9, 0.1, 0.9, 0.1))
+    assert notice.code == "overfitted"  # trained below the entropy of one half, 0.69
+    (notice,) = training_notices(records(1.6, 1.5, 1.4, 1.3, 1.2, test_loss=1.1), predictions(0.9, 0.1, 0.9, 0.1))
+    assert notice.code == "unfinished-training"
+    unknown = (np.nan,) * 5  # the training loss is not released
+    (notice,) = training_notices(records(*unknown, test_loss=0.8), predictions(0.9, 0.1, 0.9, 0.1))
     assert notice.code == "unfinished-training"
     (notice,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9999, 0.1, 0.9, 0.1))
     assert notice.code == "saturated-scores"

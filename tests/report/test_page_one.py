@@ -23,7 +23,7 @@ from wardround.cli.main import app
 from wardround.cli.studies.render_run import _show_sites_and_variants
 from wardround.core.errors import RunError
 from wardround.report import Evidence, read_evidence
-from wardround.report.sections.front.board import MEAN, MOST_LINES, forest, took_part
+from wardround.report.sections.front.board import MEAN, MOST_LINES, forest, levels, took_part
 from wardround.report.sections.front.forest import forest_of
 from wardround.runs.folder import RunFolder
 
@@ -75,7 +75,7 @@ def _same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
 
 def test_a_sentence_in_words_that_contradicts_its_interval_is_found() -> None:
     for sentence in (
-        "Joining helped: 12 more of 1,000 pairs (95 % CI: 3 fewer to 40 more).",
+        "Joining helped: 12 more in 1,000 pairs (95 % CI: 3 fewer to 40 more).",
         "It is not shown that it is better: 2.1 days less (95 % CI: 3.1 days less to 1.0 days less).",
     ):
         assert len(contradictions({}, f"<p>{sentence}</p>")) == 1, sentence
@@ -185,6 +185,34 @@ def test_marks_stand_where_the_ticks_say_and_long_lines_are_cut_with_an_arrow(ga
     assert (cut.low, cut.high, cut.cut_low, cut.cut_high) == (0.0, 100.0, True, True)
     assert cut.text == "+20 (-900 to +900)"
     assert (none.text, none.middle) == ("no result", None)
+
+
+def test_of_few_hospitals_no_line_is_cut_that_is_hardly_longer_than_the_others(gain: Path) -> None:
+    measure = evidence_of(gain).headline.measure
+    mean = {"interval": [-0.057, 0.078], "difference": 0.011, "verdict": "no evidence"}
+    own = {"interval": [-0.028, 0.03], "difference": 0.001, "verdict": "no evidence"}
+    drawn = forest_of({"own": own, "mean": mean}, {}, measure)
+    assert not any(line.cut_low or line.cut_high for line in drawn.lines)
+
+
+def test_the_predictions_themselves_are_told_where_the_answer_is_a_difference_of_them(folder: Path) -> None:
+    evidence = evidence_of(folder)
+    told = levels(evidence)
+    if evidence.decision["why_not"] is not None:
+        assert told == ""
+        return
+    metric = evidence.headline.metric
+    both = [evidence.arms[evidence.decision[which]]["within_sites"][metric]["mean"] for which in ("arm", "alone")]
+    assert both[0] - both[1] == pytest.approx(evidence.decision["mean"]["difference"])
+    assert [evidence.headline.text(value) in told for value in both] == [True, True]
+
+
+def test_a_hospital_without_a_group_that_is_large_enough_says_so_once(tmp_path: Path) -> None:
+    run = wardround.run_study(study_of(tmp_path / "data", "few", hospitals=2, patients=40, seeds=2), tmp_path)
+    path = wardround.build_report(run.folder, site="hospital-01")
+    text = Page(path.read_text(encoding="utf-8")).text
+    assert "Groups by sex and age are not shown: each has too few test records here." in text
+    assert "too few" not in text.replace("too few test records", "")
 
 
 def test_few_patients_are_counted_on_neither_page(tmp_path: Path) -> None:

@@ -38,5 +38,15 @@ def fedavg(server_lr: Positive = 1.0) -> Algorithm:
         return {**server, "params": tree.add(server["params"], step)}
 
     return Algorithm(
-        init, init_memory, broadcast, begin, correct, finish, aggregate, not_regional="", citation=CITATION
+        init,
+        init_memory,
+        broadcast,
+        begin,
+        correct,
+        finish,
+        aggregate,
+        not_regional="",
+        not_asynchronous="",
+        not_robust="",
+        citation=CITATION,
     )

@@ -115,8 +115,8 @@ def show_error(error: WardroundError, as_json: bool) -> None:
 
 
 @contextmanager
-def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
-    with _bar(shown, "rounds") as update:
+def progress_bar(shown: bool, unit: str = "rounds") -> Iterator[Callable[["Progress"], None] | None]:
+    with _bar(shown, unit) as update:
         yield None if update is None else lambda progress: update(progress.title, progress.done, progress.total)
 
 

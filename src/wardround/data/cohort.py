@@ -168,18 +168,10 @@ def _without_values(records: Records, hospital: str, in_own_columns: bool) -> li
 def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation, seed: int) -> tuple[Split, ...]:
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
-    records = cohort.records
-    if evaluation.split == "given" and records.split is None:
+    if evaluation.split == "given" and cohort.records.split is None:
         problem = "the source comes with no split of its own"
         raise StudyError("evaluation: split", problem, 'Write split = "drawn", or leave it out.')
-    copies = cohort.patient.max(initial=-1) + 1 < len(records)
-    if records.patient is None and copies and not partitioner.overlapping:
-        records = replace(records, patient=cohort.patient)  # equal rows may be one patient: they stay together
-    assigned = partitioner.assign(records, seeds.generator(partition_seed, "partition"))
-    # names become parts of file and tensor names, where '/' means something else
-    named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
-    if len(named) < len(assigned):
-        raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
+    named = place_rows(cohort, partitioner, partition_seed)
     parts = cohort.records.split if evaluation.split == "given" else None
 
     def split(name: str, rows: np.ndarray) -> Split:
@@ -191,6 +183,20 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
         return split_site(name, rows, by, cohort.patient, *shares, rng)
 
     return tuple(split(name, rows) for name, rows in named.items())
+
+
+def place_rows(cohort: Cohort, partitioner: Partitioner, seed: int) -> dict[str, np.ndarray]:
+    """The row numbers of each site."""
+    records = cohort.records
+    copies = cohort.patient.max(initial=-1) + 1 < len(records)
+    if records.patient is None and copies and not partitioner.overlapping:
+        records = replace(records, patient=cohort.patient)  # equal rows may be one patient: they stay together
+    assigned = partitioner.assign(records, seeds.generator(seed, "partition"))
+    # names become parts of file and tensor names, where '/' means something else
+    named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
+    if len(named) < len(assigned):
+        raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
+    return named
 
 
 def prepare_sites(

@@ -63,9 +63,10 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 def train_site(trial: Trial, run: Run, assignment: Assignment) -> Outcome:
-    shared = trial.algorithm.broadcast(run.server, assignment.number)
-    order = order_of(trial, assignment.site, run.round, assignment.epochs)
-    return work(trial, assignment.site, run.round, order, shared, run.memories[assignment.site.name])
+    site, started = assignment.site, assignment.started
+    shared = run.shared(trial.algorithm, assignment.number, started)
+    order = order_of(trial, site, started, assignment.epochs)
+    return work(trial, site, started, order, shared, run.memories[site.name])
 
 
 def order_of(trial: Trial, site: Site, round_number: int, epochs: int, streams: Streams | None = None) -> list[Tensor]:
@@ -95,6 +96,9 @@ def work(
         outcome = replace(outcome, memory=outcome.memory.with_own(own.memory))
     if trial.compression.kind != "none":
         return compress_outcome(trial, outcome, memory.residual, round_number, site.name)
+    if trial.bound is not None:
+        others = frozenset(outcome.update) - {"params"}
+        outcome = replace(outcome, update=clipped_update(outcome.update, others, trial.bound))
     if trial.privacy.site is None:
         return outcome
     return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
@@ -167,6 +171,8 @@ def leaves_of_run(run: Run) -> tuple[int, Tree]:
     leaves = {f"server/{name}": leaf for name, leaf in tree.flatten(run.server).items()}
     for site, memory in run.memories.items():
         leaves |= {f"memory/{site}/{name}": leaf for name, leaf in memory.leaves().items()}
+    for number, shared in run.earlier.items():
+        leaves |= {f"earlier/{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
     return run.round, leaves
 
 
@@ -174,7 +180,8 @@ def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run
     parts = tree.unflatten(leaves)
     by_site = tree.unflatten(parts.get("memory", {}))
     memories = {site.name: Memory.of(by_site.get(site.name, {})) for site in trials[0].sites}
-    return Run(round_number, tree.unflatten(parts.get("server", {})), memories)
+    earlier = {int(n): tree.unflatten(shared) for n, shared in tree.unflatten(parts.get("earlier", {})).items()}
+    return Run(round_number, tree.unflatten(parts.get("server", {})), memories, earlier)
 
 
 SERIAL: Engine[Run] = Engine(

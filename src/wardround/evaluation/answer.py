@@ -12,7 +12,7 @@ from wardround.evaluation.comparisons.compare import interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import Measure, measure_of
-from wardround.evaluation.training_notices import PROBLEMS, UNFINISHED
+from wardround.evaluation.training_notices import OVERFITTED, PROBLEMS, UNFINISHED
 from wardround.tasks import METRIC_FACTS
 
 Content = Mapping[str, Any]
@@ -87,7 +87,7 @@ def _training_problems(content: Content) -> list[dict[str, Any]]:
     """Arms whose training failed with every seed: comparing them says nothing about the way of training."""
     sentences = []
     with_every_seed = [(notice["code"], notice.get("arm")) for notice in content["notices"] if "seeds" not in notice]
-    for code in dict.fromkeys(code for code, _ in with_every_seed if code in (*PROBLEMS, UNFINISHED)):
+    for code in dict.fromkeys(code for code, _ in with_every_seed if code in (*PROBLEMS, UNFINISHED, OVERFITTED)):
         broken = [name for name in main_arms(content) if (code, name) in with_every_seed]
         if not broken:
             continue
@@ -95,6 +95,12 @@ def _training_problems(content: Content) -> list[dict[str, Any]]:
             text = (
                 f"Training may have stopped too early in {listed(broken)}: with every seed the test loss is still "
                 "above that of one answer for everybody. More rounds may change the results below."
+            )
+        elif code == OVERFITTED:
+            text = (
+                f"The models of {listed(broken)} fit their training rows and not the test rows: with every seed the "
+                "test loss is above that of one answer for everybody. Fewer rounds or `weight_decay` may change the "
+                "results below."
             )
         else:
             text = (

@@ -45,7 +45,7 @@ from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
-from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
+from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
@@ -191,6 +191,7 @@ def _citations(study: Study) -> list[str]:
     """Of the algorithms, sources, partitions and models that the arms use, as each declares it."""
     arms = study.trained_arms
     used = [arm.algorithm.facts.citation for arm in arms] + [arm.data.facts.citation for arm in arms]
+    used += [arm.aggregation.facts.citation for arm in arms if not arm.by_mean]
     used += [arm.sites.facts.citation for arm in arms] + [arm.model.facts.citation for arm in arms]
     return [citation for citation in dict.fromkeys(used) if citation]
 
@@ -237,6 +238,7 @@ def _arm(
         "final": _final(scores.task, records),
         "cost": _cost(records),
         "compression": _compression(arm, records),
+        **({} if arm.by_mean else {"aggregation": describe_rule(arm)}),
     }
 
 
@@ -462,6 +464,13 @@ def _curves(
         lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
         curves[arm] = {"round": means.index.tolist(), **lines}
     return curves
+
+
+def describe_rule(arm: Arm) -> dict[str, Any]:
+    """The rule with its settings, and what is done before it, where that is something."""
+    default = asdict(Preaggregation())
+    before = {name: value for name, value in asdict(arm.preaggregation).items() if value != default[name]}
+    return {"rule": arm.aggregation.name, **arm.aggregation.options, **before}
 
 
 def _compression(arm: Arm, records: pd.DataFrame) -> dict[str, Any] | None:

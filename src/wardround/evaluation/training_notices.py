@@ -7,7 +7,10 @@ The rules, by arm and seed; the first that applies is noticed, with the number o
                        gives every row the shares of the classes among the test rows, and 1 % of the scores or more are
                        nearly 0 or 1: the model is confident, and wrong. For numbers:
                        squared errors or a deviance
-* unfinished-training  the same loss, without such scores: common with a rare outcome and few rounds
+* overfitted           the same loss, without such scores, although the training loss of the last tenth of the rounds is
+                       below that of the constant answer: more rounds would not help. Not asked of numbers, whose losses
+                       in training are in other units
+* unfinished-training  the same test loss otherwise: common with a rare outcome and few rounds
 * rising-loss          the mean training loss of the last tenth of the rounds is more than 5 % above that of the first
 * flat-loss            the same has fallen by less than 0.1 %
 
@@ -25,7 +28,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.scores import labels_and_scores, score_columns, task_of
 from wardround.tasks import Task
 
-UNFINISHED = "unfinished-training"
+UNFINISHED, OVERFITTED = "unfinished-training", "overfitted"
 PROBLEMS = {  # of training that failed, in a sentence
     "constant-scores": "all test rows get nearly the same score",
     "saturated-scores": "the test loss is above that of one answer for everybody",
@@ -99,23 +102,33 @@ def _rules(
         label, score = tested
         if np.isnan(score).any():
             return
-        yield from _rules_of_scores(task, label, score, test_loss)
+        yield from _rules_of_scores(task, label, score, test_loss, _last(losses))
     if task is not None and not task.loss_from_zero:
         return
     if len(losses) < FEWEST_ROUNDS or np.isnan(losses).any() or not losses[0] > 0:
         return
-    end = losses[-max(1, len(losses) // 10) :].mean()
+    end = _last(losses)
     if end > WORSE * losses[0]:
         yield "rising-loss", 0.0
     elif end > STILL * losses[0]:
         yield "flat-loss", 0.0
 
 
-def _rules_of_scores(task: Task, label: np.ndarray, score: np.ndarray, loss: float) -> Iterator[tuple[str, float]]:
+def _last(losses: np.ndarray) -> float:
+    """Of the last tenth of the rounds."""
+    return float(losses[-max(1, len(losses) // 10) :].mean())
+
+
+def _rules_of_scores(
+    task: Task, label: np.ndarray, score: np.ndarray, loss: float, trained: float
+) -> Iterator[tuple[str, float]]:
     scores = score.astype(float).reshape(len(label), -1)
     if (scores.max(axis=0) - scores.min(axis=0) < SAME * task.score_unit(label)).all():
         yield "constant-scores", 0.0
     ours, constant = task.against_constant(label, score, loss)
     if not np.isnan(loss) and ours > WORSE * constant:
         ends = float((np.minimum(scores, 1 - scores) < AT_THE_ENDS).mean()) if task.answers != "number" else 0.0
-        yield ("saturated-scores", ends) if ends >= CONFIDENT else ("unfinished-training", 0.0)
+        if ends >= CONFIDENT:
+            yield "saturated-scores", ends
+        else:
+            yield (OVERFITTED if task.answers != "number" and trained < constant else UNFINISHED), 0.0

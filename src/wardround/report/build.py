@@ -74,5 +74,7 @@ def draw_figures(evidence: Evidence, folder: Path, workers: int = 1, progress: C
 
 
 def make_tables(evidence: Evidence) -> dict[str, Table]:
-    tables = [make(evidence) for section in sections_of(evidence).values() for make in section.tables]
+    sections = sections_of(evidence).values()
+    tables = [make(evidence) for section in sections for make in section.tables]
+    tables += [table for section in sections if section.every_table for table in section.every_table(evidence)]
     return {table.name: table for table in tables if table is not None and table.rows}

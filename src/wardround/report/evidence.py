@@ -142,6 +142,11 @@ class Evidence:
         """Rows are images, or have findings: there are no columns to speak of, and curves matter more."""
         return bool(self.findings) or (self.results["sites"][0]["features"] is None and not self.deployed)
 
+    @property
+    def trained(self) -> bool:
+        """False of a study that has analyses alone."""
+        return bool(self.results["arms"])
+
     @cached_property
     def arms(self) -> dict[str, Any]:
         """Arms of the study as it stands in which all sites train: what comparisons are about.
@@ -174,7 +179,7 @@ class Evidence:
     def few_arms(self) -> list[str]:
         """One arm of each family, for figures in which all would be too many: the selected or the first. In detail:
         the arm that page one is about, and training alone."""
-        if self.in_detail:
+        if self.in_detail and self.trained:
             return list(dict.fromkeys([self.main_arm, *([self.local] if self.local else [])]))
         chosen: dict[str, str] = {}
         for name, arm in self.arms.items():
@@ -196,6 +201,8 @@ class Evidence:
 
     @cached_property
     def sites(self) -> list[str]:
+        if not self.trained:
+            return list(self.results["analysed_sites"])
         return list(dict.fromkeys(site for arm in self.arms.values() for site in arm["sites"]))
 
     @property
@@ -378,6 +385,8 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
         raise RunError(str(folder.path), "is not a complete run: it has no results.json", remedy)
     results = read_results(folder)
     base = "summaries.jsonl" if results.get("deployed") else "predictions.parquet"
+    if not results["arms"]:
+        base = "results.json"
     if not (folder.path / base).is_file():
         problem = f"has no {base}, so that no figure of a report could be checked"
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
@@ -414,6 +423,15 @@ def read_attack(folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:
+    if results["arms"]:
+        _check_predicted(folder, results, base)
+    log = folder.path / "audit.jsonl"
+    if log.is_file() and verify(log).broken is None:
+        for problem in changed_files(log, ("results.json", base)):
+            raise RunError(str(folder.path), problem, "Run the study again with --again.")
+
+
+def _check_predicted(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:
     there = _summarised(folder) if results.get("deployed") else _predicted(folder)
     what = base.partition(".")[0]
     selected = {choice["arm"] for choice in results["selection"]}
@@ -422,10 +440,6 @@ def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> Non
         if lacking:
             problem = f"has no {what} of {arm} with seed {lacking[0]}"
             raise RunError(str(folder.path / base), problem, "Run the study again with --again.")
-    log = folder.path / "audit.jsonl"
-    if log.is_file() and verify(log).broken is None:
-        for problem in changed_files(log, ("results.json", base)):
-            raise RunError(str(folder.path), problem, "Run the study again with --again.")
 
 
 def _predicted(folder: RunFolder) -> set[tuple[str, int]]:

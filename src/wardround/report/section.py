@@ -19,6 +19,7 @@ class Section:
     link: str = ""  # in the contents of the page
     values: Mapping[str, Callable[[Evidence], Any]] = field(default_factory=dict)
     tables: Sequence[Callable[[Evidence], Table | None]] = ()
+    every_table: Callable[[Evidence], Sequence[Table]] | None = None  # where the run decides how many there are
     figures: Mapping[str, Drawing] = field(default_factory=dict)
     remarks: Mapping[str, Callable[[Evidence], list[str]]] = field(default_factory=dict)  # for other sections
 

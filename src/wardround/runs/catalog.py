@@ -11,7 +11,9 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
 
+from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
+from wardround.analyses import ANALYSES
 from wardround.core.errors import StudyError, as_path, suggest
 from wardround.core.registry import Members, Registry
 from wardround.core.toml_files import parse_toml
@@ -37,6 +39,8 @@ def families(**members: Unpack[Members]) -> Families:
         partitioners=Registry("partitions", PARTITIONERS, members.get("partitions")),
         models=Registry("models", MODELS, members.get("models")),
         algorithms=Registry("algorithms", ALGORITHMS, members.get("algorithms")),
+        analyses=ANALYSES,
+        rules=RULES,
         tasks={kind: task.facts() for kind, task in TASKS.items()},
     )
 

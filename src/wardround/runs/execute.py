@@ -48,6 +48,7 @@ from wardround.runs.tuning.tune import (
     tune,
 )
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
+from wardround.study.analyses import analyses_alone
 from wardround.study.schema import Study
 from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
@@ -94,6 +95,21 @@ def run_study(
     folder = RunFolder.of(parsed, target)
     fresh = run_plan(load_plan(parsed, known), folder, engine, again, bar_in_notebook(progress), workers)
     return finished_run(folder, fresh, with_tables_of(parsed, members))
+
+
+def analyse_study(
+    study: str | PathLike[str] | Mapping[str, Any] | Study,
+    out: str | Path = "runs",
+    *,
+    quick: bool = False,
+    again: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **members: Unpack[Members],
+) -> StudyRun:
+    """Compute the analyses of a study, into a run folder of their own. Its arms, where it has any, are not trained."""
+    parsed, _ = load_study(study, quick, changes, **members)
+    return run_study(analyses_alone(parsed), out, again=again, progress=progress, **members)
 
 
 def run_plan(
@@ -169,6 +185,7 @@ def execute(
     refuse_uncovered(plan)
     refuse_untunable(plan)
     plan.start_notices = refuse_tested_before(plan)
+    analysed = yield from _analysed(plan, planned_rounds(study) + total_rounds(plan, units))  # while nothing is written
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     environment["versions"] |= {name: installed(name) for name in packages_of_tuning(study)}
     environment["quick"] = study.quick
@@ -180,14 +197,14 @@ def execute(
             refuse_other_circumstances(folder, environment)
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
-        tuned, total = None, planned_rounds(study) + total_rounds(plan, units)
+        tuned, total = None, planned_rounds(study) + total_rounds(plan, units) + len(study.analyses)
         if study.tuning is not None:
             tuned = yield from _tuned(plan, engine, folder, workers, total)
             units = cut(plan, engine)
-        before, tried = planned_rounds(study), len(tuned.units) if tuned else 0
+        before, tried = planned_rounds(study) + len(study.analyses), len(tuned.units) if tuned else 0
         for progress in train_units(plan, units, folder, workers, tried):
             yield replace(progress, done=before + progress.done, total=total)
-        finish(plan, folder, units, workers, tuned)
+        finish(plan, folder, units, workers, tuned, analysed)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
@@ -195,6 +212,23 @@ def execute(
             (folder.path / "results.json").unlink()
             raise
         folder.remove_state()
+
+
+def _analysed(plan: Plan, rounds: int) -> Generator[Progress, None, dict[str, Any]]:
+    """Results of the study's analyses by name. They take seconds, so that a resumed run computes them again."""
+    if plan.analysed is None:
+        return {}
+    from wardround.analyses.simulated import Analysed, conduct_all
+
+    steps, total = conduct_all(Analysed(plan.study, plan.families, plan.analysed)), rounds + len(plan.study.analyses)
+    while True:
+        try:
+            done, title = next(steps)
+            yield Progress(done, total, title)
+        except StopIteration as end:
+            results: dict[str, Any] = end.value
+            yield Progress(len(results), total, "analyses")
+            return results
 
 
 def _tuned(
@@ -209,7 +243,7 @@ def _tuned(
     trials = tune(plan, engine, folder, train)
     while True:
         try:
-            yield Progress(next(trials), total, "trying settings")
+            yield Progress(len(plan.study.analyses) + next(trials), total, "trying settings")
         except StopIteration as end:
             tuned: Tuned = end.value
             return tuned
@@ -365,9 +399,22 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 
 
 def finish(
-    plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None, tuned: Tuned | None = None
+    plan: Plan,
+    folder: RunFolder,
+    units: Sequence[Unit],
+    workers: int | None,
+    tuned: Tuned | None,
+    analysed: Mapping[str, Any],
 ) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
+    content = _results(plan, folder, units, workers, tuned) if units else results_without_arms(plan)
+    content |= {"analyses": analysed} if analysed else {}
+    folder.write_json("results.json", content)
+
+
+def _results(
+    plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None, tuned: Tuned | None
+) -> dict[str, Any]:
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
     from wardround.runs.site_descriptions import (
@@ -418,7 +465,16 @@ def finish(
         attack_members(plan, folder)
     if samples := sample_images(plan):
         folder.write_samples(samples)
-    folder.write_json("results.json", {**content, **described})
+    return {**content, **described}
+
+
+def results_without_arms(plan: Plan) -> dict[str, Any]:
+    from wardround.analyses.simulated import Analysed, without_arms
+
+    if plan.analysed is None:
+        raise ValueError("a study has arms or analyses")
+    content = without_arms(Analysed(plan.study, plan.families, plan.analysed))
+    return {**content, "notices": with_texts(plan.source_notices)}
 
 
 def of_arms(records: pd.DataFrame, study: Study) -> pd.DataFrame:

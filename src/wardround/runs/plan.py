@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wardround.aggregation.robust import by_rule
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
@@ -27,12 +28,13 @@ from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
+from wardround.study.analyses import AnalysedRows
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
 from wardround.study.tuning import TRIAL
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
-from wardround.training.trial import Trial
+from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unkept
 from wardround.uncertainty.validation import refuse_unfit
 
@@ -48,6 +50,7 @@ class Plan:
     check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
     start_notices: list[Notice] = field(default_factory=list)  # of arms that start from a trained model
     tuned: dict[tuple[str, int], Arm] = field(default_factory=dict)  # with a seed: trials, and arms as they were tuned
+    analysed: Cohort | None = None  # the rows of the study's analyses; often those of its arms
     finished: Path | None = None  # the folder of its run, once that is complete: what training started from may be gone
 
     def __post_init__(self) -> None:
@@ -83,7 +86,8 @@ class Plan:
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
         records = [cohort.records for cohort in self.cohorts.values()]
-        cells = max(len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
+        sizes = (len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
+        cells = max(sizes, default=1)
         return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
 
     def cohort_of(self, arm: Arm) -> Cohort:
@@ -103,7 +107,13 @@ class Plan:
 
     @property
     def _prints(self) -> list[str]:
-        return [cohort.fingerprint for cohort in self.cohorts.values()]
+        return [cohort.fingerprint for cohort in self._all_cohorts]
+
+    @property
+    def _all_cohorts(self) -> list[Cohort]:
+        cohorts = list(self.cohorts.values())
+        known = [id(cohort) for cohort in cohorts]
+        return cohorts if self.analysed is None or id(self.analysed) in known else [*cohorts, self.analysed]
 
     @staticmethod
     def _together(prints: Sequence[str]) -> str:
@@ -111,7 +121,7 @@ class Plan:
 
     @property
     def source_notices(self) -> list[Notice]:
-        return list(dict.fromkeys(notice for cohort in self.cohorts.values() for notice in cohort.notices))
+        return list(dict.fromkeys(notice for cohort in self._all_cohorts for notice in cohort.notices))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -129,7 +139,7 @@ class Plan:
 
     @property
     def synthetic(self) -> bool:
-        return any(cohort.records.synthetic for cohort in self.cohorts.values())
+        return any(cohort.records.synthetic for cohort in self._all_cohorts)
 
     @property
     def has_findings(self) -> bool:
@@ -258,25 +268,29 @@ class Plan:
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
         trainers = tuple(site for site in sites if site.name in members)
+        evaluation = self.study.evaluation_of(arm)
+        batch_seed = evaluation.seed_for("batches", seed)
+        algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
         algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
-        evaluation = self.study.evaluation_of(arm)
-        return Trial(
+        trial = Trial(
             arm=arm.name,
             seed=seed,
             algorithm=algorithm,
             model=model,
-            training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
+            training=arm.training if algorithm.federated else arm.training.alone,
             sites=(_pooled(trainers),) if algorithm.pools else trainers,
             scored=scored,
-            batch_seed=evaluation.seed_for("batches", seed),
+            batch_seed=batch_seed,
             init_seed=evaluation.seed_for("init", seed),
             # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
         )
+        return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""
@@ -366,7 +380,20 @@ def load_plan(study: Study, families: Families) -> Plan:
         raise StudyError(
             "arms", problem, "Compare arms with the same outcome, the same classes and the same settings of `task`."
         )
-    return Plan(study, families, cohorts)
+    return Plan(study, families, cohorts, analysed=load_analysed(study, families, cohorts))
+
+
+def load_analysed(study: Study, families: Families, cohorts: Mapping[str, Cohort]) -> Cohort | None:
+    """All rows that the study's analyses look at: each leaves out those with gaps in its own columns. None without
+    analyses; what arms have read is not read again."""
+    if not study.analyses:
+        return None
+    rows = study.analyses[0].rows
+    rows = replace(rows, preparation=replace(rows.preparation, missing="median"))
+    cohort = cohorts.get(cohort_key(rows)) or load_cohort(rows.data.build(families.sources), rows.preparation)
+    known, where = cohort.records.hospitals, "data: not_recorded"
+    refuse_strangers(rows.preparation.not_recorded, known, where, "hospital", "Hospitals")
+    return cohort
 
 
 def check_study(plan: Plan) -> list[Notice]:
@@ -528,8 +555,8 @@ def _key(choice: Choice[Any]) -> str:
     return repr((choice.name, sorted(choice.options.items())))
 
 
-def cohort_key(arm: Arm) -> str:
-    """Arms on the same rows: the same data, and rows with gaps dropped or not."""
+def cohort_key(arm: Arm | AnalysedRows) -> str:
+    """Arms and analyses on the same rows: the same data, and rows with gaps dropped or not."""
     prepared = arm.preparation
     unrecorded = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
     complete = f" complete {prepared.schema != 'all'}" if prepared.missing == "drop" else ""

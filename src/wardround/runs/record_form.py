@@ -41,11 +41,13 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
     "exchanges": pa.int64(),
     "epochs": pa.map_(pa.string(), pa.int64()),
     "not_finite": NAMES,
+    "time": pa.float64(),
+    "staleness": pa.map_(pa.string(), pa.int64()),
     "engine": pa.string(),
     "seconds": pa.float64(),
 }  # figures come last
 DERIVED = ("variant",)  # a column for whoever reads the table; it follows from `arm`
-MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "compression_error", "site_charge", "engine"}
+MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "compression_error", "site_charge", "time", "engine"}
 DEFAULTS = vars(RoundRecord("", 0, 0))
 REQUIRED = ("arm", "seed", "round")
 MAY_BE_ZERO = {
@@ -55,6 +57,7 @@ MAY_BE_ZERO = {
     "divergence",
     "change",
     "compression_error",
+    "time",
 }  # which is not the same as not there
 PAIRS = ("region_messages", "region_bytes")
 ROWS = 4096  # that are Python objects at a time

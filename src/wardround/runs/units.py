@@ -49,8 +49,9 @@ class Unit:
         """Roughly how long it takes, relative to other units of its study."""
         arm = plan.arm(*self.members[0])
         algorithm = arm.algorithm.build(plan.families.algorithms)
-        # an algorithm that needs each update does so trial by trial
-        return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
+        # an algorithm that needs each update does so trial by trial, and so does a rule
+        each = algorithm.needs == "each" or not arm.by_mean
+        return len(self.members) * arm.training.rounds * (8 if each else 1)
 
     @property
     def title(self) -> str:
@@ -105,7 +106,8 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
         shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
         # trials that try settings share a stack whatever their learning rates; other studies keep the stacks they had
         training = replace(arm.training, lr=1.0) if is_trial(arm) else arm.training
-        key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, training, shape))
+        rule = (arm.aggregation, arm.preaggregation)
+        key = repr((arm.algorithm.name, shapes.fixed(arm), rule, arm.model, training, shape))
         open_stacks.setdefault(key, []).append((arm.name, seed))
         if len(open_stacks[key]) == most_trials(trial, shapes.size):
             units.append(Unit("stacked", tuple(open_stacks.pop(key))))
@@ -123,6 +125,8 @@ def serial_setting(arm: Arm) -> str | None:
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
+        "training.asynchronous": training.asynchronous is not None and arm.algorithm.facts.federated,
+        "sites.speed": arm.timing.speed is not None and arm.algorithm.facts.federated,
     }
     return next((name for name, used in settings.items() if used), None)
 

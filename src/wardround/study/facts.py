@@ -1,7 +1,7 @@
-"""Facts that members of the four families declare about themselves, so that no other code lists their names.
+"""Facts that members of the families declare about themselves, so that no other code lists their names.
 
-An algorithm or a partition carries its facts in the value that its factory returns. A model or a source cannot be built
-before its data are known; its facts stand above its factory:
+An algorithm, a rule or a partition carries its facts in the value that its factory returns. A model or a source cannot
+be built before its data are known; its facts stand above its factory:
 
     @declares(ModelFacts(seeds=10))
     def small_net(width: Count = 16) -> ModelBuilder: ...
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
 ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})
 NOT_DECLARED = "does not declare that it can train in regions"
+ONE_MODEL = "does not declare that it can aggregate updates that began with different models"
+NOT_DECLARED_ROBUST = "does not declare that it can do with another update than the mean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,34 @@ class AlgorithmFacts:
     vertical: bool = False  # for parties that hold different columns of the same patients, and for nobody else
     adaptive_server: bool = False  # the coordinator's steps have other lengths than the mean update
     not_regional: str = NOT_DECLARED  # why it cannot train in regions, after its name; empty: it can
+    # why it cannot use updates that began with earlier models, as asynchronous rounds and late work have them; empty:
+    # it can
+    not_asynchronous: str = ONE_MODEL
+    not_robust: str = NOT_DECLARED_ROBUST  # why no rule but the mean can stand before it; empty: any can
     citation: str = ""
 
     @property
     def alone(self) -> bool:
         """Each site trains for itself."""
         return not self.federated and not self.pools
+
+
+def none_bad(count: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleFacts:
+    """Of a rule by which updates become one."""
+
+    most_bad: Callable[[int], int] = none_bad  # of so many updates, how many may be anything
+    bad: int = 0  # how many it is asked to withstand
+    is_mean: bool = False  # so that no single update is looked at
+    in_sums: bool = False  # can be kept to where the coordinator sees a sum only
+    bound: float | None = None  # of an update's length, if that is a number known beforehand
+    keeps: bool = False  # something from round to round
+    weighs: bool = False  # sites by their training rows, as the algorithm does; else each counts once
+    citation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +90,7 @@ class SourceFacts:
     elsewhere: bool = False  # the rows are at the hospitals, so that nothing can be simulated
     # the kinds of what is predicted, by outcome; one outcome needs no name. Which classes there are its rows tell
     tasks: Mapping[str, str] = field(default_factory=lambda: {"": "binary"})
+    labelled: bool = True  # False: no outcome is named, so that nothing can be trained
     citation: str = ""
 
 
@@ -81,7 +106,7 @@ class TaskFacts:
     has_classes: bool = True  # or findings: what `class_weights` and `oversample` are about
 
 
-Facts = TypeVar("Facts", AlgorithmFacts, PartitionFacts, ModelFacts, SourceFacts)
+Facts = TypeVar("Facts", AlgorithmFacts, RuleFacts, PartitionFacts, ModelFacts, SourceFacts)
 Factory = TypeVar("Factory", bound=Callable[..., object])
 Options = Mapping[str, Any]
 
@@ -98,7 +123,7 @@ def declares(facts: Facts | Callable[[Options], Facts]) -> Callable[[Factory], F
 
 def facts_of(kind: type[Facts], factory: Callable[..., Any], options: Options) -> Facts:
     """What a member with these settings declares; the defaults where it declares nothing."""
-    if kind in (AlgorithmFacts, PartitionFacts):
+    if kind in (AlgorithmFacts, RuleFacts, PartitionFacts):
         member = factory(**options)
         return kind(**{fact.name: getattr(member, fact.name) for fact in fields(kind)})
     declared: Any = getattr(factory, "facts", None) or kind()

@@ -6,7 +6,7 @@ block is a new field there, and needs nothing here unless a default depends on o
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +14,7 @@ from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.in_memory import InMemory
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
+from wardround.study.analyses import AnalysedRows, read_analyses
 from wardround.study.claims import Claim
 from wardround.study.facts import AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
 from wardround.study.schema import (
@@ -36,7 +37,7 @@ from wardround.study.tuning_validation import check_tuning
 from wardround.study.validation import check_whole
 
 TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
-TOP = ("name", "question", *TABLES, "arms", "variants", "claims", "quick")
+TOP = ("name", "question", *TABLES, "arms", "variants", "analyses", "claims", "quick")
 Chooser = TypeVar("Chooser", Selection, Tuning)
 VARY = "evaluation.vary"  # the only key outside of an arm's blocks that a variant may change
 
@@ -49,7 +50,9 @@ class Families:
     partitioners: Mapping[str, Factory]
     models: Mapping[str, Factory]
     algorithms: Mapping[str, Factory]
+    rules: Mapping[str, Factory]
     tasks: Mapping[str, TaskFacts]  # by kind of outcome
+    analyses: Mapping[str, Factory] = field(default_factory=dict)
 
     def task_of(self, source: SourceFacts) -> TaskFacts:
         """That of the study's first outcome."""
@@ -91,9 +94,12 @@ class _Reader:
         entries = _entries(raw, "arms", where)
         tables["evaluation"] = with_seeds(tables, entries, self.model_facts(tables))
         # before arms, so that errors name the key of the study and not that of its first arm
-        members, blocks, resolved = self.resolve(raw, tables, where)
-        if not entries:
-            raise StudyError(f"{where}: arms", "missing", "Add at least one [[arms]] table with `algorithm = ...`.")
+        members, blocks, resolved, rows = self.resolve(raw, tables, where)
+        analyses = read_analyses(_entries(raw, "analyses", where), rows, self.families.analyses, where)
+        refuse_unlabelled(members["data"].facts, bool(entries), where)
+        if not entries and not analyses:
+            remedy = "Add at least one [[arms]] table with `algorithm = ...`, or an [[analyses]] table."
+            raise StudyError(f"{where}: arms", "missing", remedy)
         arms = self.arms(entries, tables, Variant(""), where)
         variants = []
         for entry in _entries(raw, "variants", where):
@@ -118,6 +124,7 @@ class _Reader:
             question=_text(raw.get("question", ""), f"{where}: question"),
             data=members["data"],
             arms=tuple(arms),
+            analyses=analyses,
             variants=tuple(variants),
             claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", self.base),
             resolved=resolved,
@@ -293,22 +300,26 @@ class _Reader:
 
     def resolve(
         self, raw: Mapping[str, Any], tables: Mapping[str, Any], where: str
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Members and blocks of the study itself, and the study as a file that reads back to the same hash, with
-        defaults written out. A block that has a default as a whole is written where the study has it."""
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], AnalysedRows]:
+        """Members and blocks of the study itself, the study as a file that reads back to the same hash with defaults
+        written out, and the rows that its analyses look at. A block that has a default as a whole is written where the
+        study has it."""
         members, common = self.members(tables, where)
         arm_blocks = self.blocks(ARM_BLOCKS, tables, where)
         study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
         document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
         for key, section in SECTIONS.items():
+            if section.optional and not tables.get(key):
+                continue
             shared = asdict(common[section.common_field]) if section.common is not None else {}
             document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
             if block.required or tables.get(name):
                 document[name] = asdict(value) or None
-        document |= {name: raw.get(name) for name in ("arms", "variants", "claims")}
-        return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}
+        document |= {name: raw.get(name) for name in ("arms", "variants", "analyses", "claims")}
+        rows = AnalysedRows(members["data"], common["preparation"], members["sites"], arm_blocks["privacy"])
+        return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}, rows
 
 
 def _keys(prefix: str, kind: Any) -> dict[str, Any]:
@@ -411,6 +422,13 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
     keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
     spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
     return {**evaluation, "seeds": {**seeds, "count": 1 if spends else model.seeds}}
+
+
+def refuse_unlabelled(source: SourceFacts, has_arms: bool, where: str) -> None:
+    """Arms predict something; analyses name what they are about themselves."""
+    if has_arms and not source.labelled:
+        remedy = 'Write `target = "..."` with the column to predict, or `outcomes = [...]` with several.'
+        raise StudyError(f"{where}: data: target", "missing", remedy)
 
 
 def with_metric(chooser: Chooser | None, evaluation: Evaluation, task: TaskFacts, where: str) -> Chooser | None:

@@ -1,11 +1,12 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [compression] [topology] [uncertainty] [evaluation] [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[claims]] [quick]
+    [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
+    [deployment]
+    [[arms]] [[variants]] [selection] [tuning] [[analyses]] [[claims]] [quick]
 
-`[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
-that member's factory function says which further settings there are. Everything else is a dataclass here, and every
-default stands in one of these two places.
+`[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
+model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
+dataclass here, and every default stands in one of these two places.
 """
 
 import json
@@ -32,15 +33,18 @@ from wardround.core.settings import (
     settings_of,
     table_type,
 )
+from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
+from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 SECTION = "section"  # in the metadata of a field
-FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
+FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
+NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -113,6 +117,8 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    asynchronous: Asynchronous | None = None
+    late: Late | None = None  # what work is worth that is late for a deadline; None: nothing
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
@@ -124,6 +130,16 @@ class Training:
             return self.lr
         decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
         return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether each site's model is mixed into the shared one, as FedAsync does it."""
+        return self.asynchronous is not None and self.asynchronous.buffer == 1
+
+    @property
+    def alone(self) -> "Training":
+        """Of sites that train without a coordinator: nobody waits for anybody."""
+        return replace(self, share=1.0, stragglers=None, asynchronous=None, late=None)
 
 
 @dataclass(frozen=True)
@@ -163,7 +179,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
+    """Agreements between hospitals when the study is deployed. A simulation uses quorum and deadline if sites have
+    speeds."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
@@ -249,6 +266,15 @@ class Compression:
 
 
 @dataclass(frozen=True)
+class Preaggregation:
+    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
+
+    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
+    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
+    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
+
+
+@dataclass(frozen=True)
 class EmbeddingNoise:
     """Protection of the embeddings that a party sends: their length is clipped, then they get noise."""
 
@@ -321,6 +347,7 @@ class Section:
     common_field: str = ""  # the arm's block whose keys stand in this table too, whatever the member
     common: type | None = None
     facts: type = object
+    optional: bool = False  # a study that leaves it out does without, and keeps the hash that it had before
 
     @property
     def common_settings(self) -> dict[str, Setting]:
@@ -341,7 +368,9 @@ class Arm:
     algorithm: Choice[AlgorithmFacts]
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    sites: Choice[PartitionFacts] = field(
+        metadata={SECTION: Section("partitioners", "partition", "by-hospital", common_field="timing")}
+    )
     model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
@@ -352,6 +381,23 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    timing: Timing = field(default_factory=Timing)
+    aggregation: Choice[RuleFacts] = field(
+        default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
+        metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
+    )
+    preaggregation: Preaggregation = field(default_factory=Preaggregation)
+
+    @property
+    def by_mean(self) -> bool:
+        """Whether updates are averaged as they come: nothing looks at single ones."""
+        return self.aggregation.facts.is_mean or not self.algorithm.facts.federated
+
+    @property
+    def bounded_at_site(self) -> float | None:
+        """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
+        can."""
+        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
 
 
 @dataclass(frozen=True)
@@ -389,6 +435,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
     @cached_property
@@ -405,15 +452,12 @@ class Study:
             del content["tuning"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
-        for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
+        if not self.analyses:
+            del content["analyses"]
+        for choice in _members_of(content):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
-            for name, block in ARM_BLOCKS.items():
-                if not block.required and getattr(arm, name) == block.default:
-                    del described[name]  # a study from before there was such a block keeps its hash
-            described["start"] = _identity_of(arm.start)
-            if described["start"] is None:
-                del described["start"]
+            _leave_out_defaults(arm, described)
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -476,6 +520,33 @@ STUDY_BLOCKS = _blocks(Study)
 
 def in_variant(arm: str, variant: str) -> str:
     return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def _members_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All that a study names of the families."""
+    analysed = [analysis["rows"] for analysis in content.get("analyses", ())]
+    members = [content["data"], *(rows[kind] for rows in analysed for kind in ("data", "sites"))]
+    return [*members, *(arm[kind] for arm in content["arms"] for kind in FAMILIES)]
+
+
+def _left_out(arm: Arm) -> list[str]:
+    """The arm's blocks that are as they are in a study without them."""
+    names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
+    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
+        names += ["aggregation", "preaggregation"]
+    return names if arm.timing != Timing() else [*names, "timing"]
+
+
+def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
+    """A study from before there was such a block, or such a setting, keeps its hash."""
+    for name in _left_out(arm):
+        del described[name]
+    for name in NEWER:
+        if getattr(arm.training, name) is None:
+            del described["training"][name]
+    described["start"] = _identity_of(arm.start)
+    if described["start"] is None:
+        del described["start"]
 
 
 def _identity_of(start: Start) -> Any:

@@ -35,6 +35,7 @@ WHY_NOT = {  # a table of the study: why none of its keys is tuned
     "deployment": "it is an agreement between hospitals",
     "topology": "who exchanges with whom is part of the question",
     "privacy": "how patients are protected is decided before, and is not what scores best",
+    "aggregation": "what a bad site can do is not seen in scores of a federation without one",
     "compression": "a score does not say what bytes are worth",
 }
 

@@ -22,7 +22,7 @@ CLASS_METRICS = (
         "higher",
         "share",
         over_rows=True,
-        meaning="of 1,000 patients, {amount} are classified rightly",
+        meaning="of 1,000 patients, {amount} are classified correctly",
         counted="patients",
         comparatives=MORE,
     ),
@@ -33,7 +33,8 @@ CLASS_METRICS = (
         "number",
         ranked=True,
         guess=0.5,
-        meaning="of 1,000 pairs of one patient with {event} and one without, {amount} are ranked in the right order",
+        meaning="of 1,000 pairs of one patient with {event} and one without, the one with it gets the higher risk in "
+        "{amount}",
         counted="pairs",
         comparatives=MORE,
     ),

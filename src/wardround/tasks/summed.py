@@ -34,7 +34,7 @@ MAE = Metric(
     inf,
     over_rows=True,
     heading="MAE",
-    meaning="predictions miss by {amount} on average",
+    meaning="predictions miss by {amount}",
     comparatives=("more", "less"),
 )
 RMSE = Metric(

@@ -106,9 +106,18 @@ def close(
 ) -> tuple[Run, RoundRecord]:
     """The run after a round, from what has been taken in. `noise` is a deployment's, for whole sites."""
     server = tree.settle(intake.aggregate(run.server, noise))
-    down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
+    sent = trial.roster(run.round).sent
+    numbers = [a.number for a in assignments] if sent is None else sent
+    down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, number)) for number in numbers)
     record = intake.record(server, down)
-    return replace(run, round=run.round + 1, server=server, memories={**run.memories, **intake.memories}), record
+    memories = {**run.memories, **intake.memories}
+    return replace(run, round=run.round + 1, server=server, memories=memories, earlier=earlier(run, trial)), record
+
+
+def earlier(run: Run, trial: Trial) -> dict[int, State]:
+    """Of the models so far, those with which work began that is yet to count after this round."""
+    needed = [] if trial.schedule is None else trial.schedule.needed(run.round + 1)
+    return {number: run.shared(trial.algorithm, 0, number) for number in needed}
 
 
 def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> tuple[Tree, Tree]:

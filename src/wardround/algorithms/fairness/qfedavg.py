@@ -37,7 +37,9 @@ def qfedavg(q: Annotated[float, Range(low=0, high=MOST_Q)] = 1.0, server_lr: Pos
         needs_start_loss=True,
         needs_loss_from_zero=True,
         exact=frozenset({"bend"}),  # what every site's change is divided by
+        not_robust="lets a site weigh more the larger its loss is, which it reports itself",
         not_regional="weighs sites by their losses, and regions would be averaged by their rows",
+        not_asynchronous="weighs sites by their losses of one model, and late updates tell the loss of older ones",
         citation=CITATION,
     )
 

@@ -86,11 +86,8 @@ def drawing_workers() -> int:
 def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.core.notices import lines_of_json
     from wardround.report import read_evidence
-    from wardround.report.phrases import SYNTHETIC, ranking_sentence
-    from wardround.report.sections.answer import answer, participation_sentence
-    from wardround.report.sections.design.settings import design
-    from wardround.report.sections.findings import left_out_sentences
-    from wardround.report.sections.privacy.spending import spent_lines
+    from wardround.report.phrases import SYNTHETIC
+    from wardround.report.sections.answer import participation_sentence
     from wardround.runs.folder import RunFolder
 
     results, out = run.results, console()
@@ -100,6 +97,40 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     missing = participation_sentence(results)
     if missing is not None:
         show_lines([missing], "bold")
+    if evidence.trained:
+        _show_arms(out, evidence, run, report)
+    if results.get("analyses"):
+        _show_analyses(out, evidence)
+    if not evidence.trained:
+        synthetic = [SYNTHETIC] if evidence.synthetic else []
+        _show_notices(out, [*synthetic, *lines_of_json(results["notices"])])
+    out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
+    if report is not None:
+        out.print(f"Report:     {report}", soft_wrap=True, style="bold")
+    if (run.folder / "bundles").is_dir():
+        out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
+
+
+def _show_analyses(out: Console, evidence: "Evidence") -> None:
+    from wardround.report.sections.analyses.all_analyses import sentences, tables
+
+    for _, lines in sentences(evidence):
+        out.print()
+        show_lines(lines, out=out)
+    for table in tables(evidence):
+        out.print()
+        out.print(_report_table(table))
+
+
+def _show_arms(out: Console, evidence: "Evidence", run: "StudyRun", report: str | None) -> None:
+    from wardround.core.notices import lines_of_json
+    from wardround.report.phrases import SYNTHETIC, ranking_sentence
+    from wardround.report.sections.answer import answer
+    from wardround.report.sections.design.settings import design
+    from wardround.report.sections.findings import left_out_sentences
+    from wardround.report.sections.privacy.spending import spent_lines
+
+    results = run.results
     out.print(_metric_table(evidence))
     show_lines([_note_on_figures(evidence), f"Primary metric: {design(evidence)['primary metric']}."])
     if evidence.findings:
@@ -121,11 +152,6 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     out.print(Text("\nAnswer", style="bold"))
     show_lines([f"  {sentence}" for sentence in answer(evidence)])
     _show_other_outcomes(out, evidence, run.folder, report is not None)
-    out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
-    if report is not None:
-        out.print(f"Report:     {report}", soft_wrap=True, style="bold")
-    if (run.folder / "bundles").is_dir():
-        out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
 
 
 def _show_other_outcomes(out: Console, evidence: "Evidence", folder: Path, reported: bool) -> None:

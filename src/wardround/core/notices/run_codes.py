@@ -51,9 +51,17 @@ RUN_CODES: Mapping[str, Code] = {
         "nearly 0 or 1",
     ),
     "unfinished-training": _training(
-        "The test loss is as high, without such scores: common with a rare outcome and few rounds.",
+        "The test loss is as high, without such scores, and the training loss too where it is known: common with a "
+        "rare outcome and few rounds.",
         "Training may have stopped too early: try more `rounds` or a higher learning rate (`lr`).",
         "has a higher test loss than the same answer for everybody would have, without any extreme score",
+    ),
+    "overfitted": _training(
+        "The test loss is as high, without such scores, although the training loss is below that of the constant "
+        "answer.",
+        "The model fits the rows it was trained on, and not these: try fewer `rounds` or `weight_decay`, or look at "
+        "how the test patients differ.",
+        "has a higher test loss than the same answer for everybody would have, although its training loss is lower",
     ),
     "rising-loss": _training(
         "The mean training loss of the last tenth of the rounds is more than 5 % above that of the first round.",

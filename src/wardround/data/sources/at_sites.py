@@ -9,7 +9,7 @@ from wardround.data.sources.csv.outcome import source_facts
 from wardround.study.facts import declares
 
 
-@declares(lambda options: replace(source_facts(options), elsewhere=True))
+@declares(lambda options: replace(source_facts(options), elsewhere=True, labelled=True))
 def at_sites(task: str | dict[str, Any] = "") -> Source:
     """For a study that only ever runs across hospitals. `task` names what is predicted, where that is not classes."""
 

@@ -18,6 +18,7 @@ from wardround.study.facts import SourceFacts, declares
 from wardround.tasks import Regression
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
+DISEASE = "disease"
 HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va")
 
 # Limits are public clinical bounds for adults, wider than these patients; they are not read off the data.
@@ -89,8 +90,9 @@ def _load(hospitals: tuple[str, ...], predicted: str) -> Records:
         if column.kind == "categorical":
             codes = table[column.name]
             table[column.name] = codes.map(lambda code: str(int(code)), na_action="ignore").astype(object)
-    whole = Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notices))
-    return whole if predicted == "disease" else _of_measurement(whole, table, predicted)
+    classes = ("no disease", "disease")
+    whole = Records(table, target, classes, hospital, COLUMNS, None, groups, tuple(notices), outcome=DISEASE)
+    return whole if predicted == DISEASE else _of_measurement(whole, table, predicted)
 
 
 def _of_measurement(records: Records, table: pd.DataFrame, name: str) -> Records:

@@ -17,6 +17,9 @@ PARTITION = "by-hospital"
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_undeployable_uncertainty(study)
+    if study.analyses:
+        problem = "analyses run in a simulation of rows that are at one place"
+        raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
@@ -94,11 +97,25 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             _leave_out(arm),
         ),
     ]
-    for refusal in broken(rules):
+    for refusal in broken([*rules, *_not_in_time(arm)]):
         raise StudyError(*refusal)
     for name in arm.train_at:
         _require_site(name, sites, f"arms: {arm.name}: train_at")
     _refuse_small_sums(arm, sites)
+
+
+def _not_in_time(arm: Arm) -> Rules:
+    """Settings of time that a simulation has and a deployment does not."""
+    used = {"asynchronous": arm.training.asynchronous, "late": arm.training.late}
+    return [
+        (
+            setting is not None and is_federated(arm),
+            f"arms: {arm.name}: training: {name}",
+            "across hospitals rounds are synchronous, and work that is late for a deadline is dropped",
+            f'Write `"training.{name}" = "off"` in this arm, or simulate it with `wardround run`.',
+        )
+        for name, setting in used.items()
+    ]
 
 
 def _refuse_large_quorum(study: Study, sites: Sequence[str]) -> None:

@@ -35,7 +35,8 @@ from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.tasks import Task
-from wardround.training.trial import Trial, planned_epochs
+from wardround.training.schedule import planned_epochs
+from wardround.training.trial import Trial
 from wardround.training.validation import need_extras, refuse_unkept
 
 ABOUT_ALL_SITES = ("one-class", "constant-target", "rare-class")  # checks that speak of all sites together
@@ -172,7 +173,7 @@ class DeployedPlan(Plan):
             example, members = arm.privacy.example, members_of(arm, self.sites)
             if example is None or self.own not in members:
                 continue
-            training = arm.training if is_federated(arm) else replace(arm.training, share=1.0, stragglers=None)
+            training = arm.training if is_federated(arm) else arm.training.alone
             for seed in self.study.evaluation.seeds:
                 rows = self.splits(arm, seed)[0].train
                 sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None

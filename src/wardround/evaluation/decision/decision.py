@@ -21,7 +21,7 @@ from wardround.evaluation.decision.sentences import decision_sentences
 from wardround.evaluation.decision.words import subject_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.summaries.merged_summaries import Scored
-from wardround.evaluation.training_notices import PROBLEMS, UNFINISHED
+from wardround.evaluation.training_notices import OVERFITTED, PROBLEMS, UNFINISHED
 from wardround.study.schema import Arm, Study
 from wardround.tasks import METRIC_FACTS
 
@@ -147,7 +147,7 @@ def _why_not(begun: Mapping[str, Any], content: Mapping[str, Any], mean: Mapping
 
 def _broken(content: Mapping[str, Any]) -> set[str]:
     """Arms whose training failed with every seed."""
-    codes = (*PROBLEMS, UNFINISHED, "diverged")
+    codes = (*PROBLEMS, UNFINISHED, OVERFITTED, "diverged")
     return {
         str(notice.get("arm")) for notice in content["notices"] if notice["code"] in codes and "seeds" not in notice
     }

@@ -51,7 +51,7 @@ def answer_sentence(values: Values, one_run: bool) -> str:
     if means["verdict"] == LOSES:
         return f"No: training together is shown to {better.replace('better', 'worse')}{many}{tail}."
     if means["verdict"] == NO_EVIDENCE:
-        return f"Training together is not shown to {better}, nor worse{tail}."
+        return f"Training together is not shown to {better.replace('better', 'better or worse')}{tail}."
     better = better.removeprefix("predict ")
     return f"Whether training together predicts {better} cannot be told from this run: {why_unknown(means)}."
 
@@ -70,6 +70,8 @@ def _size(values: Values, measure: Measure, subject: Subject) -> str:
     entry = values["mean"]
     if entry is None or entry["difference"] is None:
         return ""
+    if entry["interval"] is not None and not any((entry["difference"], *entry["interval"])):
+        return f"Every result is the same as {'' if values['parties'] else 'with '}{rival(values)}."
     amount, interval = with_limits(measure, entry)
     told = meaning(measure, subject, amount)
     over = [f"the {len(compared(values))} hospitals"] if len(compared(values)) > 1 else []
@@ -92,16 +94,17 @@ def _hospitals(values: Values) -> str:
     if len(known) < 2:
         return ""
     parts = [
-        f"by itself, a {word} is shown at {_named(sites)}"
+        f"a {word} is shown at {_named(sites)}"
         for verdict, word in ((GAINS, "gain"), (LOSES, "loss"))
         if (sites := with_verdict(values, verdict))
     ]
-    text = (
-        " and ".join(parts) if parts else f"at none of the {len(known)} hospitals is a gain or a loss shown by itself"
-    )
+    if not parts:
+        text = f"At none of the {len(known)} hospitals, each taken by itself, is a gain or a loss shown"
+    else:
+        text = f"Taking each hospital by itself, {' and '.join(parts)}"
     lacking = [site for site in values["sites"] if site not in known]
     without = f" {_named(lacking)}: no result, because too few test patients of each kind define it." if lacking else ""
-    return f"{text[0].upper()}{text[1:]}.{without}"
+    return f"{text}.{without}"
 
 
 def _others(values: Values) -> str:
@@ -128,15 +131,16 @@ def _power(values: Values, measure: Measure) -> str:
             "" if values["mean"] is None else "What these data could have shown cannot be said: there is no interval."
         )
     share = f"{100 * values['power']:.0f} %"
-    text = f"A true difference of {size(measure, found)} would be found in {share} of such studies."
+    text = f"A true difference of {size(measure, found)} would be found by {share} of studies like this one."
     if found >= measure.metric.high - measure.metric.low:
-        text = f"No difference, however large, would be found in {share} of such studies."
+        text = f"No difference, however large, would be found by {share} of studies like this one."
     if needed is None:
         return text
     runs = " and many more training runs" if values["few_seeds"] else ""
     important = size(measure, values["important_difference"]["value"])
     return (
-        f"{text} To find one of {important} takes about {rounded(needed)} patients{runs}; this study has {patients:,}."
+        f"{text} To find {important}, the smallest difference taken to matter, takes about {rounded(needed)} patients"
+        f"{runs}; this study has {patients:,}."
     )
 
 
@@ -149,43 +153,76 @@ def rounded(count: float) -> str:
 def _missing(values: Values) -> str:
     if values["parties"]:
         return "Add to the study a reference: an arm in which the hospital with the outcome has its own columns alone."
-    return (
-        "Add to the study what the answer needs: all hospitals training together, and each hospital training alone "
-        '(algorithm = "local"), on the same patients.'
+    together, alone = (
+        "in which all hospitals train together",
+        'in which each hospital trains alone (algorithm = "local")',
     )
+    lacking = {"nobody-together": together, "nobody-alone": alone}
+    if values["why_not"] == "one-site":
+        return "Invite other hospitals: with one there is nobody to train with."
+    which = lacking.get(values["why_not"])
+    needed = f"a way of training {which}" if which else f"one way of training {together}, and one {alone}"
+    return f"Add to the study what the answer needs: {needed}, on the same patients."
 
 
 def _next(values: Values, measure: Measure) -> str:
-    important = size(measure, values["important_difference"]["value"])
-    gaining, losing = (with_verdict(values, verdict) for verdict in (GAINS, LOSES))
+    by_code = {
+        "compare": _missing,
+        "repair": _repair,
+        "more-seeds": _more_seeds,
+        "adopt": _adopt,
+        "stay-alone": _stay_alone,
+        "collect": _collect,
+    }
     code = values["next"]
-    if code == "compare":
-        return _missing(values)
-    if code == "repair":
-        where = f" in {_named(values['broken'])}" if values["broken"] else ""
-        return f"Repair the training first{where}: see the notes below. Decide nothing from these figures."
-    if code == "more-seeds":
-        seeds = max(MANY_SEEDS, 2 * values["seeds"])
-        return (
-            f"Repeat the study with more training runs (at least {seeds} seeds, each with a new split of the patients) "
-            "before deciding: with the present ones it cannot be told how far the result depends on chance."
-        )
-    if code == "adopt":
-        watch = f" Watch {_named(losing)}: a loss is shown there, and its own model serves it better." if losing else ""
-        return f"Train together, and check the shared model at each hospital before it is used.{watch}"
-    if code == "stay-alone":
-        besides = f" {_named(gaining)} gained, and may look for partners like themselves." if gaining else ""
-        return f"Let each hospital keep the model that it trains alone.{besides}"
     if code == "no-gain":
-        (most,) = amounts(measure, [best_case(values["mean"]) * (-1 if measure.metric.lower_is_better else 1)])
-        return (
-            f"Stay alone, unless there are other reasons to train together: at best {most} is open, below the "
-            f"{important} that would matter."
-        )
+        return _no_gain(values, measure)
     if code == "repeat":
         return (
-            "Repeat the study with other patients: the result is open, although their number should have been enough."
+            "Repeat the study with other patients: the result is open, although there were enough of them to settle it."
         )
+    return by_code[code](values)
+
+
+def _repair(values: Values) -> str:
+    where = f" in {_named(values['broken'])}" if values["broken"] else ""
+    return f"Repair the training first{where}: see the notes below. Decide nothing from these figures."
+
+
+def _more_seeds(values: Values) -> str:
+    seeds = max(MANY_SEEDS, 2 * values["seeds"])
+    so_many = "one run" if values["seeds"] == 1 else "so few"
+    return (
+        f"Repeat the study with more training runs (at least {seeds} seeds, each with a new split of the patients) "
+        f"before deciding: {so_many} cannot tell how far the result depends on chance."
+    )
+
+
+def _adopt(values: Values) -> str:
+    losing = with_verdict(values, LOSES)
+    without = f" Not at {_named(losing)}: a loss is shown there, so keep its own model." if losing else ""
+    return f"Train together, and check the shared model at each hospital before it is used.{without}"
+
+
+def _stay_alone(values: Values) -> str:
+    gaining = with_verdict(values, GAINS)
+    besides = f" A gain is shown at {_named(gaining)}: look for partners of that kind." if gaining else ""
+    return f"Let each hospital keep the model that it trains alone.{besides}"
+
+
+def _no_gain(values: Values, measure: Measure) -> str:
+    most = best_case(values["mean"])
+    if not most:
+        return "Stay alone, unless there are other reasons to train together: it changes nothing."
+    (amount,) = amounts(measure, [-most if measure.metric.lower_is_better else most])
+    important = size(measure, values["important_difference"]["value"])
+    return (
+        f"Stay alone, unless there are other reasons to train together: even the most that is left open, {amount}, is "
+        f"below the {important} that would matter."
+    )
+
+
+def _collect(values: Values) -> str:
     needed = values["patients_needed"]
     many = f" (about {rounded(needed)} in all)" if needed is not None else ""
     return f"Decide nothing yet. Collect more patients{many}, or invite more hospitals, and repeat the study."

@@ -47,10 +47,10 @@ def amounts(measure: Measure, values: Sequence[float], clear: bool = False) -> l
 
 
 def size(measure: Measure, value: float) -> str:
-    """A difference without its direction: "20 of 1,000 pairs", "0.3 days"."""
+    """A difference without its direction: "20 in 1,000 pairs", "0.3 days"."""
     amount = abs(in_thousand(measure, value))
     text = plainly(amount, _digits(measure, [value], True))
-    return f"{text} of 1,000 {measure.metric.counted}" if measure.metric.counted else f"{text}{_unit(measure)}"
+    return f"{text} in 1,000 {measure.metric.counted}" if measure.metric.counted else f"{text}{_unit(measure)}"
 
 
 def meaning(measure: Measure, subject: Subject, amount: str) -> str:

@@ -47,6 +47,8 @@ class Drawing:
 
 
 def _terms(evidence: Evidence) -> dict[str, str]:
+    if not evidence.trained:
+        return {}
     headline = evidence.headline
     weighted = evidence.study.get("training", {}).get("class_weights", "none") != "none"
     return {

@@ -19,10 +19,16 @@ def tells_uncertainty(evidence: Evidence) -> bool:
     return bool(evidence.uncertainty or (evidence.deployed and evidence.study.get("uncertainty")))
 
 
+def has_analyses(evidence: Evidence) -> bool:
+    return bool(evidence.results.get("analyses"))
+
+
+UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study without arms
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
     "front.hospital_pages": lambda evidence: evidence.decided,
     "answer": always,
+    "analyses.all_analyses": has_analyses,
     "outcomes": lambda evidence: bool(evidence.outcomes),
     "sites": always,
     "images": lambda evidence: evidence.of_images,
@@ -62,7 +68,8 @@ def load_section(name: str) -> Section:
 
 
 def sections_of(evidence: Evidence) -> dict[str, Section]:
-    return {name: load_section(name) for name, applies in SECTIONS.items() if applies(evidence)}
+    known = SECTIONS if evidence.trained else {name: SECTIONS[name] for name in UNTRAINED}
+    return {name: load_section(name) for name, applies in known.items() if applies(evidence)}
 
 
 def remarks(evidence: Evidence, target: str) -> list[str]:

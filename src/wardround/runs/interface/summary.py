@@ -41,7 +41,7 @@ class Summary:
 
 
 def summary_of(folder: Path, results: Mapping[str, Any]) -> Summary:
-    metrics = _metrics(results)
+    metrics = _metrics(results) if results["arms"] else []
     arms = list(results["arms"].items())
     notices = sorted(results["notices"], key=lambda notice: notice["severity"] == "info")
     report = folder / "report.html"

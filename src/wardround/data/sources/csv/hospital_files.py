@@ -70,6 +70,8 @@ def csv(
     then a table by outcome, and `outcome_weights` are those of their losses, 1 unless given. `age` and `sex` name the
     columns for subgroups, where their names do not say so.
 
+    Without a target there is nothing to train on; analyses name what they are about themselves.
+
     `targets` and `patients` are for hospitals with names of their own for these columns, `labels` for those with words
     of their own for the classes. `classes` lists the classes, for hospitals none of which has them all or whose words
     differ. Hospitals mostly number their patients for themselves; `shared_ids` says that one number means one patient
@@ -107,7 +109,7 @@ def csv(
             tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts, outcome.columns
         )
         every, tables = tables, {site: {n: table[n] for n in used if n in table} for site, table in tables.items()}
-        rows = {site: table[outcome.columns_at(site)[0]] for site, table in whole.items()}
+        rows = {site: next(iter(table.values())) for site, table in whole.items()}
         labelled = outcome.read(whole)
         features = read_features(tables, rows, columns, declared, age, sex)
         with_labels = with_target(features.values, labelled.target)
@@ -133,6 +135,7 @@ def csv(
             vocabulary=labelled.vocabulary,
             aside=_aside(every, rows, features.columns),
             given_task=labelled.task,
+            outcome=outcome.name,
         )
 
     return Source(load)

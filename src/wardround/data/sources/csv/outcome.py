@@ -19,6 +19,8 @@ from wardround.study.facts import SourceFacts
 from wardround.tasks import TASKS, Task, class_task, declared_kind, declared_task, outcomes_of
 
 WHERE = "data: task"
+CLASS_SETTINGS = ("positive", "classes", "labels")
+BLANK_CLASSES = ("-", "+")  # of rows without an outcome, which nobody trains on
 SINGLE = "binary"  # a kind whose metrics all classes have, where the words of the target tell which classes there are
 
 
@@ -37,7 +39,7 @@ def source_facts(options: Mapping[str, Any]) -> SourceFacts:
     """Of a source whose settings are those of `DeclaredOutcome`, or of several."""
     declared, outcomes = options.get("task") or {}, options.get("outcomes") or ()
     if not isinstance(outcomes, list | tuple) or not outcomes:
-        return SourceFacts(tasks={"": _kind(declared)})
+        return SourceFacts(tasks={"": _kind(declared)}, labelled=options.get("target") is not None)
     by_outcome = declared if isinstance(declared, Mapping) else {}
     return SourceFacts(tasks={str(name): _kind(by_outcome.get(name, "")) for name in outcomes})
 
@@ -76,8 +78,8 @@ class DeclaredOutcome:
             problem = "a column of a file holds one class or number of each row"
             raise StudyError(WHERE, problem, "Use a source of images for findings.")
         if task.reads == "numbers":
-            named = {"positive": self.classes.positive, "classes": self.classes.classes, "labels": self.classes.labels}
-            for setting, value in named.items():
+            for setting in CLASS_SETTINGS:
+                value = getattr(self.classes, setting)
                 if value:
                     problem = f"is about classes, and the task is {self.kind}"
                     raise StudyError(f"data: {setting}", problem, f"Leave `{setting}` out, or name another task.")
@@ -141,6 +143,11 @@ class DeclaredOutcomes:
         """Further columns of the files that belong to the outcomes."""
         return tuple(dict.fromkeys(name for part in self.parts.values() for name in part.columns))
 
+    @property
+    def name(self) -> str:
+        """Of the one outcome; empty where there are none or several."""
+        return next(iter(self.names)) if len(self.names) == 1 else ""
+
     def columns_at(self, site: str) -> tuple[str, ...]:
         """The outcomes' columns in a hospital's file."""
         return tuple(at_sites[site] for at_sites in self.names.values())
@@ -153,6 +160,9 @@ class DeclaredOutcomes:
 
     def read(self, tables: Mapping[str, Table]) -> Outcome:
         """Every row has a value of every outcome."""
+        if not self.parts:
+            rows = sum(len(next(iter(table.values())).codes) for table in tables.values())
+            return Outcome(np.zeros(rows, np.int64), BLANK_CLASSES, None, {}, [])
         read = {name: part.read(self.names[name], tables) for name, part in self.parts.items()}
         if len(read) == 1:
             return next(iter(read.values()))
@@ -170,12 +180,20 @@ def declared_target(
     classes: DeclaredClasses,
     ranges: Mapping[str, tuple[float, float]],
 ) -> DeclaredOutcomes:
-    """One outcome, whose name may differ from hospital to hospital."""
+    """One outcome, whose name may differ from hospital to hospital; none where nothing is predicted."""
     if target is None:
-        remedy = 'Write `target = "..."` with the column to predict, or `outcomes = [...]` with several.'
-        raise StudyError("data: target", "missing", remedy)
+        refuse_without_target(targets, task, classes)
+        return DeclaredOutcomes({}, {}, {})
     names = {target: {site: targets.get(site, target) for site in sites}}
     return DeclaredOutcomes({target: DeclaredOutcome(task, classes, ranges.get(target))}, names, {})
+
+
+def refuse_without_target(targets: Mapping[str, str], task: object, classes: DeclaredClasses) -> None:
+    settings = {"targets": targets, "task": task, **{name: getattr(classes, name) for name in CLASS_SETTINGS}}
+    for name, value in settings.items():
+        if value:
+            remedy = 'Write `target = "..."` with the column to predict, or leave it out.'
+            raise StudyError(f"data: {name}", "speaks of a target, and none is named", remedy)
 
 
 def declared_outcomes(

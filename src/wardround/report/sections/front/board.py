@@ -6,20 +6,23 @@ from functools import partial
 from typing import Any
 
 from wardround.evaluation.comparisons.differences import is_clear
+from wardround.evaluation.decision.words import size
 from wardround.report.evidence import Evidence, rows_of
-from wardround.report.render.table import CI, FEWEST, NONE, Table, few, limits, listed, make_table
+from wardround.report.render.table import CI, FEWEST, NONE, Table, limits, listed, make_table
 from wardround.report.section import Section
 from wardround.report.sections import remarks
 from wardround.report.sections.answer import QUICK, participation_sentence
-from wardround.report.sections.front.forest import Forest, forest_of
+from wardround.report.sections.front.forest import STAY, Forest, forest_of
 
 MEAN = "mean"
 MOST_LINES = 60  # of the forest plot; more do not fit a page
 MOST_NAMED = 12
+SAME = 1e-6  # of differences that are computed in two ways
 RULES = {
-    "reference": "the study's reference",
-    "selected": "the first of the study in which hospitals train together, with the setting that validation rows chose",
-    "first": "the first of the study in which hospitals train together",
+    "reference": "it is the study's reference",
+    "selected": "it is the first in the study in which all hospitals train together, with the setting that validation "
+    "rows chose",
+    "first": "it is the first in the study in which all hospitals train together",
 }
 
 
@@ -35,7 +38,8 @@ def sentences(evidence: Evidence) -> dict[str, str]:
     told: dict[str, str] = dict(evidence.decision["sentences"])
     if evidence.decision["why_not"] is not None:
         instead = [entry["text"] for entry in evidence.results["answer"] if entry["about"] == "reference"]
-        told["size"] = f"What it compares instead (a way of training is called an arm): {instead[0]}" if instead else ""
+        compares = ". What it compares instead:" if evidence.tests() else "."
+        told["size"] = f"A way of training is called an arm{compares} {instead[0]}" if instead else ""
     return told
 
 
@@ -110,6 +114,7 @@ def forest_table(evidence: Evidence) -> Table | None:
 
 def facts(evidence: Evidence) -> dict[str, str]:
     told = {
+        "How good the predictions are": levels(evidence),
         "Who took part": took_part(evidence),
         "Patients": patients(evidence),
         "What left the hospitals": released(evidence),
@@ -139,8 +144,8 @@ def patients(evidence: Evidence) -> str:
     text = f"{people:,} patients" + (f" with {rows:,} records" if rows != people else "")
     known = [site["classes"].get(evidence.classes[1]) for site in counts] if _two_classes(evidence) else []
     if known and None not in known and not 0 < sum(known) < FEWEST:
-        text += f", {few(sum(known))} with {decision['event']}"
-    runs = "" if evidence.seeds == 1 else f"; {evidence.seeds} training runs"
+        text += f", {sum(known):,} with {decision['event']}"
+    runs = "" if evidence.seeds == 1 else f" in each of {evidence.seeds} training runs"
     return f"{text}. {tested:,} records were kept for testing{runs}."
 
 
@@ -151,12 +156,13 @@ def _two_classes(evidence: Evidence) -> bool:
 def released(evidence: Evidence) -> str:
     cost = evidence.arms[evidence.main_arm]["cost"]
     what = (
-        "numbers that its part of the model computes of each patient"
+        "numbers that its part of the model computes for each patient"
         if evidence.decision["parties"]
-        else "the change of its model's weights"
+        else "its changes to the model's weights"
     )
     sent = (
-        f"{what} {cost['rounds']} times (all hospitals together: {cost['bytes_up'] / 1000:,.1f} KB in one training run)"
+        f"{what} {cost['rounds']} times in one training run ({cost['bytes_up'] / 1000:,.1f} KB from all hospitals "
+        "together)"
     )
     if not evidence.deployed:
         return (
@@ -170,7 +176,10 @@ def released(evidence: Evidence) -> str:
 def protected(evidence: Evidence) -> str:
     arm = evidence.private_arms.get(evidence.main_arm)
     if arm is None or not (arm["example"] or arm["site"] or arm["secure_sum"]):
-        return "No noise was added (no differential privacy) and sums were not hidden (no secure aggregation)."
+        return (
+            "No noise was added (no differential privacy), and the coordinator could read what each hospital sends (no "
+            "secure aggregation)."
+        )
     from wardround.report.sections.privacy.spending import spent_text  # only where something is protected
 
     parts = [spent_text(arm, evidence.results["privacy"]["guarantee"])]
@@ -178,10 +187,37 @@ def protected(evidence: Evidence) -> str:
     return f"{'; '.join(filter(None, parts))}.".replace("epsilon", "privacy loss epsilon", 1)
 
 
+def levels(evidence: Evidence) -> str:
+    """The figures between which the answer's difference lies: a gain means more where models are poor."""
+    decision, headline = evidence.decision, evidence.headline
+    if not alone_compared(evidence):
+        return ""
+    values = [_level(evidence, decision[which]) for which in ("arm", "alone")]
+    both = [value for value in values if value is not None]
+    if len(both) < len(values) or abs(both[0] - both[1] - decision["mean"]["difference"]) > SAME:
+        return ""  # one has no result, or they are means over other hospitals than the difference
+    together, alone = (headline.text(value) for value in both)
+    if not headline.measure.metric.counted:
+        return f"{headline.title} {together} when training together, {alone} with each hospital alone."
+    sizes_of = [size(headline.measure, value) for value in both]
+    return (
+        f"Training together: {sizes_of[0]} ({headline.word} {together}). Each hospital alone: {sizes_of[1]} "
+        f"({headline.word} {alone})."
+    )
+
+
+def _level(evidence: Evidence, arm: str) -> float | None:
+    """Of the metric by which arms are compared: the mean of the hospitals' own."""
+    value: float | None = evidence.arms[arm]["within_sites"].get(evidence.headline.metric, {}).get("mean")
+    return value
+
+
 def _against(decision: Mapping[str, Any]) -> str:
     if decision["alone"] is None:
         return ""
-    return f", against {decision['alone']}" + ("" if decision["parties"] else ", in which each hospital trains alone")
+    return f", compared with {decision['alone']}" + (
+        "" if decision["parties"] else ", in which each hospital trains alone"
+    )
 
 
 def notes(evidence: Evidence) -> list[str]:
@@ -191,19 +227,22 @@ def notes(evidence: Evidence) -> list[str]:
     if decision["arm"] is not None:
         alone = _against(decision)
         lines.append(
-            f"“Training together” is the way of training (below: arm) called {decision['arm']}{alone}. It was fixed "
-            f"before any result: {RULES[decision['chosen_by']]}."
+            f"“Training together” is the way of training (below: arm) called {decision['arm']}{alone}. It was "
+            f"chosen before any result was known: {RULES[decision['chosen_by']]}."
         )
     if mean is not None and mean["interval"] is not None:
         count = mean["comparisons"]
         widened = f", widened because this report looks at {count} differences" if count > 1 else ""
-        lines.append(f"95 % CI: the range in which the true difference lies in 95 of 100 such studies{widened}.")
+        lines.append(
+            "95 % CI (confidence interval): the range in which the true difference lies in 95 of 100 such "
+            f"studies{widened}."
+        )
     if decision["patients_needed"] is not None:
         important = decision["important_difference"]
-        which = "is the study's own" if important["stated"] else "is the default, because the study states none"
+        which = "is stated by the study" if important["stated"] else "is the default, because the study states none"
         lines.append(
-            f"The smallest difference that matters {which}. Numbers of patients assume enough training runs, and that "
-            "uncertainty shrinks with the square root of the number of patients."
+            f"The smallest difference taken to matter {which}. Numbers of patients assume enough training runs, and "
+            "that uncertainty shrinks with the square root of the number of patients."
         )
     return lines
 
@@ -216,13 +255,15 @@ PAGE = """
 <p class="board">{{ sentences.answer }}</p>
 {% if sentences.size %}<p class="lead">{{ sentences.size }} {{ sentences.hospitals }}</p>{% endif %}
 <p class="next"><b>What to do next.</b> {{ sentences.next }}</p>
+{% set explained %}<p class="meta">{{ notes | join(" ") }}</p>{% endset %}
+{% set many = forest and forest.is_dense %}
 <div class="beside">
-{% if forest %}{{ forest_plot(forest, "table-forest", caption, sized) }}{% endif %}
-<dl class="facts">
+{% if forest %}<div>
+{{ forest_plot(forest, "table-forest", caption, sized) }}{{ explained if not many }}</div>{% endif %}
+<div><dl class="facts">
 {% for title, text in facts.items() %}<div><dt>{{ title }}</dt><dd>{{ text }}</dd></div>{% endfor %}
-</dl>
+</dl>{{ explained if many or not forest }}</div>
 </div>
-<p class="meta">{{ notes | join(" ") }}</p>
 </section>"""
 
 
@@ -236,7 +277,7 @@ def sized(evidence: Evidence) -> str:
     """The heading of the numbers of patients; empty where lines are no hospitals."""
     if not alone_compared(evidence):
         return ""
-    return f"records / {evidence.decision['outcome']}" if _two_classes(evidence) else "records"
+    return f"records / with{STAY}{evidence.decision['outcome']}" if _two_classes(evidence) else "records"
 
 
 SECTION = Section(

@@ -15,8 +15,13 @@ from wardround.evaluation.comparisons.differences import is_clear
 from wardround.evaluation.comparisons.measures import Measure
 from wardround.evaluation.decision.words import in_thousand, signed_amounts
 
-USUAL = 0.9  # of the ends of intervals lie within the axis; longer lines end in an arrow
+USUAL, LONG = (
+    0.9,
+    1.5,
+)  # an end so many times as far as most of them lies beyond the axis, and its line ends in an arrow
 WIDTH = 100.0
+STAY = "\u00a0"  # a space at which no line breaks
+MOST_WIDE = 16  # lines at the usual distance
 STEPS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
@@ -44,6 +49,10 @@ class Forest:
     better: str  # the side on which training together is better
     folded: str = ""  # what is not shown
 
+    @property
+    def is_dense(self) -> bool:
+        return len(self.lines) > MOST_WIDE
+
 
 def forest_of(
     entries: Mapping[str, Mapping[str, Any] | None], sizes: Mapping[str, str], measure: Measure, mean: str = ""
@@ -54,7 +63,7 @@ def forest_of(
     edge = span * 2 / 3
     ticks = {f"{-edge:+.6g}": WIDTH / 2 * (1 - 2 / 3), "0": WIDTH / 2, f"{edge:+.6g}": WIDTH / 2 * (1 + 2 / 3)}
     of = (
-        f" of 1,000 {measure.metric.counted}" if measure.metric.counted else f", {measure.unit or measure.metric.words}"
+        f" in 1,000 {measure.metric.counted}" if measure.metric.counted else f", {measure.unit or measure.metric.words}"
     )
     better = "left" if measure.metric.lower_is_better else "right"
     return Forest(lines, ticks, f"difference{of} (95 % CI)", better)
@@ -64,7 +73,9 @@ def _span(entries: Sequence[Mapping[str, Any]], measure: Measure) -> float:
     """From the middle of the axis to its end: 1.5 times a round number, at which the tick stands."""
     ends = [abs(in_thousand(measure, end)) for entry in entries for end in entry["interval"] or ()]
     middles = [abs(in_thousand(measure, e["difference"])) for e in entries if e["difference"] is not None]
-    most = max([*middles, *([float(np.quantile(ends, USUAL))] if ends else [])], default=0.0) or 1.0
+    usual = float(np.quantile(ends, USUAL)) if ends else 0.0
+    reach = max((end for end in ends if end <= LONG * usual), default=0.0)
+    most = max([*middles, reach], default=0.0) or 1.0
     power = 10.0 ** math.floor(math.log10(most / 1.5))
     return 1.5 * next(step * power for step in STEPS if 1.5 * step * power >= most or step == STEPS[-1])
 

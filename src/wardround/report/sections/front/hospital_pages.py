@@ -13,14 +13,14 @@ from wardround.report.evidence import Evidence, described_target, rows_of
 from wardround.report.render.table import FEWEST, NONE, Format, Table, few, make_table, whole_number
 from wardround.report.section import Section
 from wardround.report.sections.front.board import events
-from wardround.report.sections.front.forest import Forest, forest_of
+from wardround.report.sections.front.forest import STAY, Forest, forest_of
 from wardround.tasks.class_metrics import SMALLEST_CLASS
 
 ADVICE = {
-    "wait": "Wait: {of_all}",
+    "wait": "Wait. {of_all}",
     "take-part": "Take part: a gain is shown here. Check the shared model on recent patients before it is used.",
     "stay-alone": "Keep the model that is trained here alone: the shared one is shown to be worse here.",
-    "with-the-others": "Take part and watch: a gain is shown on average over the hospitals, but none here by itself.",
+    "with-the-others": "Take part and watch: a gain is shown on average over the hospitals, but not here by itself.",
     "undecided": "Decide nothing from this study alone: neither a gain nor a loss is shown here.",
     "no-result": "Nothing can be advised: there is no result here.",
 }
@@ -40,6 +40,7 @@ class HospitalPage:
     bins: Table | None
     subgroups: Table | None
     others: list[str] = field(default_factory=list)
+    no_groups: str = ""  # why none is shown
 
 
 def hospital_pages(evidence: Evidence) -> list[HospitalPage]:
@@ -61,6 +62,7 @@ def hospital_page(evidence: Evidence, site: str) -> HospitalPage:
         bins=_bins(evidence, site, own),
         subgroups=_subgroups(evidence, site, own),
         others=_others(evidence, site),
+        no_groups=_no_groups(evidence, own),
     )
 
 
@@ -70,14 +72,16 @@ def _heading(evidence: Evidence, entry: Mapping[str, Any] | None) -> str:
     amount, interval = with_limits(evidence.headline.measure, entry)
     words = {GAINS: "a gain", LOSES: "a loss"}.get(entry["verdict"], "neither gain nor loss shown")
     counted = evidence.headline.measure.metric.counted
-    return f"{words}: {amount}{f' of 1,000 {counted}' if counted else ''}{interval}"
+    return f"{words}: {amount}{f' in 1,000 {counted}' if counted else ''}{interval}"
 
 
 def _gain(evidence: Evidence, own: Mapping[str, Any]) -> list[str]:
     entry, measure, decision = own.get("comparison"), evidence.headline.measure, evidence.decision
     if entry is None or entry["difference"] is None:
         why = f"{measure.metric.words} is not defined on this hospital's test rows"
-        return [f"It cannot be said whether joining helped here: {'nobody trains alone' if entry is None else why}."]
+        if entry is None:
+            why = "no hospital trains alone in this study"
+        return [f"It cannot be said whether joining helped here: {why}."]
     verdicts = {
         GAINS: "Joining helped here.",
         LOSES: "Joining harmed here.",
@@ -91,7 +95,8 @@ def _gain(evidence: Evidence, own: Mapping[str, Any]) -> list[str]:
     ]
     if own["detectable"] is not None and not is_clear(entry):
         found = size(measure, own["detectable"])
-        lines.append(f"A true difference of {found} would be found here in 80 % of such studies.")
+        share = f"{100 * decision['power']:.0f} %"
+        lines.append(f"A true difference of {found} would be found here by {share} of studies like this one.")
     return lines
 
 
@@ -121,7 +126,7 @@ def _patients(evidence: Evidence, site: str) -> Table:
         rows.append(
             ["mean age", f"{age['mean']:.1f}" + (f" (SD {age['sd']:.1f})" if age.get("sd") is not None else "")]
         )
-    return make_table("", "Its patients, as the first training run splits them", {"records": None, "number": str}, rows)
+    return make_table("", "Its records, as split for the first training run", {"records": None, "number": str}, rows)
 
 
 def _words_of_classes(evidence: Evidence) -> dict[str, str]:
@@ -155,7 +160,7 @@ def _figures(evidence: Evidence, site: str) -> Table | None:
 
 def _with_interval(headline: Any, figure: Mapping[str, Any]) -> str:
     low, high = headline.limits(figure["interval"])
-    interval = "" if low is None else f" ({headline.shown(low)} to {headline.shown(high)})"
+    interval = "" if low is None else f" ({headline.shown(low)}{STAY}to{STAY}{headline.shown(high)})"
     return f"{headline.text(figure['mean'])}{interval}"
 
 
@@ -167,10 +172,12 @@ def _calibration(evidence: Evidence, own: Mapping[str, Any]) -> list[str]:
         if curve is None or not curve["slope"]:
             continue
         slope, intercept = curve["slope"], curve["intercept"]
-        about = f"slope {slope['value']:.2f} ({slope['interval'][0]:.2f} to {slope['interval'][1]:.2f}), intercept "
-        about += f"{intercept['value']:.2f} ({intercept['interval'][0]:.2f} to {intercept['interval'][1]:.2f})"
-        lines.append(f"Trained {heading}: {_calibrated(evidence, slope, intercept)} ({about}).")
-    return lines
+        figures = [
+            f"{name} {figure['value']:.2f}, 95 % CI {figure['interval'][0]:.2f} to {figure['interval'][1]:.2f}"
+            for name, figure in (("calibration slope", slope), ("intercept", intercept))
+        ]
+        lines.append(f"Trained {heading}: {_calibrated(evidence, slope, intercept)} ({'; '.join(figures)}).")
+    return [*lines, "Where predictions mean what they say, the slope is 1 and the intercept 0."] if lines else []
 
 
 def _calibrated(evidence: Evidence, slope: Mapping[str, Any], intercept: Mapping[str, Any]) -> str:
@@ -179,8 +186,8 @@ def _calibrated(evidence: Evidence, slope: Mapping[str, Any], intercept: Mapping
     if evidence.task.calibration == "logistic" and not _holds(intercept, 0.0):
         wrong.append("too low" if intercept["value"] > 0 else "too high")
     if not _holds(slope, 1.0):
-        wrong.append("too extreme" if slope["value"] < 1 else "not extreme enough")
-    return f"{score} are {listed(wrong)}" if wrong else f"{score} are not shown to be off"
+        wrong.append("too extreme" if slope["value"] < 1 else "too near the average")
+    return f"{score} are {listed(wrong)}" if wrong else f"nothing shows that {score} are wrong"
 
 
 def _holds(figure: Mapping[str, Any], value: float) -> bool:
@@ -223,8 +230,8 @@ def _subgroups(evidence: Evidence, site: str, own: Mapping[str, Any]) -> Table |
                 for figure in (group["figures"][arm] for arm in _arms(evidence))
             ]
             rows.append([f"{kind}: {value}", group["rows"], *cells])
-    if not rows:
-        return None
+    if all(count is None for _, count, *_ in rows):
+        return None  # not one group is large enough
     columns: dict[str, Format | None] = {"group": None, "test records": whole_number}
     columns |= dict.fromkeys(_arms(evidence).values(), str)
     of_class = f" or {SMALLEST_CLASS} of a class" if evidence.task.answers == "class" else ""
@@ -233,6 +240,13 @@ def _subgroups(evidence: Evidence, site: str, own: Mapping[str, Any]) -> Table |
         f"{of_class} in every training run, or a group from which such a one would follow."
     )
     return make_table("", "Groups of its patients", columns, rows, note)
+
+
+def _no_groups(evidence: Evidence, own: Mapping[str, Any]) -> str:
+    kinds = own.get("subgroups") or {}
+    if not kinds or any("figures" in group for groups in kinds.values() for group in groups.values()):
+        return ""
+    return f"Groups by {listed(list(kinds))} are not shown: each has too few test records here."
 
 
 def _others(evidence: Evidence, site: str) -> list[str]:
@@ -250,8 +264,8 @@ def _others(evidence: Evidence, site: str) -> list[str]:
 def named(evidence: Evidence) -> str:
     """What the columns stand for."""
     decision = evidence.decision
-    alone = f", alone the arm {decision['alone']}" if decision["alone"] else ""
-    return f"Together: the way of training (arm) {decision['arm']}{alone}." if decision["arm"] else ""
+    alone = f"; “alone” is the arm {decision['alone']}" if decision["alone"] else ""
+    return f"“Together” is the way of training (arm) called {decision['arm']}{alone}." if decision["arm"] else ""
 
 
 PAGE = """

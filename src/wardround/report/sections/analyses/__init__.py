@@ -1,0 +1,1 @@
+"""What a study computes exactly: how each kind of analysis is told."""
