@@ -52,7 +52,7 @@ def _column(records: Records, name: str) -> np.ndarray | None:
     return as_text(records.aside[name]()) if name in records.aside else None
 
 
-def as_text(values: "pd.Series[object]") -> np.ndarray:
+def as_text(values: pd.Series) -> np.ndarray:
     """Levels as text: whole numbers without a point."""
     texts = [None if pd.isna(v) else f"{v:g}" if isinstance(v, float) else str(v) for v in values]
     return np.array(texts, dtype=object)

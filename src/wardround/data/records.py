@@ -80,7 +80,7 @@ class Records:
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
     # columns of the files that are no features, by name, read when they are asked for: they may be groups
-    aside: Mapping[str, Callable[[], "pd.Series[object]"]] = field(default_factory=dict, repr=False, compare=False)
+    aside: Mapping[str, Callable[[], pd.Series]] = field(default_factory=dict, repr=False, compare=False)
     outcome: str = ""  # what the target is called, where it is classes; numbers have their names in the task
     given_task: Task | None = None  # None: it follows from the classes
 

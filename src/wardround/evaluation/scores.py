@@ -248,8 +248,10 @@ class Scores:
             rates[rows < SMALLEST_GROUP] = np.nan
             rates[np.isnan(sums[-1])] = np.nan  # a model that has diverged
             small = self._has_small_class(value_of_row, values)
-            for by_class in (GROUP_RATES.index("sensitivity"), GROUP_RATES.index("calibration")):
-                rates[small, by_class] = np.nan
+            rates[small, GROUP_RATES.index("sensitivity")] = np.nan
+            # with no seed: those that happen to test no event would stand for all
+            ever_small = np.broadcast_to(small.any(axis=1, keepdims=True), small.shape)
+            rates[ever_small, GROUP_RATES.index("calibration")] = np.nan
             yield GroupRates(kind, values, rates, rows)
 
     def subgroups(self) -> Iterator[Subgroups]:

@@ -85,11 +85,11 @@ def group_gaps(study: Study, scores: Scored, names: Sequence[str]) -> dict[str, 
             continue
         for name in (name for name in names if not trains_at_some(study, name)):
             resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-            rival = reference_of.get(name)
+            rival = reference_of.get(name, "")
             for v, value in ((v, value) for v, value in enumerate(kind.values) if v != largest):
-                about = {"arm": name, "kind": kind.kind, "group": value, "from": kind.values[largest]}
+                about: dict[str, Any] = {"arm": name, "kind": kind.kind, "group": value, "from": kind.values[largest]}
                 own = _gap(scores, kind, name, v, largest)
-                theirs = None if rival is None else _gap(scores, kind, rival, v, largest)
+                theirs = _gap(scores, kind, rival, v, largest) if rival else None
                 for place, measure in enumerate(GROUP_RATES):
                     if not np.isnan(own[:, place]).all():
                         known = about | {"measure": measure}

@@ -182,7 +182,7 @@ class Resamples:
     def gap(self, arm: str, entry: Mapping[str, Any]) -> np.ndarray:
         """Between a group and the largest one, in each resample."""
         own, largest = (self.rates(arm, (entry["kind"], entry[value]), entry["measure"]) for value in ("group", "from"))
-        return own - largest
+        return np.asarray(own - largest)
 
     def freedom_of_gap(self, entry: Mapping[str, Any]) -> int:
         """That of the smaller group; of the positive class there, where the measure is about it."""

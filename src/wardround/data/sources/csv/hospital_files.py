@@ -143,12 +143,12 @@ def csv(
 
 def _aside(
     tables: Mapping[str, Table], rows: Mapping[str, Cells], columns: Sequence[Column]
-) -> dict[str, Callable[[], "pd.Series[object]"]]:
+) -> dict[str, Callable[[], pd.Series]]:
     """Columns that are no features: ignored ones, and those that were left out."""
     used, blank = {column.own_name for column in columns}, {site: cells.blank() for site, cells in rows.items()}
     names = dict.fromkeys(name for table in tables.values() for name in table if name not in used)
 
-    def read(name: str) -> "pd.Series[object]":
+    def read(name: str) -> pd.Series:
         sites = blank | {site: table[name] for site, table in tables.items() if name in table}
         return categories(name, sites, {})[0]
 

@@ -8,7 +8,7 @@ from wardround.report.arms import swept_values
 from wardround.report.evidence import Evidence
 from wardround.report.phrases import corrected
 from wardround.report.render.figures import Drawing
-from wardround.report.render.style import looks, single_axes, tell
+from wardround.report.render.style import legend, looks, single_axes, tell
 from wardround.report.render.table import CI, Table, limits, make_table, p_text
 from wardround.report.section import Section
 
@@ -59,22 +59,22 @@ def spread_against_mean(evidence: Evidence) -> Figure | None:
     swept = {family: values for family, values in swept_values(evidence).items() if len(values[1]) > 1}
     if not swept or len(points) < 3:
         return None
-    drawn, axes = single_axes(3.6)
-    words = {arm: f"{setting} {value:g}" for setting, values in swept.values() for value, arm in values.items()}
-    at: dict[tuple[float, float], list[str]] = {}  # arms that are alike to the third digit have one mark
+    drawn, axes = single_axes(4.0)
+    for setting, values in swept.values():
+        known = {value: points[name] for value, name in values.items() if name in points}
+        axes.plot(*np.array(list(known.values())).reshape(-1, 2).T, "-", color="grey", linewidth=1)
+        for value, point in known.items():
+            axes.annotate(f"{setting} {value:g}", point, textcoords="offset points", xytext=(5, 4), fontsize=8)
+    families = {evidence.arms[name]["family"]: name for name in reversed(points)}
     for name, point in points.items():
-        at.setdefault((round(point[0], 3), round(point[1], 3)), []).append(words.get(name, name))
-    for _, values in swept.values():
-        line = np.array([points[name] for name in values.values() if name in points]).reshape(-1, 2)
-        axes.plot(line[:, 0], line[:, 1], "-", color="grey", linewidth=1)
-    for point, names in at.items():
-        axes.annotate(", ".join(names), point, textcoords="offset points", xytext=(4, 4), fontsize=8)
-    for name, point in points.items():
-        (mark,) = axes.plot(*point, "o", color=looks(evidence, name)["color"], markersize=5)
+        family = evidence.arms[name]["family"]
+        label = family if families[family] == name else None
+        (mark,) = axes.plot(*point, "o", color=looks(evidence, name)["color"], markersize=5, label=label)
         tell(mark, f"{name}: {point[0]:.3g}, SD over sites {point[1]:.3g}")
     axes.set_xlabel(f"mean {headline.word} over sites{headline.unit}")
-    axes.set_ylabel(f"SD over sites, {headline.difference_words.removeprefix('in ')}")
+    axes.set_ylabel(f"SD over sites, {'points' if headline.in_points else headline.word}{headline.unit}")
     axes.margins(0.12)
+    legend(drawn, loc="outside lower center", ncols=5)
     return drawn
 
 

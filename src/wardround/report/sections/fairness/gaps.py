@@ -126,7 +126,7 @@ def gaps(evidence: Evidence) -> Figure | None:
                 (mark,) = axes.plot(100 * entry["difference"], y, "o", color=colour, markersize=4)
                 tell(mark, f"{arm}, {entry['group']} less {entry['from']}: {100 * entry['difference']:+.1f} points")
         axes.set_xlabel(f"points of {facts.words}", fontsize=8)
-    name_rows(panels[0], [f"{group} less {largest}" for _, group, largest in places])
+    name_rows(panels[0], [f"{kind} {group} less {largest}" for kind, group, largest in places])
     if len(by_arm) > 1:
         legend(drawn, loc="outside lower center", ncols=4)
     return drawn
