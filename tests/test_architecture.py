@@ -50,7 +50,7 @@ LAYERS = [
     ["tasks"],
     ["data", "models", "algorithms"],
     ["aggregation"],
-    ["privacy"],
+    ["privacy", "adversaries"],
     ["training"],
     ["protocol"],
     ["engines", "evaluation", "uncertainty", "analyses"],

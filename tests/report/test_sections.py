@@ -24,6 +24,7 @@ HELPERS = {
 }  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
 SPECIAL |= {"analyses.all_analyses", "tuning", "numbers.intervals", "numbers.residuals"}
+SPECIAL |= {"robustness.adversaries"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

@@ -131,7 +131,7 @@ def _trained(
     streams: Streams | None,
 ) -> Outcome:
     """With the same draws, whichever algorithm asks."""
-    rule = trial.rule(trial.sites.index(site), round_number)
+    rule = trial.rule(trial.sites_in(round_number).index(site), round_number)
     secret = streams or seeded_streams(trial.batch_seed, round_number, site.name)
 
     def draws(purpose: str) -> np.random.Generator:

@@ -45,6 +45,7 @@ from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
+from wardround.evaluation.under_attack.damage import describe_adversaries
 from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
@@ -69,6 +70,8 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    triggered: pd.DataFrame | None = None,
+    at_bad_sites: pd.DataFrame | None = None,
     workers: int = 1,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
@@ -102,6 +105,10 @@ def results(
         )
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups, task)
+    if at_bad_sites is not None:
+        content["adversaries"] = describe_adversaries(
+            content, study, scores, predictions, at_bad_sites, triggered, thresholds, sites
+        )
     return conclude(content)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Unpack, get_args
 import pandas as pd
 import torch
 
+from wardround.adversaries.of_arm import built_backdoors
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.extras import installed
@@ -339,6 +340,7 @@ def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     tables: dict[Predictions, list[pd.DataFrame]] = {
         "missing_party": list(_missing_party_tables(plan, pairs)),
         "uncertainty": list(_uncertainty_tables(plan, pairs)),
+        "triggered": list(_triggered_tables(plan, pairs)),
     }
     for kind, parts in tables.items():
         if parts:
@@ -383,6 +385,16 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 
             for party, predicted in predict_missing_party(trial, run).items():
                 yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(party=party)
+
+
+def _triggered_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
+    """Predictions for test rows with the triggers of simulated backdoors."""
+    for trial, run in pairs:
+        if backdoors := built_backdoors(plan.study, plan.arm(trial.arm, trial.seed), plan.families.adversaries):
+            from wardround.evaluation.under_attack.backdoor import predict_triggered  # SciPy, as above
+
+            for backdoor, predicted in predict_triggered(trial, run, backdoors).items():
+                yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(backdoor=backdoor)
 
 
 def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:

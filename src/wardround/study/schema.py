@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -35,7 +35,15 @@ from wardround.core.settings import (
 )
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.facts import (
+    AdversaryFacts,
+    AlgorithmFacts,
+    Facts,
+    ModelFacts,
+    PartitionFacts,
+    RuleFacts,
+    SourceFacts,
+)
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
@@ -338,6 +346,15 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Adversary:
+    """A simulated bad site, or several of one kind."""
+
+    sites: tuple[str, ...]
+    kind: Choice[AdversaryFacts]
+    from_round: Count = 1
+
+
+@dataclass(frozen=True)
 class Section:
     """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
 
@@ -381,6 +398,7 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
     timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
         default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
@@ -526,21 +544,21 @@ def _members_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All that a study names of the families."""
     analysed = [analysis["rows"] for analysis in content.get("analyses", ())]
     members = [content["data"], *(rows[kind] for rows in analysed for kind in ("data", "sites"))]
+    members += [bad["kind"] for arm in content["arms"] for bad in arm["adversaries"]]
     return [*members, *(arm[kind] for arm in content["arms"] for kind in FAMILIES)]
 
 
-def _left_out(arm: Arm) -> list[str]:
-    """The arm's blocks that are as they are in a study without them."""
-    names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
-    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
-        names += ["aggregation", "preaggregation"]
-    return names if arm.timing != Timing() else [*names, "timing"]
-
-
 def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
-    """A study from before there was such a block, or such a setting, keeps its hash."""
-    for name in _left_out(arm):
-        del described[name]
+    """The arm's blocks that are as they are in a study without them: a study from before keeps its hash."""
+    for name, block in ARM_BLOCKS.items():
+        if not block.required and getattr(arm, name) == block.default:
+            del described[name]
+    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
+        del described["aggregation"], described["preaggregation"]
+    if arm.timing == Timing():
+        del described["timing"]
+    if not arm.adversaries:
+        del described["adversaries"]
     for name in NEWER:
         if getattr(arm.training, name) is None:
             del described["training"][name]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
+from wardround.study.adversary_validation import check_adversaries
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Preaggregation, Study, in_variant
@@ -93,6 +94,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_regions(study, where)
     check_timing(study, where)
     _check_compression(study, where)
+    check_adversaries(study, where)
     _check_analyses(study, where)
     _check_aggregation(study, where)
     check_uncertainty(study, where)

@@ -12,6 +12,7 @@ from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
 from wardround.training.compression import first_residual
+from wardround.training.forging import with_forged
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import RoundRecord
@@ -83,7 +84,7 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         regions = trial.algorithm.regions
         if regions is not None and trial.privacy.secure_sum is not None:  # each region has a sum of its own
             counted.sort(key=lambda assignment: regions.of_site[assignment.number])
-        intake.take(train_sites(trial, run, counted))
+        intake.take(with_forged(trial, run, train_sites(trial, run, counted)))
         run, record = close(run, trial, assignments, intake)
         yield run, record
 

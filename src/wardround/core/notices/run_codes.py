@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, plural, warning
+from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, listed, plural, warning
 from wardround.core.notices.notice import Notice
 
 LR_HIGH = "The learning rate (`lr`) may be too high."
@@ -32,6 +32,14 @@ def _reason(what: str) -> Text:
 
 
 RUN_CODES: Mapping[str, Code] = {
+    # adversaries
+    "idle-adversary": info(
+        "A simulated adversary forges updates, and the arm has none: its sites train alone, or their rows are pooled.",
+        NOTHING,
+        lambda n: (
+            f"{listed(n.other_sites)} would forge updates, and nobody sends any: the arm is as without adversaries"
+        ),
+    ),
     # training
     "diverged": warning(
         "Training diverged: scores are not numbers, and count nowhere.",

@@ -8,6 +8,7 @@ from wardround.deployment.regional.regions import is_hierarchical, refuse_undepl
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
+from wardround.study.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -16,6 +17,7 @@ PARTITION = "by-hospital"
 
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
+    refuse_deployed_adversaries(study)
     refuse_undeployable_uncertainty(study)
     if study.analyses:
         problem = "analyses run in a simulation of rows that are at one place"

@@ -26,6 +26,7 @@ def has_analyses(evidence: Evidence) -> bool:
 UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study without arms
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
+    "robustness.adversaries": lambda evidence: bool(evidence.results.get("adversaries")),
     "front.hospital_pages": lambda evidence: evidence.decided,
     "answer": always,
     "analyses.all_analyses": has_analyses,
