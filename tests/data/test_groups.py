@@ -9,7 +9,7 @@ import pytest
 
 from wardround import load_plan, load_study
 from wardround.core.errors import WardroundError
-from wardround.data.groups import LONGEST_LEVEL, MOST_LEVELS, with_groups
+from wardround.data.checks.declared_groups import LONGEST_LEVEL, MOST_LEVELS, with_groups
 from wardround.data.sources.heart import heart
 from wardround.runs.plan import Plan
 from wardround.runs.prediction_tables import group_table
@@ -21,7 +21,9 @@ def frame(rows: int = 60, seed: int = 0) -> pd.DataFrame:
         {
             "age": rng.integers(30, 80, rows),
             "x": rng.normal(size=rows),
-            "ethnicity": rng.choice(["white", "black", "asian", None], rows, p=[0.5, 0.3, 0.1, 0.1]),
+            "ethnicity": rng.choice(
+                np.array(["white", "black", "asian", None], dtype=object), rows, p=[0.5, 0.3, 0.1, 0.1]
+            ),
             "plan": rng.choice([1, 2, 3], rows),
             "ward": np.arange(rows),
             "note": ["x" * (LONGEST_LEVEL + 1)] * rows,

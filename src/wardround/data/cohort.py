@@ -17,8 +17,8 @@ from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.checks.coincidences import HashedRows, hash_rows
+from wardround.data.checks.declared_groups import with_groups
 from wardround.data.checks.target_leak import TargetLeak, target_leaks
-from wardround.data.groups import with_groups
 from wardround.data.partition import Partitioner
 from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records

@@ -247,11 +247,11 @@ class Scores:
             rates, rows = group_rates_of(*sums), sums[0].astype(np.int64)
             rates[rows < SMALLEST_GROUP] = np.nan
             rates[np.isnan(sums[-1])] = np.nan  # a model that has diverged
-            small = self._has_small_class(value_of_row, values)
-            rates[small, GROUP_RATES.index("sensitivity")] = np.nan
-            # with no seed: those that happen to test no event would stand for all
-            ever_small = np.broadcast_to(small.any(axis=1, keepdims=True), small.shape)
-            rates[ever_small, GROUP_RATES.index("calibration")] = np.nan
+            # on average over seeds, so that those that happen to test few events do not drop out of a mean
+            events = self._class_counts(value_of_row, values).mean(axis=1)
+            few = ((events > 0) & (events < SMALLEST_CLASS)).any(axis=-1)[:, None]
+            for by_class in ("sensitivity", "calibration"):
+                rates[np.broadcast_to(few, rows.shape), GROUP_RATES.index(by_class)] = np.nan
             yield GroupRates(kind, values, rates, rows)
 
     def subgroups(self) -> Iterator[Subgroups]:
@@ -268,11 +268,15 @@ class Scores:
         about single patients then: an AUC of one death tells how that patient was ranked."""
         if self.task.answers != "class":
             return np.zeros((len(self.arms), len(self.seeds), len(values)), dtype=bool)
+        counts = self._class_counts(value_of_row, values)
+        return np.asarray(((counts > 0) & (counts < SMALLEST_CLASS)).any(axis=-1))
+
+    def _class_counts(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> np.ndarray:
+        """(arms, seeds, values, classes): rows."""
         group = self._group_of_rows(value_of_row, values)
         shape = (len(self.arms), len(self.seeds), len(values) + 1, len(self.task.names))
         number = np.ravel_multi_index((self.arm, self.seed, group, self.label.astype(np.int64)), shape)
-        counts = np.bincount(number, minlength=int(np.prod(shape))).reshape(shape)[:, :, :-1]
-        return np.asarray(((counts > 0) & (counts < SMALLEST_CLASS)).any(axis=-1))
+        return np.bincount(number, minlength=int(np.prod(shape))).reshape(shape)[:, :, :-1]
 
     def calibration(self, arm: str, bins: int = BINS) -> dict[str, Any] | None:
         places = self.of_arm(arm)

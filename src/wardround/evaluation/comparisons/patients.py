@@ -123,11 +123,7 @@ def _fill_fairness(content: dict[str, Any], names: set[str], drawn: "Resamples")
         spreads = drawn.spreads(name, metric)
         for measure, figure in (arms[name]["spread"]["over_sites"] or {}).items():
             figure["interval"] = _limits(figure, spreads[measure])
-        for kind, groups in arms[name]["subgroups"].items():
-            for value, group in groups.items():
-                for measure, figure in group.get("rates", {}).items():
-                    known = figure["mean"] is not None
-                    figure["interval"] = _limits(figure, drawn.rates(name, (kind, value), measure)) if known else None
+        _fill_rates(arms[name]["subgroups"], name, drawn)
     for entry in (entry for entry in content["spread_differences"] if entry["arm"] in names):
         ours, theirs = (drawn.spreads(arm, metric)[entry["measure"]] for arm in (entry["arm"], entry["against"]))
         place = drawn.scores.metric_names.index(metric)
@@ -137,6 +133,14 @@ def _fill_fairness(content: dict[str, Any], names: set[str], drawn: "Resamples")
             own = drawn.gap(entry["arm"], entry)
             gap = own if "against" not in entry else own - drawn.gap(entry["against"], entry)
             _set_error(entry, gap, drawn.freedom_of_gap(entry))
+
+
+def _fill_rates(subgroups: Mapping[str, Any], arm: str, drawn: "Resamples") -> None:
+    for kind, groups in subgroups.items():
+        for value, group in groups.items():
+            known = {name: figure for name, figure in group.get("rates", {}).items() if figure["mean"] is not None}
+            for measure, figure in known.items():
+                figure["interval"] = _limits(figure, drawn.rates(arm, (kind, value), measure))
 
 
 class Resamples:

@@ -12,6 +12,8 @@ from wardround.report.render.style import legend, looks, single_axes, tell
 from wardround.report.render.table import CI, Table, limits, make_table, p_text
 from wardround.report.section import Section
 
+FEWEST_ARMS = 3  # that a figure of spread against mean has
+
 
 def interval_table(evidence: Evidence) -> Table | None:
     headline, rows = evidence.headline, []
@@ -51,13 +53,9 @@ def difference_table(evidence: Evidence) -> Table | None:
 
 def spread_against_mean(evidence: Evidence) -> Figure | None:
     """A mark for each arm; the values of a swept setting are joined in their order."""
-    headline, points = evidence.headline, {}
-    for name, arm in evidence.arms.items():
-        spread, mean = arm["spread"].get("over_sites"), arm["within_sites"].get(headline.metric)
-        if spread and mean and None not in (spread["sd"]["mean"], mean["mean"]) and name not in evidence.off_scale:
-            points[name] = headline.scale * mean["mean"], headline.difference_scale * spread["sd"]["mean"]
+    headline, points = evidence.headline, _points(evidence)
     swept = {family: values for family, values in swept_values(evidence).items() if len(values[1]) > 1}
-    if not swept or len(points) < 3:
+    if not swept or len(points) < FEWEST_ARMS:
         return None
     drawn, axes = single_axes(4.0)
     for setting, values in swept.values():
@@ -65,10 +63,10 @@ def spread_against_mean(evidence: Evidence) -> Figure | None:
         axes.plot(*np.array(list(known.values())).reshape(-1, 2).T, "-", color="grey", linewidth=1)
         for value, point in known.items():
             axes.annotate(f"{setting} {value:g}", point, textcoords="offset points", xytext=(5, 4), fontsize=8)
-    families = {evidence.arms[name]["family"]: name for name in reversed(points)}
+    first = {evidence.arms[name]["family"]: name for name in reversed(points)}  # of each family: it is in the legend
     for name, point in points.items():
         family = evidence.arms[name]["family"]
-        label = family if families[family] == name else None
+        label = family if first[family] == name else None
         (mark,) = axes.plot(*point, "o", color=looks(evidence, name)["color"], markersize=5, label=label)
         tell(mark, f"{name}: {point[0]:.3g}, SD over sites {point[1]:.3g}")
     axes.set_xlabel(f"mean {headline.word} over sites{headline.unit}")
@@ -76,6 +74,17 @@ def spread_against_mean(evidence: Evidence) -> Figure | None:
     axes.margins(0.12)
     legend(drawn, loc="outside lower center", ncols=5)
     return drawn
+
+
+def _points(evidence: Evidence) -> dict[str, tuple[float, float]]:
+    """Mean and SD over sites of each arm that has both."""
+    headline, points = evidence.headline, {}
+    for name in (name for name in evidence.arms if name not in evidence.off_scale):
+        arm = evidence.arms[name]
+        spread, mean = arm["spread"].get("over_sites"), arm["within_sites"].get(headline.metric)
+        if spread and mean and None not in (spread["sd"]["mean"], mean["mean"]):
+            points[name] = headline.scale * mean["mean"], headline.difference_scale * spread["sd"]["mean"]
+    return points
 
 
 PAGE = """{% if "spread-intervals" in tables %}{{ draw("spread-against-mean") }}

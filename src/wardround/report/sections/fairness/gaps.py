@@ -105,31 +105,36 @@ def _sentence(entry: Mapping[str, Any]) -> str:
 
 
 def gaps(evidence: Evidence) -> Figure | None:
-    by_arm = {arm: gaps_of(evidence, arm) for arm in evidence.few_arms if arm not in evidence.off_scale}
-    entries = [entry for of_arm in by_arm.values() for entry in of_arm]
-    places = list(dict.fromkeys((entry["kind"], entry["group"], entry["from"]) for entry in entries))
+    arms = [arm for arm in evidence.few_arms if arm not in evidence.off_scale]
+    entries = [entry for arm in arms for entry in gaps_of(evidence, arm)]
+    places = list(dict.fromkeys(map(_place, entries)))
     if not 0 < len(places) <= MOST_GROUPS:
         return None
-    drawn = figure(1.0 + len(places) * max(0.3, 0.13 * len(by_arm)))
-    panels = drawn.subplots(1, len(GAPS), sharey=True, squeeze=False)[0]
-    for axes, (measure, facts) in zip(panels, GAPS.items(), strict=True):
-        known = [entry for entry in entries if entry["measure"] == measure]
+    drawn = figure(1.0 + len(places) * max(0.3, 0.13 * len(arms)))
+    panels = dict(zip(GAPS, drawn.subplots(1, len(GAPS), sharey=True, squeeze=False)[0], strict=True))
+    for measure, axes in panels.items():
         axes.axvline(0, color="black", linewidth=0.8)
-        for number, arm in enumerate(by_arm):
-            colour, aside = looks(evidence, arm)["color"], offset(number, len(by_arm), 0.7)
-            if axes is panels[0]:
-                axes.plot([], [], "o", color=colour, markersize=4, label=arm)
-            for entry in (entry for entry in known if entry["arm"] == arm):
-                y = places.index((entry["kind"], entry["group"], entry["from"])) + aside
-                if entry["interval"] is not None:
-                    axes.plot([100 * limit for limit in entry["interval"]], [y, y], color=colour, linewidth=1.2)
-                (mark,) = axes.plot(100 * entry["difference"], y, "o", color=colour, markersize=4)
-                tell(mark, f"{arm}, {entry['group']} less {entry['from']}: {100 * entry['difference']:+.1f} points")
-        axes.set_xlabel(f"points of {facts.words}", fontsize=8)
-    name_rows(panels[0], [f"{kind} {group} less {largest}" for kind, group, largest in places])
-    if len(by_arm) > 1:
+        axes.set_xlabel(f"points of {GAPS[measure].words}", fontsize=8)
+    for arm in arms:  # for the legend
+        panels["sensitivity"].plot([], [], "o", color=looks(evidence, arm)["color"], markersize=4, label=arm)
+    for entry in entries:
+        aside = offset(arms.index(entry["arm"]), len(arms), 0.7)
+        _draw_gap(panels[entry["measure"]], entry, places.index(_place(entry)) + aside, looks(evidence, entry["arm"]))
+    name_rows(panels["sensitivity"], [f"{kind} {group} less {largest}" for kind, group, largest in places])
+    if len(arms) > 1:
         legend(drawn, loc="outside lower center", ncols=4)
     return drawn
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    return entry["kind"], entry["group"], entry["from"]
+
+
+def _draw_gap(axes: Any, entry: Mapping[str, Any], y: float, look: Mapping[str, Any]) -> None:
+    if entry["interval"] is not None:
+        axes.plot([100 * limit for limit in entry["interval"]], [y, y], color=look["color"], linewidth=1.2)
+    (mark,) = axes.plot(100 * entry["difference"], y, "o", color=look["color"], markersize=4)
+    tell(mark, f"{entry['arm']}, {entry['group']} less {entry['from']}: {100 * entry['difference']:+.1f} points")
 
 
 PAGE = """{% if "group-gaps" in tables %}<h3>Gaps between groups</h3>
