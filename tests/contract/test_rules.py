@@ -13,15 +13,28 @@ import safetensors.torch
 import torch
 
 from tests.representatives import represented
-from tests.small_federations import after, assert_same, assert_same_state, each_round, ragged_sites, trial
+from tests.small_federations import (
+    after,
+    assert_same,
+    assert_same_state,
+    assert_same_tree,
+    each_round,
+    ragged_sites,
+    trial,
+)
 from wardround.aggregation import RULES
 from wardround.aggregation.mixing import fewest
 from wardround.aggregation.robust import with_rule
 from wardround.algorithms import ALGORITHMS, Arrival
+from wardround.algorithms.fedavg import fedavg
+from wardround.algorithms.hierarchical import hierarchical
+from wardround.algorithms.regions import Regions
 from wardround.core.tree import State
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.stacked import STACKED
-from wardround.study.schema import Preaggregation, Stragglers
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import Stragglers
+from wardround.training.rounds import start
 from wardround.training.trial import Trial
 
 SIZES = (5, 23, 8, 14, 11, 19, 9, 16, 12, 7, 21, 6, 10, 13, 18, 15, 17, 20)
@@ -100,6 +113,36 @@ def test_a_rule_declares_what_it_needs(rule: str) -> None:
     assert all(2 * bad < count for count, bad in enumerate(most) if bad)
     for bad in range(1, max(most)):
         assert most[fewest(facts, Preaggregation(), bad)] >= bad
+
+
+@pytest.mark.parametrize("rule", [name for name in NAMES if not RULES[name]().keeps])
+def test_one_region_is_the_flat_federation_and_engines_agree_on_several(rule: str) -> None:
+    flat = a_trial(rule, "fedavg", 0, share=1.0)
+    one = replace(flat, algorithm=hierarchical(flat.algorithm, Regions(("all",), (0,) * len(SIZES), 2)))
+    assert_same_tree(after(flat, 4).server["params"], after(one, 4).server["params"])
+    apart = Regions(("a", "b"), tuple(number % 3 // 2 for number in range(len(SIZES))), 2)
+    robust = with_rule(
+        fedavg(), RULES[rule](**({"bad": 0} if flat.algorithm.fewest > 1 else {})), BEFORE[0], len(SIZES)
+    )
+    trials = [replace(a_trial(rule, "fedavg", 0, seed), algorithm=hierarchical(robust, apart)) for seed in (7, 8)]
+    *_, (last, records) = STACKED.rounds(trials, STACKED.start(trials))
+    for arm, run, record in zip(trials, STACKED.runs(trials, last), records, strict=True):
+        *_, (serial, ours) = each_round(arm, 5)
+        assert_same_state(serial.server, run.server, atol=1e-9)
+        assert (ours.sites, ours.region_bytes) == (record.sites, record.region_bytes)
+
+
+def test_a_region_with_too_few_updates_keeps_its_model_and_says_so() -> None:
+    """Its round has failed, and the other region's has not."""
+    robust = with_rule(fedavg(), RULES["krum"](bad=1), BEFORE[0], 9)
+    arm = trial(
+        hierarchical(robust, Regions(("a", "b"), (0, 0, 0, 0, 1, 1, 1, 1, 1), 1)), ragged_sites(sizes=SIZES[:9])
+    )
+    [(run, record)] = each_round(arm, 1)
+    assert record.failed == "a: 4 updates came, and the rule needs 5"
+    assert record.sites == tuple(f"site-{number}" for number in range(5, 10))
+    assert_same_tree(run.server["region a"], start(arm).server["params"])
+    assert_same_tree(run.server["params"], run.server["region b"])
 
 
 def test_stragglers_that_are_dropped_are_not_asked() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.deployment.hospital_files import study
 from tests.deployment.parity import assert_parity
+from tests.deployment.test_regions_parity import assert_regional_parity, regional
 
 RULES = [
     "norm-bound",
@@ -24,3 +25,11 @@ def test_the_bits_of_a_simulation(tmp_path: Path) -> None:
         {"algorithm": "fedprox-adaptive", "aggregation.before": "nearest-neighbours"},
     ]
     assert_parity(study(arms, aggregation={"rule": "median"}, training=SOME), tmp_path)
+
+
+def test_each_region_applies_the_rule_to_its_own_hospitals(tmp_path: Path) -> None:
+    rules = [
+        {"algorithm": "fedavg", "aggregation.rule": ["median", "krum", "mean"]},
+        {"algorithm": "fedprox", "aggregation.rule": "norm-bound", "aggregation.bound": 0.05},
+    ]
+    assert_regional_parity(regional(rules, aggregation={"rule": "median", "bad": 0}), tmp_path)

@@ -14,7 +14,7 @@ from wardround.privacy.dp import example_dp, noise, protection
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule
 from wardround.privacy.dp.noise import SecretStream
 from wardround.privacy.dp.protection import Sampling
-from wardround.training import intake, trial
+from wardround.training import intake, schedule
 from wardround.training.intake import Intake
 from wardround.training.trial import Trial
 
@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "as many sites in every round",
-        trial.roster,
+        schedule.roster,
         lambda original, training, sites, seed, number, by_chance=False: original(training, sites, seed, number),
         "with privacy for sites each is drawn by itself",
         (f"{SITES}::test_sites_are_drawn_by_themselves",),

@@ -26,7 +26,8 @@ from wardround.tasks import class_task
 from wardround.training.intake import Intake
 from wardround.training.local import Outcome
 from wardround.training.rounds import close, rounds, start
-from wardround.training.trial import Assignment, Run, Trial, assign, roster
+from wardround.training.schedule import roster
+from wardround.training.trial import Assignment, Run, Trial, assign
 
 DELTA = 1e-3
 

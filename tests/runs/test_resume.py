@@ -82,6 +82,39 @@ def test_stopping_after_any_rounds_and_going_on_gives_the_same_bits(
     assert numbers(folder.path) == expected
 
 
+IN_TIME: dict[str, Any] = {
+    **STUDY,
+    "name": "mortal-in-time",
+    "sites": {**STUDY["sites"], "speed": {"kind": "lognormal"}, "away": {"share": 0.2, "length": 50}},
+    "training": {"rounds": 12, "lr": 0.1},
+    "evaluation": {"seeds": {"first": 1, "count": 1}, "reference": "late"},
+    "deployment": {"quorum": 2, "deadline": 50},
+    "arms": [
+        {"name": "buffered", "algorithm": "fedadam", "training.asynchronous.buffer": 2},
+        {"name": "mixed", "algorithm": "fedprox", "training.asynchronous.buffer": 1},
+        {"name": "late", "algorithm": "fedavg", "training.late": "on"},
+    ],
+}
+
+
+@pytest.mark.usefixtures("often")
+def test_asynchronous_rounds_go_on_with_the_models_that_work_began_with(tmp_path: Path) -> None:
+    expected = numbers(wardround.run_study(IN_TIME, tmp_path / "undisturbed").folder)
+    plan = wardround.load_plan(*wardround.load_study(IN_TIME))
+    folder, rng = RunFolder.of(plan.study, tmp_path), np.random.default_rng(0)
+    for _ in range(6):
+        steps = execute(plan, folder)
+        for _ in range(int(rng.integers(1, 7))):
+            next(steps, None)
+        steps.close()
+        plan = wardround.load_plan(*wardround.load_study(IN_TIME))
+    assert not folder.complete
+    wardround.resume_study(folder.path)
+    assert numbers(folder.path) == expected
+    stale = [s for record in expected["records"] for s in record.staleness.values()]
+    assert max(stale) > 1
+
+
 def kill_at_random(tmp_path: Path, seed: int, kills: int, workers: int = 1) -> tuple[Path, int]:
     """Run in a real process, killed `kills` times without warning, then to its end."""
     path = tmp_path / "study.json"

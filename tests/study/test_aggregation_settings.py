@@ -12,6 +12,8 @@ from wardround.study.schema import Study
 
 DATA = {"source": "synthetic", "count": 7, "iid": True, "features": 4, "classes": 2, "largest": 60}
 
+REGIONS = {"kind": "hierarchical", "regions": {"a": ["site-0[1-3]"], "b": ["site-0[4-7]"]}}
+
 
 def study(*arms: dict[str, Any], **blocks: Any) -> dict[str, Any]:
     arms = arms or ({"algorithm": "fedavg"},)
@@ -100,6 +102,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"aggregation": {"rule": "median"}, "privacy": {"site": {"epsilon": 5.0, "delta": 1e-5, "clip": 1.0}}},
         "its noise is on a sum",
     ),
+    "updates that began with older models": (
+        {"aggregation": {"rule": "median"}, "training": {"asynchronous": {"buffer": 4}}},
+        "an update that began with an older model is far from the others",
+    ),
     "two bounds": (
         {
             "aggregation": {"rule": "norm-bound", "bound": 1.0},
@@ -114,12 +120,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "the sites bound their updates themselves",
     ),
-    "regions": (
+    "a region that is too small": (
         {
             "aggregation": {"rule": "median"},
-            "topology": {"kind": "hierarchical", "regions": {"a": ["site-01"], "b": ["site-0[2-7]"]}},
+            "topology": {"kind": "hierarchical", "regions": {"a": ["site-0[12]"], "b": ["site-0[3-7]"]}},
         },
-        "no rule looks at these",
+        "in some round region a has 2 of its sites, and the rule needs 3 in each region",
+    ),
+    "a region that is too small in some rounds": (
+        {
+            "aggregation": {"rule": "median"},
+            "training": {"share": 0.5, "rounds": 10},
+            "topology": {"kind": "hierarchical", "regions": {"a": ["site-0[1-3]"], "b": ["site-0[4-7]"]}},
+        },
+        "of its sites, and the rule needs 3 in each region",
+    ),
+    "what is kept of one model, in regions": (
+        {"aggregation": {"rule": "centred-clipping"}, "topology": REGIONS},
+        "centred-clipping keeps something of the last rounds of one model",
+    ),
+    "momentum in regions": (
+        {"aggregation": {"rule": "median", "momentum": 0.5}, "topology": REGIONS},
+        "momentum keeps something",
+    ),
+    "buckets in regions": (
+        {"aggregation": {"rule": "median", "before": "bucketing"}, "topology": REGIONS},
+        "buckets are drawn among all sites",
     ),
     "compression that changes directions": (
         {"aggregation": {"rule": "median"}, "compression": {"kind": "top-k"}},

@@ -57,8 +57,11 @@ class Algorithm(AlgorithmFacts):
     aggregate: Callable[[State, State, float], State]
     aggregate_each: Callable[[State, Sequence[Arrival]], State] | None = None
     fewest: int = 1  # updates without which a round comes to nothing, where each is needed
-    # where sites form regions: each region's mean (None: no update came) and weight, and the round, from 0 on
-    aggregate_regions: Callable[[State, Iterable[State | None], Sequence[float | Tensor], int], State] | None = None
+    # where sites form regions: each region's mean, or its updates where each is needed (None: no update came), and its
+    # weight, and the round, from 0 on
+    aggregate_regions: (
+        Callable[[State, Iterable[State | Sequence[Arrival] | None], Sequence[float | Tensor], int], State] | None
+    ) = None
     regions: Regions | None = None
     # what a site predicts with, from (shared, memory); None: where its local work starts
     own_model: Callable[[State, State], Tree] | None = None

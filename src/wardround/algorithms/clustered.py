@@ -77,6 +77,7 @@ def clustered(
     return replace(
         fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True,
         not_regional="finds groups of sites by itself",
+        not_asynchronous="compares the directions of updates that began with one model",
         not_robust="compares the sites' updates itself, so that there is no mean that a rule could replace",
         citation="Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
     )  # fmt: skip

@@ -46,6 +46,7 @@ def fedavg(server_lr: Positive = 1.0) -> Algorithm:
         finish,
         aggregate,
         not_regional="",
+        not_asynchronous="",
         not_robust="",
         citation=CITATION,
     )

@@ -38,5 +38,6 @@ def fednova(server_lr: Positive = 1.0) -> Algorithm:
         sound_with=frozenset({"sgd", "momentum", "weight-decay"}),
         data_free=frozenset({"work"}),
         not_regional="divides by the steps of all sites that work in a round, and regions have rounds of their own",
+        not_asynchronous="multiplies by the mean number of steps of sites that began with one model",
         citation=CITATION,
     )

@@ -52,5 +52,6 @@ def fedprox_adaptive(
         needs_start_loss=True,
         exact=frozenset({"loss"}),
         not_regional="moves one mu by the loss of all sites, and regions have losses of their own",
+        not_asynchronous="moves mu by the loss of one model at all sites, and late updates tell the loss of older ones",
         citation=CITATION,
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wardround.algorithms.algorithm import Algorithm
+from wardround.algorithms.algorithm import Algorithm, Arrival
 from wardround.algorithms.regions import Regions, form_regions
 from wardround.core import tree
 from wardround.core.tree import State, Tree
@@ -43,13 +43,23 @@ def hierarchical(inner: Algorithm, regions: Regions) -> Algorithm:
     def broadcast(server: State, site: int) -> State:
         return inner.broadcast({**server, "params": model(server, regions.of_site[site])}, site)
 
+    def of_region(before: State, came: State | Sequence[Arrival] | None) -> State:
+        if came is None:
+            return before
+        if isinstance(came, dict):
+            return inner.aggregate(before, came, 1.0)
+        return before if inner.aggregate_each is None else inner.aggregate_each(before, came)
+
     def aggregate(
-        server: State, means: Iterable[State | None], weights: Sequence[float | Tensor], round_number: int
+        server: State,
+        came: Iterable[State | Sequence[Arrival] | None],
+        weights: Sequence[float | Tensor],
+        round_number: int,
     ) -> State:
         models: dict[str, Tree] = {}
-        for number, (name, mean) in enumerate(zip(regions.names, means, strict=True)):
+        for number, (name, of_one) in enumerate(zip(regions.names, came, strict=True)):
             before = {**server, "params": model(server, number)}
-            models[name] = before["params"] if mean is None else inner.aggregate(before, mean, 1.0)["params"]
+            models[name] = of_region(before, of_one)["params"]
         weighed = dict(zip(regions.names, weights, strict=True))
         return aggregate_regions(server, models, weighed, regions.merges(round_number))
 

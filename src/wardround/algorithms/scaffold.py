@@ -14,6 +14,9 @@ NOT_ROBUST = (
     "keeps one control that is the mean of the sites' controls, and what a rule makes of their changes is no mean"
 )
 NOT_REGIONAL = "keeps one control of all sites, which drifts away from their mean while regions are apart"
+NOT_ASYNCHRONOUS = (
+    "corrects a site's steps by the control of all, which would be as old as the model that it began with"
+)
 CITATION = (
     "Karimireddy et al. SCAFFOLD: stochastic controlled averaging for federated learning. ICML 2020. arXiv:1910.06378"
 )
@@ -53,5 +56,5 @@ def scaffold(server_lr: Positive = 1.0) -> Algorithm:
         init, init_memory, broadcast, begin, correct, finish, aggregate,
         weighting="uniform", sound_with=frozenset({"sgd", "weight-decay"}),
         exact=frozenset({"control"}),  # or the coordinator's control would no longer be the mean of the sites'
-        not_regional=NOT_REGIONAL, not_robust=NOT_ROBUST, citation=CITATION,
+        not_regional=NOT_REGIONAL, not_robust=NOT_ROBUST, not_asynchronous=NOT_ASYNCHRONOUS, citation=CITATION,
     )  # fmt: skip

@@ -23,5 +23,6 @@ def split() -> Algorithm:
         vertical=True,
         not_robust="has parties that send embeddings, and no updates that a rule could look at",
         not_regional="is for parties that hold different columns of the same patients",
+        not_asynchronous="needs every party for every row",
         citation=CITATION,
     )

@@ -5,6 +5,7 @@ Where predictions stay at their hospital, `deployed_results.py` computes the sam
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,29 @@ from wardround.evaluation.comparisons.benefit import (
 )
 from wardround.evaluation.comparisons.compare import compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
+from wardround.evaluation.comparisons.fairness import (
+    describe_rates,
+    describe_spread,
+    group_gaps,
+    spread_differences,
+)
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.decision.decision import begin_decision, conclude_decision
 from wardround.evaluation.findings import describe_findings, left_out
+from wardround.evaluation.hospitals.screening_results import describe_screening, is_screened, screening_notices
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
-from wardround.evaluation.training_notices import diverged, training_notices
+from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
+from wardround.evaluation.under_attack.damage import describe_adversaries
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
@@ -62,6 +72,8 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    triggered: pd.DataFrame | None = None,
+    at_bad_sites: pd.DataFrame | None = None,
     workers: int = 1,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
@@ -70,7 +82,8 @@ def results(
     `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
-    notices = [*diverged(predictions), *training_notices(records, predictions, task)]
+    notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
+    notices += screening_notices(study, records)
     if choices is None:
         choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
@@ -95,6 +108,10 @@ def results(
         )
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups, task)
+    if at_bad_sites is not None:
+        content["adversaries"] = describe_adversaries(
+            content, study, scores, predictions, at_bad_sites, triggered, thresholds, sites
+        )
     return conclude(content)
 
 
@@ -106,7 +123,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     """
     entries = (*content["tests"], *content["benefit"], *content["site_differences"])
     families = grouped(((content["arms"][entry["arm"]]["variant"], entry["metric"]), entry) for entry in entries)
-    for family in families.values():
+    for family in (*families.values(), *_fairness_families(content)):
         correct(family)
     correct(content["best_single"])
     for test in content["tests"]:
@@ -114,6 +131,18 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
+
+
+def _fairness_families(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The gaps of one measure under one arm; and how arms of a variant differ in one measure, between hospitals or
+    between groups."""
+    variant = {name: arm["variant"] for name, arm in content["arms"].items()}
+    families = grouped(((entry["arm"], entry["measure"]), entry) for entry in content["group_gaps"])
+    between = {
+        key: grouped(((variant[entry["arm"]], entry["measure"]), entry) for entry in content[key])
+        for key in ("spread_differences", "group_gap_differences")
+    }
+    return [*families.values(), *(family for of_key in between.values() for family in of_key.values())]
 
 
 def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
@@ -133,7 +162,8 @@ def assemble(
     """`scores` includes the selected arms, `records` does not."""
     origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
-    subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
+    resampling = {name: Resampling.of(study.evaluation_of(arm)) for name, arm in origin.items()}
+    subgroups = _with_rates(_subgroups(scores, resampling), scores, resampling)
     selected = {choice["arm"] for choice in choices}
     primary = study.evaluation.metric
     arms = {
@@ -164,6 +194,7 @@ def assemble(
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
+        **({"screening": describe_screening(study, records)} if is_screened(study) else {}),
     }
 
 
@@ -171,6 +202,7 @@ def _citations(study: Study) -> list[str]:
     """Of the algorithms, sources, partitions and models that the arms use, as each declares it."""
     arms = study.trained_arms
     used = [arm.algorithm.facts.citation for arm in arms] + [arm.data.facts.citation for arm in arms]
+    used += [arm.aggregation.facts.citation for arm in arms if not arm.by_mean]
     used += [arm.sites.facts.citation for arm in arms] + [arm.model.facts.citation for arm in arms]
     return [citation for citation in dict.fromkeys(used) if citation]
 
@@ -203,7 +235,8 @@ def _arm(
             # models of their own are judged within sites by metrics that rank rows
             {*scores.task.over_sites, *_ranked(scores.task), study.evaluation.metric},
         ),
-        "spread": spread(scores, name, study.evaluation.metric),
+        "spread": spread(scores, name, study.evaluation.metric)
+        | {"over_sites": describe_spread(scores, name, study.evaluation.metric, resampling)},
         "predicted_classes": describe_predicted_classes(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
@@ -216,6 +249,7 @@ def _arm(
         "final": _final(scores.task, records),
         "cost": _cost(records),
         "compression": _compression(arm, records),
+        **({} if arm.by_mean else {"aggregation": describe_rule(arm)}),
     }
 
 
@@ -294,12 +328,16 @@ def _comparisons(
 ) -> dict[str, list[dict[str, Any]]]:
     primary = study.evaluation.metric
     metrics = compared_metrics(scores.task, primary)
-    entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
+    keys = ("tests", "benefit", "site_differences", "best_single", "spread_differences")
+    entries: dict[str, list[dict[str, Any]]] = {key: [] for key in (*keys, "group_gaps", "group_gap_differences")}
     for names in variants:
         entries["tests"] += _tests(study, scores, names, origin)
         entries["benefit"] += benefit(study, scores, names, metrics)
         entries["site_differences"] += site_differences(study, scores, names, metrics)
         entries["best_single"] += best_single(study, scores, names, primary)
+        entries["spread_differences"] += spread_differences(study, scores, names, primary)
+        for key, gaps in group_gaps(study, scores, names).items():
+            entries[key] += gaps
     return entries
 
 
@@ -340,6 +378,17 @@ def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str
                     }
                 elif rows[a, :, v].any():
                     described[arm][kind][value] = {"suppressed": True}
+    return described
+
+
+def _with_rates(
+    described: dict[str, dict[str, Any]], scores: Scored, resampling: Mapping[str, Resampling]
+) -> dict[str, dict[str, Any]]:
+    """With the rates of each group that is described, where one class of two is predicted."""
+    for kind in scores.group_rates():
+        for (a, arm), (v, value) in product(enumerate(scores.arms), enumerate(kind.values)):
+            if "metrics" in (entry := described[arm].get(kind.kind, {}).get(value, {})):
+                entry["rates"] = describe_rates(kind.rates[a, :, v], resampling[arm])
     return described
 
 
@@ -426,6 +475,13 @@ def _curves(
         lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
         curves[arm] = {"round": means.index.tolist(), **lines}
     return curves
+
+
+def describe_rule(arm: Arm) -> dict[str, Any]:
+    """The rule with its settings, and what is done before it, where that is something."""
+    default = asdict(Preaggregation())
+    before = {name: value for name, value in asdict(arm.preaggregation).items() if value != default[name]}
+    return {"rule": arm.aggregation.name, **arm.aggregation.options, **before}
 
 
 def _compression(arm: Arm, records: pd.DataFrame) -> dict[str, Any] | None:

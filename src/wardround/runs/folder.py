@@ -6,6 +6,7 @@ selection.parquet   predictions by which a value was selected, where the study s
 validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
 regional.parquet    predictions of regions' own models, where sites form regions
 missing_party.parquet  predictions while a party was missing, where parties hold different features
+triggered.parquet   predictions for test rows with the trigger of a simulated backdoor
 uncertainty.parquet the uncertainty of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
@@ -42,7 +43,7 @@ from safetensors.torch import load_file
 
 from wardround.core.atomic_files import PRIVATE_FOLDER, open_private, replacing
 from wardround.core.atomic_files import write_atomically as write_atomically
-from wardround.core.errors import RunError
+from wardround.core.errors import RunError, name_of
 from wardround.core.toml_files import read_toml
 from wardround.core.tree import Tree
 from wardround.runs.record_form import frame_of
@@ -50,7 +51,7 @@ from wardround.runs.records import COMPACT, RUNNING, Key, RecordWriter, compact_
 from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
-Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty"]
+Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty", "triggered"]
 CLEARED = (  # when a run starts again
     "results.json",
     RUNNING,
@@ -230,7 +231,7 @@ class RunFolder:
         try:
             return reader(path)
         except (ArrowException, BadZipFile, KeyError, OSError, ValueError) as error:
-            problem = f"cannot be read ({type(error).__name__})"
+            problem = f"cannot be read ({name_of(error)})"
             raise RunError(str(path), problem, "Run the study again with --again.") from None
 
     @contextmanager
@@ -239,7 +240,7 @@ class RunFolder:
         try:
             yield
         except MISFITS as error:
-            problem = f"does not hold what a run of this version writes ({type(error).__name__})"
+            problem = f"does not hold what a run of this version writes ({name_of(error)})"
             remedy = "Run the study again with --again. If nobody changed the folder, please report it."
             raise RunError(str(self.path), problem, remedy) from None
         except OSError as error:

@@ -41,11 +41,16 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
     "exchanges": pa.int64(),
     "epochs": pa.map_(pa.string(), pa.int64()),
     "not_finite": NAMES,
+    "lengths": pa.map_(pa.string(), pa.float64()),
+    "agreements": pa.map_(pa.string(), pa.float64()),
+    "named": pa.map_(pa.string(), PRICE),
+    "time": pa.float64(),
+    "staleness": pa.map_(pa.string(), pa.int64()),
     "engine": pa.string(),
     "seconds": pa.float64(),
 }  # figures come last
 DERIVED = ("variant",)  # a column for whoever reads the table; it follows from `arm`
-MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "compression_error", "site_charge", "engine"}
+MAY_BE_NONE = {"loss", "update_norm", "divergence", "change", "compression_error", "site_charge", "time", "engine"}
 DEFAULTS = vars(RoundRecord("", 0, 0))
 REQUIRED = ("arm", "seed", "round")
 MAY_BE_ZERO = {
@@ -55,6 +60,7 @@ MAY_BE_ZERO = {
     "divergence",
     "change",
     "compression_error",
+    "time",
 }  # which is not the same as not there
 PAIRS = ("region_messages", "region_bytes")
 ROWS = 4096  # that are Python objects at a time
@@ -120,7 +126,7 @@ def _array(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
         types = set(map(type, values))
     if not types <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
         raise TypeError(f"{name} is of another type")
-    if name == "settings":
+    if pa.types.is_map(kind) and kind.item_type == pa.float64():
         values = [[(key, _number(number)) for key, number in value.items()] for value in values]
     elif pa.types.is_map(kind):
         values = [list(value.items()) for value in values]

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -10,7 +10,6 @@ dataclass here, and every default stands in one of these two places.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -35,7 +34,25 @@ from wardround.core.settings import (
 )
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.facts import (
+    AdversaryFacts,
+    AlgorithmFacts,
+    Facts,
+    ModelFacts,
+    PartitionFacts,
+    RuleFacts,
+    SourceFacts,
+)
+from wardround.study.protection import AdaptiveClip as AdaptiveClip
+from wardround.study.protection import ExamplePrivacy as ExamplePrivacy
+from wardround.study.protection import NoiseSchedule as NoiseSchedule
+from wardround.study.protection import Privacy as Privacy
+from wardround.study.protection import SecureSum as SecureSum
+from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.robustness.contribution import Contribution as Contribution
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.robustness.screening import Screening as Screening
+from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -43,6 +60,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
+NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -115,6 +133,8 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    asynchronous: Asynchronous | None = None
+    late: Late | None = None  # what work is worth that is late for a deadline; None: nothing
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
@@ -126,6 +146,16 @@ class Training:
             return self.lr
         decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
         return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether each site's model is mixed into the shared one, as FedAsync does it."""
+        return self.asynchronous is not None and self.asynchronous.buffer == 1
+
+    @property
+    def alone(self) -> "Training":
+        """Of sites that train without a coordinator: nobody waits for anybody."""
+        return replace(self, share=1.0, stragglers=None, asynchronous=None, late=None)
 
 
 @dataclass(frozen=True)
@@ -155,6 +185,7 @@ class Evaluation:
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
     attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    groups: tuple[str, ...] = ()  # columns whose levels are groups of patients, beside sex and age
     bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
@@ -164,80 +195,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Agreements between hospitals when the study is deployed. A simulation does not use them."""
+    """Agreements between hospitals when the study is deployed. A simulation uses quorum and deadline if sites have
+    speeds."""
 
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
     smallest_cell: Count = 5  # what counts fewer patients than this does not leave its hospital
     compare_labels: bool = True  # sites tell which way clinical columns go with the label: an inverted one shows
-
-
-@dataclass(frozen=True)
-class AdaptiveClip:
-    """The clip follows a quantile of the lengths of patients' gradients, found with noise and paid for."""
-
-    quantile: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.5
-    rate: Positive = 0.2  # how fast it follows
-    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: enough to cost little
-
-
-@dataclass(frozen=True)
-class NoiseSchedule:
-    """How noise changes over the rounds: from that of the first round to `last` times as much in the last round."""
-
-    last: Annotated[float, Range(low=0.01, high=100)]
-    kind: Literal["linear", "exponential", "step"] = "linear"
-    at: Share | None = None  # of the rounds, before a "step"; None: half of them
-
-
-@dataclass(frozen=True)
-class ExamplePrivacy:
-    """Differential privacy for each patient, at each site. Noise is chosen for the whole run, unless it is given."""
-
-    epsilon: Positive
-    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
-    clip: Positive | Literal["none"]  # "none": gradients stay as long as they are, and no epsilon holds
-    # in clips (without a clip: as it is); None: the least that keeps to epsilon. Given: a site stops at epsilon
-    noise: Positive | None = None
-    adaptive: AdaptiveClip | None = None
-    noise_schedule: NoiseSchedule | None = None
-
-    @property
-    def longest(self) -> float:
-        """The length to which a patient's gradient is clipped."""
-        return math.inf if self.clip == "none" else self.clip
-
-    @property
-    def promised(self) -> float:
-        """The epsilon that holds at the end. Without a clip one patient can move the sum as far as it likes."""
-        return math.inf if self.clip == "none" else self.epsilon
-
-
-@dataclass(frozen=True)
-class SitePrivacy:
-    """Differential privacy for each hospital as a whole: its update is clipped, the sum of all gets noise."""
-
-    epsilon: Positive
-    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
-    clip: Positive
-
-
-@dataclass(frozen=True)
-class SecureSum:
-    """The coordinator learns the sum of the updates and no single one."""
-
-    threshold: Count | None = None  # sites without which a round's sum stays closed; None: more than two thirds
-    largest: Positive = 1024.0  # public bound of any number in an update
-    most_rows: Count = 1_000_000  # public bound of a site's training rows
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """Protection of patients and hospitals in an arm. Each part is complete or left out."""
-
-    example: ExamplePrivacy | None = None
-    site: SitePrivacy | None = None
-    secure_sum: SecureSum | None = None
 
 
 @dataclass(frozen=True)
@@ -247,15 +211,6 @@ class Compression:
     kind: Literal["none", "float16", "top-k", "quantised"] = "none"
     share: Share = 0.01  # top-k: of the numbers of an update that are sent
     bits: Literal[2, 4, 8, 16] = 8  # quantised: of each number
-
-
-@dataclass(frozen=True)
-class Preaggregation:
-    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
-
-    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
-    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
-    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
 
 
 @dataclass(frozen=True)
@@ -322,6 +277,15 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Adversary:
+    """A simulated bad site, or several of one kind."""
+
+    sites: tuple[str, ...]
+    kind: Choice[AdversaryFacts]
+    from_round: Count = 1
+
+
+@dataclass(frozen=True)
 class Section:
     """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
 
@@ -352,7 +316,9 @@ class Arm:
     algorithm: Choice[AlgorithmFacts]
     data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    sites: Choice[PartitionFacts] = field(
+        metadata={SECTION: Section("partitioners", "partition", "by-hospital", common_field="timing")}
+    )
     model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic", common_field="start")})
     training: Training
     privacy: Privacy
@@ -363,11 +329,22 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    screening: Screening | None = None
+    adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
+    timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
         default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
         metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
     )
     preaggregation: Preaggregation = field(default_factory=Preaggregation)
+
+    @property
+    def screened(self) -> Screening | None:
+        """Where one coordinator sees each update: not of sites that train alone, nor within sums or under noise that
+        hides sites."""
+        shown = self.privacy.secure_sum is None and self.privacy.site is None and self.topology.kind == "flat"
+        wanted = self.screening is not None and self.screening.policy != "off"
+        return self.screening if wanted and shown and self.algorithm.facts.federated else None
 
     @property
     def by_mean(self) -> bool:
@@ -378,7 +355,8 @@ class Arm:
     def bounded_at_site(self) -> float | None:
         """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
         can."""
-        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
+        sums = self.privacy.secure_sum is not None and self.preaggregation.groups is None
+        return self.aggregation.facts.bound if sums and not self.by_mean else None
 
 
 @dataclass(frozen=True)
@@ -416,6 +394,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    contribution: Contribution | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -427,8 +406,12 @@ class Study:
             del content["evaluation"]["attack"]
         if self.evaluation.important_difference is None:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
+        if not self.evaluation.groups:
+            del content["evaluation"]["groups"]
         if self.tuning is None:
             del content["tuning"]
+        if self.contribution is None:
+            del content["contribution"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:
@@ -436,11 +419,7 @@ class Study:
         for choice in _members_of(content):
             del choice["facts"]  # the member's, not the study's
         for arm, described in zip(self.arms, content["arms"], strict=True):
-            for name in _left_out(arm):
-                del described[name]  # a study from before there was such a block keeps its hash
-            described["start"] = _identity_of(arm.start)
-            if described["start"] is None:
-                del described["start"]
+            _leave_out_defaults(arm, described)
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -509,15 +488,27 @@ def _members_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All that a study names of the families."""
     analysed = [analysis["rows"] for analysis in content.get("analyses", ())]
     members = [content["data"], *(rows[kind] for rows in analysed for kind in ("data", "sites"))]
+    members += [bad["kind"] for arm in content["arms"] for bad in arm["adversaries"]]
     return [*members, *(arm[kind] for arm in content["arms"] for kind in FAMILIES)]
 
 
-def _left_out(arm: Arm) -> list[str]:
-    """The arm's blocks that are as they are in a study without them."""
-    names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
+def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
+    """The arm's blocks that are as they are in a study without them: a study from before keeps its hash."""
+    for name, block in ARM_BLOCKS.items():
+        if not block.required and getattr(arm, name) == block.default:
+            del described[name]
     if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
-        names += ["aggregation", "preaggregation"]
-    return names
+        del described["aggregation"], described["preaggregation"]
+    if arm.timing == Timing():
+        del described["timing"]
+    if not arm.adversaries:
+        del described["adversaries"]
+    for name in NEWER:
+        if getattr(arm.training, name) is None:
+            del described["training"][name]
+    described["start"] = _identity_of(arm.start)
+    if described["start"] is None:
+        del described["start"]
 
 
 def _identity_of(start: Start) -> Any:

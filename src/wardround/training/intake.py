@@ -16,9 +16,13 @@ from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
 from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.privacy.secure_sum.groups import group_name
+from wardround.screening import Seen
 from wardround.study.schema import SecureSum, SitePrivacy
 from wardround.training.local import Memory, Outcome
-from wardround.training.round_record import RoundRecord
+from wardround.training.round_record import Price, RoundRecord
+from wardround.training.schedule import tolerance
+from wardround.training.screen import seen_of
 from wardround.training.trial import Assignment, Run, Trial, stopped
 
 
@@ -43,6 +47,7 @@ class Intake:
         self.bytes = 0
         self.failed = ""
         self.shapes: Shapes = {}
+        self.seen: dict[int, Seen] = {}  # by the site's number, where updates are screened
 
     @property
     def count(self) -> int:
@@ -75,16 +80,28 @@ class Intake:
 
     def _add(self, assignment: Assignment, outcome: Outcome) -> None:
         weight = self.weight_of(assignment)
+        if self.trial.screening is not None:
+            self.seen[assignment.number] = seen_of(self.trial, outcome.update)
         if self.algorithm.needs == "each":
             self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
+            if self.regions is not None:
+                self.region_weights[self.regions.of_site[assignment.number]] += weight
         else:
-            self._sum_up(assignment, tree.scale_state(outcome.update, weight), weight)
+            update = self._as_mixed(assignment, outcome.update)
+            self._sum_up(assignment, tree.scale_state(update, weight * assignment.factor), weight)
         self.weight += weight
         self.loss += weight * float(outcome.loss)
         self.norm += weight * outcome.length
         self.error += weight * (float("nan") if outcome.error is None else outcome.error)
         self._spread(outcome.moved, weight)
         self.bytes += tree.count_bytes(outcome.leaving)
+
+    def _as_mixed(self, assignment: Assignment, update: State) -> State:
+        """Where the shared model is mixed with a site's: how far the site's model is from it now."""
+        if not self.trial.training.mixes_models or assignment.started == self.run.round:
+            return update
+        began = self.run.shared(self.algorithm, assignment.number, assignment.started)["params"]
+        return {**update, "params": tree.add(update["params"], tree.sub(began, self.run.server["params"]))}
 
     def _sum_up(self, assignment: Assignment, weighted: State, weight: float) -> None:
         if self.regions is None:
@@ -100,8 +117,11 @@ class Intake:
 
         Each region has a sum of its own; if one fails, the others are not affected. Outcomes come region by region.
         """
+        if self.trial.groups:
+            self._take_groups(outcomes, secure)
+            return
         if self.regions is None:
-            summed = self._masked_sum(outcomes, secure, [assignment.site.name for assignment in self.assignments])
+            summed = self._masked_sum(outcomes, secure, self._summing())
             if summed is not None:
                 self.total(*summed)
             return
@@ -112,6 +132,31 @@ class Intake:
                 self.weight += summed[1]
                 self.region_weights[region] = summed[1]
                 self.region_means[region] = mean_of(*summed, self.shapes, self.trial.dtype)
+
+    def _take_groups(self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum) -> None:
+        """Each group has a sum of its own. Outcomes come group by group."""
+        of_site, summing = self.trial.groups, set(self._summing())
+        for group, part in groupby(outcomes, lambda pair: of_site[pair[0].number]):
+            names = (a.site.name for a in self.assignments if of_site[a.number] == group)
+            roster = [name for name in names if name in summing]
+            if (summed := self._masked_sum(part, secure, roster, group_name(group))) is not None:
+                self.total_of_group(group, *summed)
+        came = set(self.names)
+        self.names = [a.site.name for a in self.assignments if a.site.name in came]  # in the order of the sites
+
+    def total_of_group(self, group: int, summed: np.ndarray, weight: float) -> None:
+        """What the secure sum of a group gave: for a rule, one update."""
+        self.weight += weight
+        self.arrivals.append(Arrival(group, weight, mean_of(summed, weight, self.shapes, self.trial.dtype)))
+
+    def _summing(self) -> list[str]:
+        """Whose keys are in the sum: those of the round's sites, also where their work comes too late for it. Where
+        late work counts, the sites of a sum are known when all of it has arrived."""
+        summing = self.trial.roster(self.run.round).summing
+        if summing is None:
+            late = self.trial.roster(self.run.round).late
+            return [a.site.name for a in self.assignments if a.counts or a.number not in late]
+        return [self.trial.sites[number].name for number in summing]
 
     def _masked_sum(
         self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum, roster: Sequence[str], region: str = ""
@@ -129,7 +174,10 @@ class Intake:
                 self._note(assignment, outcome)
                 came.append(assignment.site.name)
                 self.shapes = self.shapes or shapes_of(outcome.update)
-                encoded = encoding.encode(arrays_of(outcome.update), self.weight_of(assignment), assignment.site.name)
+                update = outcome.update
+                if assignment.factor != 1:
+                    update = tree.scale_state(update, assignment.factor)
+                encoded = encoding.encode(arrays_of(update), self.weight_of(assignment), assignment.site.name)
                 self.bytes += encoded.nbytes
                 yield assignment.site.name, encoded
 
@@ -139,14 +187,14 @@ class Intake:
             return encoding.decode(sum_securely(vectors(), roster, context, secure.threshold))
         except SecureSumError as error:
             if region:
-                self._fail_region(region, f"{error.where}: {error.problem}", came)
+                self.fail_part(region, f"{error.where}: {error.problem}", came)
             else:
                 self.fail(f"{error.where}: {error.problem}")
             return None
 
-    def _fail_region(self, region: str, why: str, came: Sequence[str]) -> None:
-        """A region's round failed: its model and its sites' memories stay as they are."""
-        self.failed = "; ".join(part for part in (self.failed, f"{region}: {why}") if part)
+    def fail_part(self, part: str, why: str, came: Sequence[str]) -> None:
+        """The round of a region, or of a group, failed: its sites' memories stay as they are."""
+        self.failed = "; ".join(text for text in (self.failed, f"{part}: {why}") if text)
         self.names = [name for name in self.names if name not in came]
         self.memories = {name: memory for name, memory in self.memories.items() if name not in came}
 
@@ -180,14 +228,14 @@ class Intake:
             return self._aggregate_with_noise(server, site, noise)
         if self.algorithm.aggregate_regions is not None:
             # also without any update: regions are averaged when their rounds are over
-            return self.algorithm.aggregate_regions(
-                server, self._means_of_regions(), self.region_weights, self.run.round
-            )
+            came = self._means_of_regions() if self.algorithm.needs == "mean" else self._updates_of_regions()
+            return self.algorithm.aggregate_regions(server, came, self.region_weights, self.run.round)
         if not self.count:
             return server
         if self.algorithm.aggregate_each is not None:
-            if self.count < self.algorithm.fewest:
-                self.fail(too_few(self.count, self.algorithm))
+            if len(self.arrivals) < self.algorithm.fewest:
+                why = too_few(len(self.arrivals), self.algorithm)
+                self.fail("; ".join(text for text in (self.failed, why) if text))
                 return server
             return self.algorithm.aggregate_each(server, self.arrivals)
         mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
@@ -201,6 +249,18 @@ class Intake:
         for region, weight in enumerate(self.region_weights):
             total, self.region_sums[region] = self.region_sums[region], None
             yield None if total is None else tree.scale_state(total, 1 / weight)
+
+    def _updates_of_regions(self) -> list[list[Arrival] | None]:
+        """None of a region where none came, or too few for the rule: its round has then failed."""
+        updates: list[list[Arrival] | None] = []
+        for region, name in enumerate(self.regions.names if self.regions is not None else ()):
+            came = [a for a in self.arrivals if self.regions is not None and self.regions.of_site[a.site] == region]
+            if 0 < len(came) < self.algorithm.fewest:
+                sites = [self.trial.sites[arrival.site].name for arrival in came]
+                self.fail_part(name, too_few(len(came), self.algorithm), sites)
+                self.region_weights[region], came = 0.0, []
+            updates.append(came or None)
+        return updates
 
     def _aggregate_with_noise(self, server: State, site: SitePrivacy, noise: Stream | None) -> State:
         """Noise on the sum of clipped updates, divided by the expected number of sites: the actual number would itself
@@ -243,7 +303,7 @@ class Intake:
             divergence=divergence,
             change=None if self.algorithm.personal else float(tree.squared_norm(tree.sub(*params)).sqrt()),
             sites=tuple(self.names),
-            dropped=tuple(a.site.name for a in self.assignments if a.site.name not in self.names),
+            dropped=tuple(a.site.name for a in self.assignments if not a.counts or a.site.name not in self.names),
             bytes_down=down,
             bytes_up=self.bytes,
             settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},
@@ -252,6 +312,8 @@ class Intake:
             stopped=stopped(trial, before.round),
             failed=self.failed,
             compression_error=self._compression_error(),
+            time=trial.roster(before.round).time,
+            staleness=self._staleness(),
         )
         if self.regions is None:
             return record
@@ -260,8 +322,7 @@ class Intake:
     def _statistics(self) -> tuple[float | None, float | None, float | None]:
         """Loss, length of updates and divergence over the sites; None where protection hides it."""
         privacy = self.trial.privacy
-        masked = self.mean is not None or (self.regions is not None and privacy.secure_sum is not None)
-        if not self.count or masked or privacy.site is not None:
+        if not self.count or privacy.secure_sum is not None or privacy.site is not None:
             return None, None, None
         loss = self.loss / self.weight if privacy.example is None else None
         divergence = max(self.spread / self.weight, 0.0) ** 0.5 if self.spread >= 0 else None
@@ -275,19 +336,37 @@ class Intake:
             return None
         return self.error / self.weight
 
-    def _charges(self) -> dict[str, tuple[float, float, int]]:
+    def _staleness(self) -> dict[str, int]:
+        """Of each site whose work counted, where it may have begun with an earlier model."""
+        if tolerance(self.trial.training) is None:
+            return {}
+        number = self.run.round
+        return {a.site.name: number - a.started for a in self.assignments if a.counts and a.site.name in self.names}
+
+    def _charges(self) -> dict[str, Price]:
         """By site. Where rows are pooled, patients of all sites were trained on."""
-        trial, charges = self.trial, {}
-        for number, epochs in self.epochs.items():
-            charge = trial.charge(number, epochs, self.run.round)
+        trial = self.trial
+        charges: dict[str, Price] = {}
+        began = {a.number: a.started for a in self.assignments if a.counts}
+        work = [(number, epochs, began[number]) for number, epochs in self.epochs.items()]
+        if trial.schedule is not None:  # work that came too late was sent all the same
+            work = [(a.number, a.epochs, a.started) for a in self.assignments if not a.counts] + work
+        for number, epochs, started in work:
+            charge = trial.charge(number, epochs, started)
             for site in trial.scored if trial.algorithm.pools else (trial.sites[number],):
                 if charge is not None:
-                    charges[site.name] = (charge.rate, charge.noise, charge.steps)
+                    before = charges.get(site.name)
+                    charges[site.name] = _more(before, (charge.rate, charge.noise, charge.steps))
         return charges
 
     def _site_charge(self) -> tuple[float, float, int] | None:
         site, training = self.trial.privacy.site, self.trial.training
         return None if site is None else (training.share, site_noise(site, training.share, training.rounds), 1)
+
+
+def _more(before: Price | None, price: Price) -> Price:
+    """What two pieces of work cost together, where one came too late: the less noise counts for both."""
+    return price if before is None else (price[0], min(before[1], price[1]), before[2] + price[2])
 
 
 def too_few(count: int, algorithm: Algorithm) -> str:

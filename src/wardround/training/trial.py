@@ -1,23 +1,25 @@
-"""A trial, its state between rounds, and which sites work in a round."""
+"""A trial, its state between rounds, and the work of a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-import numpy as np
 import torch
 
+from wardround.adversaries.of_arm import BadSites
 from wardround.algorithms.algorithm import Algorithm
-from wardround.core import seeds
-from wardround.core.tree import State
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models.model import SMALL_MODEL, Model
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Compression, Privacy, Topology, Training
+from wardround.study.schema import Compression, Deployment, Privacy, Screening, Topology, Training
+from wardround.study.timing import Timing
+from wardround.training.clock import Clock, clock_of
 from wardround.training.local import Memory
+from wardround.training.schedule import Roster, Schedule, factor_of, planned_epochs, roster, schedule
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,15 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    screening: Screening | None = None
+    groups: tuple[int, ...] = ()  # by site: its group, where each group of sites has a secure sum of its own
     bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
+    forgers: tuple[BadSites, ...] = ()  # simulated bad sites that send something else than their updates
+    turned: Mapping[int, tuple[Site, ...]] = field(default_factory=dict)  # the sites from a later round on (1: first)
+    clock: Clock | None = None  # None: no time passes
+    recorded: Schedule | None = None  # an order that was recorded, in place of that of the study
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,6 +58,11 @@ class Trial:
         looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
         return self.model.size < SMALL_MODEL and not looks
 
+    def sites_in(self, round_number: int) -> tuple[Site, ...]:
+        """The sites that train, with the rows that they have in a round: some turn bad later."""
+        begun = [first for first in self.turned if first - 1 <= round_number]
+        return self.turned[max(begun)] if begun else self.sites
+
     def trainer_of(self, scored: int) -> int:
         """The number of the training site whose model predicts for a scored site."""
         return 0 if self.algorithm.pools else scored
@@ -58,7 +71,14 @@ class Trial:
         """Whether a site's work belongs to the holder of this trial. The draw of sites does not depend on it."""
         return not self.within or self.sites[number].name in self.within
 
-    def roster(self, round_number: int) -> "Roster":
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """All rounds, where their order is known in advance; None where each round is drawn by itself."""
+        return self.recorded or (None if self.clock is None else schedule(self.clock))
+
+    def roster(self, round_number: int) -> Roster:
+        if self.schedule is not None:
+            return self.schedule.rosters[round_number]
         return roster(
             self.training, len(self.sites), self.batch_seed, round_number, by_chance=self.privacy.site is not None
         )
@@ -96,6 +116,17 @@ class Trial:
         return planned_epochs(self.training, len(self.sites), self.batch_seed, self.privacy.site is not None)[number]
 
 
+def on_clock(trial: Trial, timing: Timing, deployment: Deployment) -> Trial:
+    """The trial with the clock of a simulation, where time matters to it."""
+    names, rows = [site.name for site in trial.sites], [len(site.train) for site in trial.sites]
+    agreed = deployment.quorum, deployment.deadline
+    clock = clock_of(trial.training, timing, names, rows, trial.batch_seed, *agreed, f"arms: {trial.arm}")
+    if clock is None or trial.privacy.example is None:
+        return replace(trial, clock=clock)
+    works = tuple(sum(charge.steps > 0 for charge in trial.charges(number)) for number in range(len(trial.sites)))
+    return replace(trial, clock=replace(clock, most_works=works))
+
+
 @dataclass(frozen=True)
 class Run:
     """The complete state between two rounds. Saved and loaded again, it gives the same numbers."""
@@ -103,72 +134,45 @@ class Run:
     round: int
     server: State
     memories: Mapping[str, Memory]
+    earlier: Mapping[int, State] = field(default_factory=dict)  # what sites were sent that still work, by round
+    screening: Tree = field(default_factory=dict, kw_only=True)  # what is known of sites' updates (`training.screen`)
+
+    def shared(self, algorithm: Algorithm, number: int, started: int) -> State:
+        """What a site was sent when its work began."""
+        return algorithm.broadcast(self.server, number) if started == self.round else self.earlier[started]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One site's work in one round."""
+    """One site's work that arrives in a round."""
 
     site: Site
     number: int
     epochs: int
-    counts: bool  # False: a straggler whose work is dropped
-
-
-@dataclass(frozen=True)
-class Roster:
-    """Which sites work in a round, by number, and how much."""
-
-    numbers: tuple[int, ...]
-    epochs: Mapping[int, int]
-    dropped: frozenset[int]  # stragglers whose work does not count
-
-
-def roster(training: Training, sites: int, seed: int, round_number: int, by_chance: bool = False) -> Roster:
-    """Depends on (seed, round) only, so that all arms see the same draw.
-
-    `by_chance`: each site is drawn independently, as site-level privacy assumes, so that their number varies.
-    """
-    count = max(1, round(training.share * sites))
-    chosen = list(range(sites))
-    if by_chance and training.share < 1:
-        drawn = seeds.generator(seed, "participation by chance", round_number).random(sites) < training.share
-        chosen = np.flatnonzero(drawn).tolist()
-        count = len(chosen)
-    elif count < sites:
-        rng = seeds.generator(seed, "participation", round_number)
-        chosen = sorted(rng.choice(sites, size=count, replace=False).tolist())
-    epochs = dict.fromkeys(chosen, training.local_epochs)
-    slow: list[int] = []
-    if training.stragglers is not None:
-        rng = seeds.generator(seed, "stragglers", round_number)
-        slow = rng.choice(chosen, size=round(training.stragglers.share * count), replace=False).tolist()
-        # x epochs, uniform between 1 and E, as in the FedProx paper
-        epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
-    drop = training.stragglers is not None and training.stragglers.policy == "drop"
-    return Roster(tuple(chosen), epochs, frozenset(slow) if drop else frozenset())
-
-
-@lru_cache(maxsize=64)
-def planned_epochs(training: Training, sites: int, seed: int, by_chance: bool) -> tuple[tuple[int, ...], ...]:
-    """By site, then by round: 0 if a site does not work or its work does not count."""
-    if training.share == 1 and training.stragglers is None:
-        return ((training.local_epochs,) * training.rounds,) * sites
-    rosters = [roster(training, sites, seed, number, by_chance) for number in range(training.rounds)]
-    return tuple(tuple(0 if n in r.dropped else r.epochs.get(n, 0) for r in rosters) for n in range(sites))
+    counts: bool  # False: its work is dropped
+    started: int  # the round with whose model it began; decides its batches, its learning rate and its noise
+    factor: float = 1.0  # what its update counts for, beside the weight of the site
 
 
 def assign(trial: Trial, round_number: int) -> list[Assignment]:
     """The round's work, site by site. Sites that would exceed their epsilon are left out."""
-    drawn = trial.roster(round_number)
-    return [
-        Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped)
-        for n in drawn.numbers
-        if trial.is_near(n) and round_number < trial.stops(n)
-    ]
+    drawn, planned = trial.roster(round_number), trial.schedule is not None
+    assignments = []
+    for n in drawn.numbers:
+        started = drawn.started.get(n, round_number)
+        if trial.is_near(n) and (planned or round_number < trial.stops(n)):
+            factor = factor_of(trial.training, round_number - started)
+            counts = n not in drawn.dropped
+            assignments.append(Assignment(trial.sites_in(started)[n], n, drawn.epochs[n], counts, started, factor))
+    late = drawn.late.items()
+    epochs = trial.training.local_epochs
+    return assignments + [Assignment(trial.sites_in(started)[n], n, epochs, False, started) for n, started in late]
 
 
 def stopped(trial: Trial, round_number: int) -> tuple[str, ...]:
     """Sites that are drawn for this round and have spent their epsilon."""
-    drawn = [n for n in trial.roster(round_number).numbers if trial.is_near(n)]
-    return tuple(trial.sites[n].name for n in drawn if round_number >= trial.stops(n))
+    drawn = trial.roster(round_number)
+    if trial.schedule is not None:
+        return tuple(trial.sites[n].name for n in drawn.spent)
+    near = [n for n in drawn.numbers if trial.is_near(n)]
+    return tuple(trial.sites[n].name for n in near if round_number >= trial.stops(n))

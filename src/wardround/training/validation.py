@@ -8,8 +8,10 @@ import numpy as np
 
 from wardround.core.errors import StudyError
 from wardround.core.extras import load
+from wardround.privacy.secure_sum.groups import group_name
 from wardround.study.schema import ExamplePrivacy, Privacy, SecureSum
 from wardround.training.compression import KINDS, kind_of
+from wardround.training.schedule import Roster, tolerance
 from wardround.training.trial import Trial
 
 
@@ -23,6 +25,8 @@ def refuse_unkept(trial: Trial) -> None:
     if trial.privacy.secure_sum is not None:
         _check_secure_sum(trial, trial.privacy.secure_sum)
     _check_compression(trial)
+    _check_timing(trial)
+    _check_updates_of_regions(trial)
     if trial.algorithm.needs_loss_from_zero and not trial.model.task.loss_from_zero:
         problem = "takes powers of each hospital's loss, and a loss of this outcome may be below 0"
         raise StudyError(f"arms: {trial.arm}: algorithm", problem, "Choose another algorithm, such as afl or fedprox.")
@@ -70,7 +74,7 @@ def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
         try:
             Terms(b"", tuple(site.name for site in trial.sites[:count]), secure.threshold or default_threshold(count))
         except SecureSumError as error:
-            at = f" of region {where}" if where else ""
+            at = f" of {where}" if where else ""
             raise _wrong(trial, "secure_sum", f"in some round{at} {error.problem}", error.remedy) from None
     encoding_of(secure, len(trial.sites))
     for site in trial.sites:
@@ -80,13 +84,22 @@ def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
 
 
 def _summed(trial: Trial) -> set[tuple[str, int]]:
-    """The numbers of sites in a secure sum that occur over all rounds, with the region's name."""
-    rosters = [trial.roster(number).numbers for number in range(trial.training.rounds)]
-    regions = trial.algorithm.regions
-    if regions is None:
+    """The numbers of sites in a secure sum that occur over all rounds, with the name of the region or group."""
+    rosters = [_summing(trial.roster(number)) for number in range(trial.training.rounds)]
+    regions, parts = trial.algorithm.regions, trial.groups
+    if regions is None and not parts:
         return {("", len(numbers)) for numbers in rosters}
-    counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
-    return {(regions.names[region], count) for by_region in counts for region, count in by_region.items()}
+    of_site = parts if regions is None else regions.of_site
+    counts = [Counter(of_site[number] for number in numbers) for numbers in rosters]
+
+    def name(part: int) -> str:
+        return group_name(part) if regions is None else f"region {regions.names[part]}"
+
+    return {(name(part), count) for by_part in counts for part, count in by_part.items()}
+
+
+def _summing(drawn: Roster) -> tuple[int, ...]:
+    return drawn.numbers if drawn.summing is None else drawn.summing
 
 
 def _check_compression(trial: Trial) -> None:
@@ -98,6 +111,37 @@ def _check_compression(trial: Trial) -> None:
         problem = "the algorithm compares the directions of single updates, which this compression changes"
         fitting = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.keeps_directions)
         raise StudyError(f"arms: {trial.arm}: compression: kind", problem, f'Write {fitting} or "none" in this arm.')
+
+
+def _check_timing(trial: Trial) -> None:
+    asynchronous, at_work = trial.training.asynchronous, max(1, round(trial.training.share * len(trial.sites)))
+    where = f"arms: {trial.arm}: training: asynchronous"
+    if asynchronous is not None and asynchronous.buffer > at_work:
+        problem = f"{asynchronous.buffer} sites fill it, and {at_work} work at a time"
+        raise StudyError(f"{where}: buffer", problem, f"Write at most {at_work}.")
+    if tolerance(trial.training) is not None and trial.algorithm.needs == "each":
+        where = where if asynchronous is not None else f"arms: {trial.arm}: training: late"
+        problem = "the rule by which updates are aggregated compares them, and these began with different models"
+        raise StudyError(where, problem, "Average the updates in this arm, or leave the setting out.")
+
+
+def _check_updates_of_regions(trial: Trial) -> None:
+    """Whether each region has enough sites in every round for a rule that is applied in each."""
+    regions, fewest = trial.algorithm.regions, trial.algorithm.fewest
+    if regions is None:
+        return
+    rosters = [trial.roster(number) for number in range(trial.training.rounds)]
+    for region, name in enumerate(regions.names):
+        counts = [
+            sum(regions.of_site[number] == region for number in roster.numbers if number not in roster.dropped)
+            for roster in rosters
+        ]
+        if least := min((count for count in counts if 0 < count < fewest), default=0):
+            problem = (
+                f"in some round region {name} has {least} of its sites, and the rule needs {fewest} in each region"
+            )
+            remedy = "Lower `bad`, form larger regions, or use a rule that needs fewer sites."
+            raise StudyError(f"arms: {trial.arm}: aggregation: bad", problem, remedy)
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

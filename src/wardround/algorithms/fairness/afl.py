@@ -57,6 +57,7 @@ def afl(mixture_lr: Positive = 0.1, server_lr: Positive = 1.0) -> Algorithm:
         exact=frozenset({"loss"}),
         not_robust="finds what each site weighs by itself, so that there is no mean that a rule could replace",
         not_regional="finds one mixture of all sites, and regions are averaged by their rows",
+        not_asynchronous="finds a mixture by the losses of one model, and late updates tell the loss of older ones",
         citation=CITATION,
     )
 

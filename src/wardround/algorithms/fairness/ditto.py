@@ -37,6 +37,7 @@ def ditto(lam: NonNegative = 0.1, server_lr: Positive = 1.0) -> Algorithm:
         personal=True,
         trains_own=True,
         not_regional="gives each site a model of its own, so that nobody would predict with a region's",
+        not_asynchronous="holds each site's own model near the shared one, which would be of another age at each site",
         citation=CITATION,
     )
 

@@ -39,6 +39,7 @@ def qfedavg(q: Annotated[float, Range(low=0, high=MOST_Q)] = 1.0, server_lr: Pos
         exact=frozenset({"bend"}),  # what every site's change is divided by
         not_robust="lets a site weigh more the larger its loss is, which it reports itself",
         not_regional="weighs sites by their losses, and regions would be averaged by their rows",
+        not_asynchronous="weighs sites by their losses of one model, and late updates tell the loss of older ones",
         citation=CITATION,
     )
 

@@ -45,5 +45,6 @@ def reptile(server_lr: Positive = 1.0) -> Algorithm:
         weighting="uniform",
         personal=True,
         not_regional="gives each site a model of its own, so that nobody would predict with a region's",
+        not_asynchronous="predicts at each site with its own last work, which would have begun with models of all ages",
         citation=CITATION,
     )

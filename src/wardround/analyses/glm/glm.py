@@ -5,6 +5,7 @@
     score       likelihood, score and information of each model that has not arrived: the model itself, the one with an
                 intercept alone, and where they are asked for those without one term each
     direction   only where a likelihood seems to have no maximum: whether a direction separates the outcomes
+    hospitals   in place of all these, for random effects: each hospital's own regression
     final       deviance, information and, where robust errors are asked for, the scores' spread over patients
 
 Columns are centred and divided by their spread between sites and coordinator, so that Newton's equations are well
@@ -43,7 +44,7 @@ SPREAD = 1e6  # at most so many standard deviations is a value from its mean, ov
 LEAST_SPREAD = 1e-10  # relative: a column that varies less is constant
 CHECKED_AT = (10, 15, 20, 30, 45)  # iterations at which separation is looked for
 MARGIN = 1e-5
-Step = Literal["means", "moments", "score", "direction", "final", "done"]
+Step = Literal["hospitals", "means", "moments", "score", "direction", "final", "done"]
 Share = Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
 
 
@@ -60,6 +61,7 @@ class State:
     spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
     climbs: Mapping[str, Climb] = field(default_factory=dict)
     final: Mapping[str, np.ndarray] = field(default_factory=dict)
+    by_site: Mapping[str, Sums] = field(default_factory=dict)  # of random effects: each hospital's own regression
 
 
 MODEL, NULL, WITHOUT = "model", "null", "without "
@@ -78,6 +80,7 @@ class Glm:
     distribution: Literal["normal", "t"] = "normal"
     likelihood_ratio: bool = False
     firth: bool = False
+    site_effects: Literal["none", "random"] = "none"
 
     def __post_init__(self) -> None:
         self._check()
@@ -95,6 +98,12 @@ class Glm:
         if self.firth and (self.likelihood_ratio or self.errors == "robust"):
             problem = "has neither robust errors nor tests of single terms by likelihood"
             raise StudyError("firth", problem, "Leave `errors` and `likelihood_ratio` out.")
+        if self.site_effects == "random" and (self.likelihood_ratio or self.distribution == "t" or self.firth):
+            problem = "are put together from each hospital's own regression, which has none of the other tests"
+            raise StudyError("site_effects", problem, "Leave `likelihood_ratio`, `distribution` and `firth` out.")
+        if self.site_effects == "random" and SITE in self.read.names:
+            problem = "are random, and `+ site` in the formula makes them fixed"
+            raise StudyError("site_effects", problem, "Leave one of the two out.")
         if self.distribution == "t" and self.family != "gaussian":
             raise StudyError("distribution", "t is for Gaussian outcomes", 'Leave it out, or write "normal".')
 
@@ -112,6 +121,8 @@ class Glm:
 
     @property
     def tells_sites(self) -> str:
+        if self.site_effects == "random":
+            return "the estimates and standard errors of each hospital"
         return "the number of rows and the mean outcome of each hospital" if SITE in self.read.names else ""
 
     # -- what it reads
@@ -161,7 +172,7 @@ class Glm:
 
     def begin(self, agreed: Agreed) -> State:
         self.layout(agreed)
-        return State(agreed)
+        return State(agreed, "hospitals" if self.site_effects == "random" else "means")
 
     def ask(self, state: State) -> Question | None:
         if state.step == "done":
@@ -170,7 +181,7 @@ class Glm:
         return Question(state.step, self._arrays(state), f"step {steps + 1}" if state.step == "score" else state.step)
 
     def _arrays(self, state: State) -> dict[str, np.ndarray]:
-        if state.step == "means":
+        if state.step in ("means", "hospitals"):
             return {}
         arrays = {"centre": state.centre}
         if state.step == "moments":
@@ -191,6 +202,12 @@ class Glm:
             problem = "asks what is no step of a regression"
             raise DeployError("coordinator", problem, "Install the same version everywhere.")
         rows, width = float(agreed.most_rows), len(self.layout(agreed).names)
+        if question.step == "hospitals":
+            return {
+                "counts": Block((3,), rows),
+                "estimates": Block((width,), UNDECLARED),
+                "covariance": Block((half(width),), UNDECLARED**2),
+            }
         if question.step == "means":
             far = rows * UNDECLARED
             return {
@@ -219,6 +236,7 @@ class Glm:
         }
         return {
             "means": {},
+            **({"hospitals": {}} if self.site_effects == "random" else {}),
             "moments": centre,
             "direction": {**centre, "spread": (width,), "direction": (width,)},
             "score": {**centre, "spread": (width,), **points, **(hats if self.firth else {})},
@@ -261,6 +279,8 @@ class Glm:
 
     def answer(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums:
         design = self.design(agreed, rows)
+        if question.step == "hospitals":
+            return self._alone(agreed, rows)
         if question.step == "means":
             return _means(design, rows)
         arrays = question.arrays
@@ -284,6 +304,23 @@ class Glm:
             else:
                 sums |= self._final(name, design, matrix, point)
         return sums
+
+    def _alone(self, agreed: Agreed, rows: SiteRows) -> Sums:
+        """The hospital's own regression; zeros where it has none."""
+        size, alone = len(self.layout(agreed).names), replace(agreed, sites=(rows.site,))
+        fitted, estimates, covariance = 0.0, np.zeros(size), np.zeros((size, size))
+        own = replace(self, site_effects="none")
+        try:
+            state = own.begin(alone)
+            while (question := own.ask(state)) is not None:
+                state = own.advance(state, own.answer(alone, question, rows), {})
+            result = own.result(state)
+            estimates = np.array([term["estimate"] for term in result["terms"].values()])
+            fitted, covariance = 1.0, np.array(result["covariance"])
+        except (StudyError, DataError, np.linalg.LinAlgError):
+            pass  # such as a level that nobody has here: the report says that the hospital has no estimate
+        counts = np.array([float(len(rows)), float(len(np.unique(rows.people))), fitted])
+        return {"counts": counts, "estimates": estimates, "covariance": packed(covariance)}
 
     def _columns(self, agreed: Agreed) -> dict[str, list[int]]:
         """Of each model that is fitted, its columns of the design."""
@@ -337,6 +374,8 @@ class Glm:
         return sums
 
     def advance(self, state: State, sums: Sums, by_site: Mapping[str, Sums]) -> State:
+        if state.step == "hospitals":
+            return replace(state, step="done", by_site=by_site)
         return _ADVANCE[state.step](self, state, sums)
 
     def _after_means(self, state: State, sums: Sums) -> State:
@@ -420,9 +459,15 @@ class Glm:
         return replace(state, step="done", final=dict(sums))
 
     def result(self, state: State) -> dict[str, Any]:
-        from wardround.analyses.glm.inference import described_model  # its statistics take a second to import
+        from wardround.analyses.glm.inference import (  # its statistics take a second to import
+            described_hospitals,
+            described_model,
+        )
 
-        return described_model(self, state, self.layout(state.agreed))
+        layout = self.layout(state.agreed)
+        if self.site_effects == "random":
+            return described_hospitals(self, state, layout)
+        return described_model(self, state, layout)
 
 
 def _means(design: Design, rows: SiteRows) -> Sums:

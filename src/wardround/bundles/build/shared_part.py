@@ -240,7 +240,7 @@ def _preparation(arm: Arm) -> dict[str, Any]:
 
 def _training(arm: Arm) -> dict[str, Any]:
     """Of one site: who else works in a round, and on which machine, does not matter to it."""
-    settings = asdict(replace(arm.training, share=1.0, stragglers=None, device="auto"))
+    settings = asdict(replace(arm.training.alone, device="auto"))
     return {key: value for key, value in settings.items() if value is not None}
 
 

@@ -94,9 +94,9 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked its sources
     if not run.fresh:
         out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
-    missing = participation_sentence(results)
-    if missing is not None:
-        show_lines([missing], "bold")
+    simulated = results.get("adversaries")
+    before = [participation_sentence(results), None if simulated is None else simulated["sentence"]]
+    show_lines([sentence for sentence in before if sentence is not None], "bold")
     if evidence.trained:
         _show_arms(out, evidence, run, report)
     if results.get("analyses"):
@@ -140,6 +140,10 @@ def _show_arms(out: Console, evidence: "Evidence", run: "StudyRun", report: str 
     _show_sites_and_variants(out, evidence)
     show_lines([test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
+    if evidence.results.get("contribution"):
+        from wardround.report.sections.robustness.contribution import terminal_lines
+
+        show_lines(terminal_lines(evidence))
     show_lines(spent_lines(evidence))
     if started := results.get("start_from"):
         from wardround.report.sections.forgetting import composed_lines, forgetting_lines, start_lines

@@ -8,6 +8,7 @@ from wardround.deployment.regional.regions import is_hierarchical, refuse_undepl
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
+from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -16,8 +17,10 @@ PARTITION = "by-hospital"
 
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
+    refuse_deployed_adversaries(study)
     refuse_undeployable_uncertainty(study)
     refuse_undeployable_tuning(study)
+    refuse_undeployable_contribution(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
@@ -69,6 +72,20 @@ def refuse_undeployable_analyses(study: Study, sites: Sequence[str]) -> None:
             raise StudyError(f"{where}: privacy: secure_sum", problem, "Let more hospitals take part.")
 
 
+def refuse_undeployable_contribution(study: Study) -> None:
+    """Figures of models with and without a hospital differ by that hospital alone."""
+    if study.contribution is not None:
+        problem = (
+            "what a hospital adds follows from models with and without it, scored on validation rows that stay at "
+            "other hospitals, and the figures of two such models tell of that hospital alone"
+        )
+        remedy = (
+            "Estimate it in a simulation of public or synthetic rows (`wardround run`), and leave [contribution] out. "
+            "Arms with `train_at` leave a hospital out where all agree to it."
+        )
+        raise StudyError("contribution", problem, remedy)
+
+
 def refuse_several_outcomes(outcomes: Sequence[str]) -> None:
     """A hospital tells of the predictions of one outcome: what it withholds of another could follow from both."""
     if len(outcomes) > 1:
@@ -111,11 +128,25 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             _leave_out(arm),
         ),
     ]
-    for refusal in broken(rules):
+    for refusal in broken([*rules, *_not_in_time(arm)]):
         raise StudyError(*refusal)
     for name in arm.train_at:
         _require_site(name, sites, f"arms: {arm.name}: train_at")
     _refuse_small_sums(arm, sites)
+
+
+def _not_in_time(arm: Arm) -> Rules:
+    """Settings of time that a simulation has and a deployment does not."""
+    used = {"asynchronous": arm.training.asynchronous, "late": arm.training.late}
+    return [
+        (
+            setting is not None and is_federated(arm),
+            f"arms: {arm.name}: training: {name}",
+            "across hospitals rounds are synchronous, and work that is late for a deadline is dropped",
+            f'Write `"training.{name}" = "off"` in this arm, or simulate it with `wardround run`.',
+        )
+        for name, setting in used.items()
+    ]
 
 
 def _refuse_large_quorum(study: Study, sites: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from wardround.algorithms.regions import with_only
-from wardround.core.errors import StudyError
+from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
 from wardround.data.brightness import levels
@@ -33,9 +33,11 @@ from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.study.parser import Families
+from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.tasks import Task
-from wardround.training.trial import Trial, planned_epochs
+from wardround.training.schedule import planned_epochs
+from wardround.training.trial import Trial
 from wardround.training.validation import need_extras, refuse_unkept
 
 ABOUT_ALL_SITES = ("one-class", "constant-target", "rare-class")  # checks that speak of all sites together
@@ -71,6 +73,7 @@ class DeployedPlan(Plan):
     agreed: dict[Key, Agreed] = field(default_factory=dict)
     # the sites of one region, whose rounds are a flat federation; empty without regions and at the coordinator of all
     within: tuple[str, ...] = ()
+    group_seed: int | None = None  # of the groups that the sites have drawn together
 
     def _seeds_in_memory(self) -> int:
         return super()._seeds_in_memory() if self.cohorts else 1024
@@ -146,6 +149,11 @@ class DeployedPlan(Plan):
         there = replace(arm.topology, regions=with_only(arm.topology.regions, self.sites))
         return super().trial(replace(arm, topology=there), seed)
 
+    def seed_of_groups(self) -> int:
+        if self.group_seed is None:
+            raise DeployError("groups", "were not drawn by the hospitals", "Start the coordinator again.")
+        return self.group_seed
+
     def own_notices(self) -> list[Notice]:
         """Notices about this hospital's own rows, without repeats and without those about all sites."""
         notices: dict[tuple[object, ...], Notice] = {}
@@ -172,7 +180,7 @@ class DeployedPlan(Plan):
             example, members = arm.privacy.example, members_of(arm, self.sites)
             if example is None or self.own not in members:
                 continue
-            training = arm.training if is_federated(arm) else replace(arm.training, share=1.0, stragglers=None)
+            training = arm.training if is_federated(arm) else arm.training.alone
             for seed in self.study.evaluation.seeds:
                 rows = self.splits(arm, seed)[0].train
                 sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None
@@ -194,10 +202,10 @@ class DeployedPlan(Plan):
         """All arms with all seeds, in the order of the study, split where a message would become too large.
 
         Arms with masked updates have waves of their own, because such a round counts for all of them or for none. So
-        have arms whose regions run another number of rounds by themselves.
+        have arms whose regions run another number of rounds by themselves, and arms whose sites are in groups.
         """
         cut: list[list[tuple[str, int]]] = []
-        filled, kind = 0, (False, 1)
+        filled, kind = 0, (False, 1, 0)
         for arm in sorted(self.study.trained_arms, key=_travels):
             for seed in self.study.evaluation.seeds:
                 size = self.trial(arm, seed).model.shared_size * (
@@ -215,8 +223,9 @@ def _is_masked(arm: Arm) -> bool:
     return arm.privacy.secure_sum is not None and is_federated(arm)
 
 
-def _travels(arm: Arm) -> tuple[bool, int]:
-    return _is_masked(arm), span_of(arm)
+def _travels(arm: Arm) -> tuple[bool, int, int]:
+    groups = 0 if arm.by_mean else arm.preaggregation.groups
+    return _is_masked(arm), span_of(arm), groups or 0
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
@@ -246,6 +255,7 @@ def no_labels(task: Task, count: int, target_scale: tuple[float, ...] = ()) -> t
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """The plan at a hospital. All arms of a deployed study use the same rows."""
+    refuse_deployed_adversaries(study)
     refuse_hollow_privacy(study)
     refuse_several_outcomes(tuple(records.task.outcomes))
     refuse_unpaid_scale(study, records.task)
@@ -255,7 +265,10 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         refuse_unsound(arm, algorithm, (), records.is_table, False, records.task)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
-    cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
+    cohorts = {
+        key: load_cohort(source, for_own_columns(arm.preparation, name, records), study.evaluation.groups, alone=True)
+        for key, arm in kinds.items()
+    }
     return DeployedPlan(
         study,
         families,

@@ -12,13 +12,14 @@ from wardround.core import tree
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.core.extras import needs
 from wardround.core.tree import State, Tree
-from wardround.deployment.common.secure_wave import Place, Summands, contributors, shortfall, terms_of
+from wardround.deployment.common.secure_wave import Place, Summands, contributors, needed_answers, shortfall, terms_of
 from wardround.deployment.common.spool import MASKED
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
 from wardround.protocol.catalogue import AdvertPart, SealedShares, SumTerms
+from wardround.protocol.text import plain_text
 from wardround.runs.ledger import sync
 from wardround.study.schema import Study
 
@@ -102,7 +103,13 @@ def checked_terms(
 ) -> Terms:
     """The coordinator's proposal, if it is what the approved study says; `sites` are those of the run."""
     roster, expected = proposed.roster, summands.expected
-    needed = min(study.deployment.quorum or len(sites), len(expected))
+    needed = needed_answers(study, sites, summands)
+    if strangers := sorted(set(roster) - set(expected)):
+        names = plain_text(", ".join(strangers))
+        problem = (
+            f"asks for a sum with {names}, whose work is not in it: other groups were drawn, or others are at work"
+        )
+        raise DeployError("coordinator", problem, REMEDY)
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
         raise DeployError("coordinator", problem, REMEDY)
@@ -126,7 +133,7 @@ def check_models(proposed: SumTerms, shared: Mapping[int, State]) -> None:
 
 def check_survivors(study: Study, site: str, sites: list[str], summands: Summands, survivors: list[str]) -> None:
     """Checked before this site agrees to reveal the sum."""
-    needed = min(study.deployment.quorum or len(sites), len(summands.expected))
+    needed = needed_answers(study, sites, summands)
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
 

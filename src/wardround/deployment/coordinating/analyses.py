@@ -19,17 +19,18 @@ from wardround.analyses.summing import add_up, encoding_for
 from wardround.core.errors import DataError, DeployError, SecureSumError, StudyError
 from wardround.core.extras import needs
 from wardround.core.tree import Tree
-from wardround.deployment.common.analysis_parts import (
+from wardround.deployment.common.messaging import Answered, Messenger, Step
+from wardround.deployment.common.secure_sum_coordinator import Sum, begin_sum, share_keys, unmask
+from wardround.deployment.common.secure_wave import Place
+from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
+from wardround.deployment.common.update_checks import leaves_hash
+from wardround.deployment.flat.analysis_parts import (
     as_arrays,
     as_tensors,
     read_schema,
     summands_of,
     write_agreed,
 )
-from wardround.deployment.common.messaging import Answered, Messenger, Step
-from wardround.deployment.common.secure_sum_coordinator import Sum, begin_sum, share_keys, unmask
-from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
-from wardround.deployment.common.update_checks import leaves_hash
 from wardround.privacy.disclosure import RULES
 from wardround.protocol.catalogue import (
     Admitted,
@@ -157,7 +158,8 @@ class DeployedAnalysis:
         encoding = encoding_for(self.analysis.blocks(agreed, question), len(agreed.sites))
         models = {str(self.number): leaves_hash(as_tensors(question.arrays)).hex()}
         summands = summands_of(self.number, self.chosen, agreed)
-        sums = begin_sum(messenger, self.wave, number, summands, models, spool.folder)
+        place = Place(messenger.study.hash, messenger.run_name, self.wave, number)
+        sums = begin_sum(messenger, place, summands, models, spool.folder)
         yield from share_keys(messenger, sums)
         self._require_all(agreed, dict.fromkeys(sums.sharers))
         expected: dict[str, Shape] = {MASKED: ("I64", (encoding.length + 1,))}

@@ -20,16 +20,16 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.sources import Source
-from wardround.deployment.common.analysis_parts import (
+from wardround.deployment.common.deployed_plan import for_own_columns
+from wardround.deployment.common.secure_wave import Summands
+from wardround.deployment.common.update_checks import leaves_hash
+from wardround.deployment.flat.analysis_parts import (
     as_arrays,
     as_tensor,
     read_agreed,
     summands_of,
     write_schema,
 )
-from wardround.deployment.common.deployed_plan import for_own_columns
-from wardround.deployment.common.secure_wave import Summands
-from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.site.answering import Reply
 from wardround.deployment.site.session import write_session
@@ -69,7 +69,8 @@ class AnalysesAtSite:
     @cached_property
     def rows(self) -> SiteRows:
         site, records = self.session.site, self.cohort.records
-        return site_rows(records, {site: np.arange(len(records))})[site]
+        limits = self.limits(terms_for(self.session.study, self.session.study.analyses[0]))  # alike for all of them
+        return site_rows(records, {site: np.arange(len(records))})[site].under(limits)
 
     @cached_property
     def memory(self) -> ReleaseMemory:

@@ -16,7 +16,15 @@ from wardround.deployment.common.secure_sum_site import (
     checked_terms,
     read_bytes,
 )
-from wardround.deployment.common.secure_wave import Place, Summands, is_secure, of_trials, vector_of
+from wardround.deployment.common.secure_wave import (
+    Place,
+    Summands,
+    group_of,
+    is_secure,
+    of_trials,
+    own_group,
+    vector_of,
+)
 from wardround.deployment.flat.site_analyses import AnalysesAtSite
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
@@ -32,10 +40,14 @@ from wardround.protocol.catalogue import (
     AskFillValues,
     AskMoments,
     AskSurvey,
+    Commit,
+    Committed,
     Confirm,
     Confirmed,
     Evaluate,
     Keys,
+    Open,
+    Opened,
     Prepare,
     Revealed,
     Shared,
@@ -64,6 +76,8 @@ def open_flat_run(session: Session, signer: Signer, peers: Mapping[str, Verifier
             AskFacts: without_tensors(session.facts),
             AskFillValues: without_tensors(session.fill_values),
             AskMoments: without_tensors(session.moments),
+            Commit: without_tensors(work.commit),
+            Open: without_tensors(work.open),
             Prepare: without_tensors(session.prepare),
             AskSurvey: without_tensors(work.analyses.survey),
             AskAdmission: without_tensors(work.analyses.admission),
@@ -86,6 +100,13 @@ class FlatWork:
         self.seat: tuple[bytes, SumParticipant] | None = None  # in the last secure sum, by its terms
         self.past_sums = Commitments(session.folder.parent / "sums.jsonl")
 
+    def commit(self, request: Commit) -> Committed:
+        return Committed(**request.place, commitment=self.session.draw.commit(self.signer))
+
+    def open(self, request: Open) -> Opened:
+        refuse_unknown_keys(self.session, self.peers)
+        return Opened(**request.place, number=self.session.draw.open(request.commitments, self.peers))
+
     def train(self, request: Train, tensors: Tree) -> Reply:
         session, number, terms = self.session, request.round, request.sum
         trials = trials_of(session, request.wave)
@@ -99,7 +120,8 @@ class FlatWork:
         update, updates, memories = train(session, request, tensors)
         leaving = flat(updates)
         if seat is not None:
-            leaving = seat.masked(vector_of(trials, number, session.site, updates), bool(updates))
+            vector = vector_of(own_group(trials, session.site), number, session.site, updates)
+            leaving = seat.masked(vector, bool(updates))
         settled = {n: memory.settled() for n, memory in memories.items()}
         session.store.keep_memories(request.wave, number, settled)
         lost = [
@@ -163,13 +185,20 @@ class FlatWork:
         trials = trials_of(session, request.wave)
         if not is_secure(list(trials.values())):
             raise DeployError("coordinator", "asks for a secure sum that the study does not have", ASK_WHY)
+        trials = own_group(trials, session.site)
         return of_trials(trials, number), list(map(str, sorted(own_work(session.site, trials, number))))
+
+    def _group_of(self, request: InSum) -> int | None:
+        session = self.session
+        if session.is_analysis(request.wave):
+            return None
+        return group_of(trials_of(session, request.wave), session.site)
 
     def _seat(self, request: InSum, proposed: SumTerms) -> SumParticipant:
         """This site's participant in the sum that a message is about."""
         session = self.session
         summands, adds = self._sum_of(request)
-        place = Place(session.study.hash, session.run, request.wave, request.round)
+        place = Place(session.study.hash, session.run, request.wave, request.round, self._group_of(request))
         terms = checked_terms(session.study, session.site, session.sites, place, summands, proposed)
         if self.seat is None or self.seat[0] != terms.digest:
             refuse_unknown_keys(session, self.peers)

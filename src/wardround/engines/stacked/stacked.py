@@ -26,7 +26,8 @@ from wardround.training.local import Memory, Point, descend
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import first_weights, start
-from wardround.training.trial import Roster, Run, Trial, roster
+from wardround.training.schedule import Roster, roster
+from wardround.training.trial import Run, Trial
 
 
 @dataclass(frozen=True)
@@ -428,6 +429,8 @@ def aggregate_regions(
     if not weights.numel():
         nothing = [None] * len(regions.names)
         return algorithm.aggregate_regions(server, nothing, [0.0] * len(nothing), round_number)
+    if algorithm.aggregate_each is not None:
+        return _aggregate_updates_of_regions(algorithm, regions, server, update, weights, counted, round_number)
     region_of = torch.tensor([[regions.of_site[site] for site in sites] for sites in counted])
     inside = [region_of == number for number in range(len(regions.names))]
     totals = [(weights * own).sum(1) for own in inside]
@@ -438,6 +441,29 @@ def aggregate_regions(
             yield {part: tree.apply(_mean_of(shares, own), leaves) for part, leaves in update.items()}
 
     return algorithm.aggregate_regions(server, means(), totals, round_number)
+
+
+def _aggregate_updates_of_regions(
+    algorithm: Algorithm,
+    regions: Regions,
+    server: State,
+    update: State,
+    weights: Tensor,
+    counted: Sequence[Sequence[int]],
+    round_number: int,
+) -> State:
+    """Trial by trial, as an algorithm that needs each update always does."""
+    if algorithm.aggregate_regions is None:
+        raise ValueError("an algorithm with regions aggregates them")
+    servers = []
+    for t, (old, of_trial) in enumerate(zip(_unstack(server), _unstack(update), strict=True)):
+        updates = _unstack(of_trial)
+        came: list[list[Arrival]] = [[] for _ in regions.names]
+        for k, number in enumerate(counted[t]):
+            came[regions.of_site[number]].append(Arrival(number, float(weights[t, k]), updates[k]))
+        totals = [sum(arrival.weight for arrival in of_region) for of_region in came]
+        servers.append(algorithm.aggregate_regions(old, [part or None for part in came], totals, round_number))
+    return _stack_states(servers)
 
 
 def _mean_of(shares: Tensor, inside: Tensor) -> Callable[[Tensor], Tensor]:

@@ -80,6 +80,17 @@ def upload_text(evidence: Evidence, exchange: Exchange) -> str:
     return ", ".join([text, *(treatment for part, treatment in treatments.items() if exchange.has(part))])
 
 
+def rules_text(evidence: Evidence, exchange: Exchange) -> str:
+    """By which rules updates become one, where that is not by their mean in all arms; empty: it is."""
+    rules = {
+        arm: evidence.arms[arm]["aggregation"]["rule"] for arm in exchange.arms if "aggregation" in evidence.arms[arm]
+    }
+    if not rules:
+        return ""
+    names = listed(list(dict.fromkeys(rules.values())))
+    return names if len(rules) == len(exchange.arms) else f"{names} in {named_arms(evidence, list(rules))}"
+
+
 def update_numbers(evidence: Evidence, arm: str) -> int | None:
     """How many numbers an update has, with what an algorithm adds to the model's own; masked and compressed ones, whose
     size does not tell, have the model's."""

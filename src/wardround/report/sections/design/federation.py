@@ -35,6 +35,7 @@ from wardround.report.sections.design.exchange import (
     exchanges_of,
     model_numbers,
     named_arms,
+    rules_text,
     upload_text,
 )
 
@@ -163,12 +164,13 @@ def _flat(evidence: Evidence, exchange: Exchange) -> Panel:
             (f"to each site: {download_text(evidence, exchange)}", DOWN),
             (f"from each site: {upload_text(evidence, exchange)}", UP),
         ],
-        ["coordinator", *_coordinates(exchange)],
+        ["coordinator", *_coordinates(evidence, exchange)],
     )
 
 
-def _coordinates(exchange: Exchange) -> list[str]:
-    lines = ["averages the updates", "has no rows"]
+def _coordinates(evidence: Evidence, exchange: Exchange) -> list[str]:
+    rules = rules_text(evidence, exchange)
+    lines = [f"combines the updates ({rules})" if rules else "averages the updates", "has no rows"]
     if exchange.has("secure_sum"):
         lines = ["sees the sum of the updates and no single one", "has no rows"]
     if exchange.has("site"):

@@ -12,7 +12,7 @@ from wardround.report.render.figures import Drawing
 from wardround.report.render.style import WIDTH
 from wardround.report.render.table import listed
 from wardround.report.section import Section
-from wardround.report.sections.design.exchange import exchanges_of, named_arms, update_numbers
+from wardround.report.sections.design.exchange import exchanges_of, named_arms, rules_text, update_numbers
 
 MARGIN, GAP = 0.1, 0.2
 NAME = 1.25  # width of a stage's name
@@ -221,7 +221,9 @@ def _aggregation(evidence: Evidence) -> str:
             "vertical": f"parties' embeddings are joined at {holder}, {rounds}.",
             "hierarchical": f"updates{size} are averaged in each region, then the regions' models; {rounds}.",
         }
-        text = kinds.get(exchange.kind, f"updates{size} of the sites are averaged, {rounds}.")
+        rules = rules_text(evidence, exchange)
+        become = f"become one by a rule ({rules})" if rules else "are averaged"
+        text = kinds.get(exchange.kind, f"updates{size} of the sites {become}, {rounds}.")
         lines.append(f"{named_arms(evidence, exchange.arms)}: {text}")
     return "\n".join(lines)
 

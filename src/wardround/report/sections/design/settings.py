@@ -31,6 +31,7 @@ def design(evidence: Evidence) -> dict[str, str]:
         "model": _model(model),
         "training": _training(study["training"]) + _tuned(study),
         **({"privacy": privacy_settings(study["privacy"])} if study.get("privacy") else {}),
+        **_aggregation(study.get("aggregation") or {}),
         **_compression(study.get("compression") or {}),
         "split": split,
         "seeds": f"{evidence.seeds}; a seed draws anew: {listed(varied or ['nothing'])}",
@@ -72,6 +73,17 @@ def _tuned(study: Mapping[str, Any]) -> str:
     """What stands in the file for these settings is only the first that was tried."""
     space = study.get("tuning", {}).get("space", {})
     return f"; each seed chose for itself: {', '.join(space)}" if space else ""
+
+
+def _aggregation(block: Mapping[str, Any]) -> dict[str, str]:
+    """Nothing where the study has no such block; arms may still have their own."""
+    if block.get("rule", "mean") == "mean":
+        return {}
+    unused = {"before": "none", "momentum": 0.0}
+    own = {name: value for name, value in block.items() if name != "rule" and value != unused.get(name)}
+    if block.get("before") != "bucketing":
+        own.pop("bucket_size", None)
+    return {"aggregation": f"{_settings(block['rule'], own)} of the sites' updates, unless an arm says otherwise"}
 
 
 def _compression(block: Mapping[str, Any]) -> dict[str, str]:
