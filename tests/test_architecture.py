@@ -49,6 +49,7 @@ LAYERS = [
     ["study"],
     ["tasks"],
     ["data", "models", "algorithms"],
+    ["screening"],
     ["aggregation"],
     ["privacy", "adversaries"],
     ["training"],

@@ -24,7 +24,7 @@ from wardround.core.threads import torch_threads
 from wardround.data.frames import frames_of
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.prediction import SitePrediction, Subset, predict
-from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
+from wardround.runs.audit import BEGUN, FINISHED, NAMED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.runs.continual.privacy import refuse_uncovered
@@ -207,6 +207,7 @@ def execute(
             yield replace(progress, done=before + progress.done, total=total)
         finish(plan, folder, units, workers, tuned, analysed)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
+        log_named(log, folder.read_json("results.json"))
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
         except OSError:  # a run that is not logged as finished is not complete: its end is computed again
@@ -487,6 +488,13 @@ def results_without_arms(plan: Plan) -> dict[str, Any]:
         raise ValueError("a study has arms or analyses")
     content = without_arms(Analysed(plan.study, plan.families, plan.analysed))
     return {**content, "notices": with_texts(plan.source_notices)}
+
+
+def log_named(log: AuditLog, results: Mapping[str, Any]) -> None:
+    """Sites whose updates were found to differ, once the run is over; a resumed run finds the same."""
+    for arm, described in results.get("screening", {}).get("arms", {}).items():
+        for entry in described["named"]:
+            log.add(NAMED, arm=arm, **entry)
 
 
 def of_arms(records: pd.DataFrame, study: Study) -> pd.DataFrame:

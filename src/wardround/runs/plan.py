@@ -32,6 +32,7 @@ from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
 from wardround.models.starting_weights import StartingModel
+from wardround.privacy.secure_sum.groups import draw_groups, refuse_small_groups
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
@@ -296,12 +297,22 @@ class Plan:
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            screening=arm.screened,
+            groups=self.groups_of(arm, [site.name for site in trainers]),
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
             forgers=forgers(arm, self.families.adversaries, members),
             turned={n: self._trained(arm, seed, algorithm, trainers, n) for n in turning_rounds(arm)},
         )
         return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
+
+    def groups_of(self, arm: Arm, trainers: Sequence[str]) -> tuple[int, ...]:
+        """The group of each training site; the same with all seeds and in all arms. None where there are no groups."""
+        count = None if arm.by_mean else arm.preaggregation.groups
+        if count is None:
+            return ()
+        refuse_small_groups(len(trainers), count, f"arms: {arm.name}: aggregation: groups")
+        return draw_groups(self.study.evaluation.seeds.first, trainers, count)
 
     def _trained(
         self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int

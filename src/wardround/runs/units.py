@@ -123,6 +123,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        "screening": arm.screened is not None,
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         "adversaries that forge updates or turn bad later": is_serial_only(arm),
         'data.schema = "own"': arm.preparation.schema == "own",

@@ -357,7 +357,7 @@ class _Reader:
             document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
-            if block.required or tables.get(name):
+            if block.required or tables.get(name) or (block.default is None and name in tables):
                 document[name] = asdict(value) or None
         document |= {name: raw.get(name) for name in ("arms", "variants", ADVERSARIES, "analyses", "claims")}
         rows = AnalysedRows(members["data"], common["preparation"], members["sites"], arm_blocks["privacy"])

@@ -273,12 +273,21 @@ class Compression:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
+
+    policy: Literal["off", "notice", "drop"] = "notice"
+
+
+@dataclass(frozen=True)
 class Preaggregation:
     """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
 
     before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
     bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
     momentum: Fraction = 0.0  # of each site's updates, at the coordinator
+    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
+    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)
@@ -397,6 +406,7 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    screening: Screening | None = None
     adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
     timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
@@ -404,6 +414,14 @@ class Arm:
         metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
     )
     preaggregation: Preaggregation = field(default_factory=Preaggregation)
+
+    @property
+    def screened(self) -> Screening | None:
+        """Where one coordinator sees each update: not of sites that train alone, nor within sums or under noise that
+        hides sites."""
+        shown = self.privacy.secure_sum is None and self.privacy.site is None and self.topology.kind == "flat"
+        wanted = self.screening is not None and self.screening.policy != "off"
+        return self.screening if wanted and shown and self.algorithm.facts.federated else None
 
     @property
     def by_mean(self) -> bool:
@@ -414,7 +432,8 @@ class Arm:
     def bounded_at_site(self) -> float | None:
         """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
         can."""
-        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
+        sums = self.privacy.secure_sum is not None and self.preaggregation.groups is None
+        return self.aggregation.facts.bound if sums and not self.by_mean else None
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import torch
 
 from wardround.adversaries.of_arm import BadSites
 from wardround.algorithms.algorithm import Algorithm
-from wardround.core.tree import State
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models.model import SMALL_MODEL, Model
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Compression, Deployment, Privacy, Topology, Training
+from wardround.study.schema import Compression, Deployment, Privacy, Screening, Topology, Training
 from wardround.study.timing import Timing
 from wardround.training.clock import Clock, clock_of
 from wardround.training.local import Memory
@@ -38,6 +38,8 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    screening: Screening | None = None
+    groups: tuple[int, ...] = ()  # by site: its group, where each group of sites has a secure sum of its own
     bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
@@ -133,6 +135,7 @@ class Run:
     server: State
     memories: Mapping[str, Memory]
     earlier: Mapping[int, State] = field(default_factory=dict)  # what sites were sent that still work, by round
+    screening: Tree = field(default_factory=dict, kw_only=True)  # what is known of sites' updates (`training.screen`)
 
     def shared(self, algorithm: Algorithm, number: int, started: int) -> State:
         """What a site was sent when its work began."""
