@@ -312,7 +312,11 @@ class Plan:
         if count is None:
             return ()
         refuse_small_groups(len(trainers), count, f"arms: {arm.name}: aggregation: groups")
-        return draw_groups(self.study.evaluation.seeds.first, trainers, count)
+        return draw_groups(self.seed_of_groups(), trainers, count)
+
+    def seed_of_groups(self) -> int:
+        """One for all seeds and arms of a run."""
+        return self.study.evaluation.seeds.first
 
     def _trained(
         self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int
@@ -399,7 +403,7 @@ def load_plan(study: Study, families: Families) -> Plan:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     cohorts = {
-        key: load_cohort(arm.data.build(families.sources), arm.preparation)
+        key: load_cohort(arm.data.build(families.sources), arm.preparation, study.evaluation.groups)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
     for arm in study.arms:  # in a simulation all hospitals are known, so that a misspelt one can be refused

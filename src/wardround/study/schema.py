@@ -49,6 +49,7 @@ from wardround.study.protection import NoiseSchedule as NoiseSchedule
 from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
@@ -182,6 +183,7 @@ class Evaluation:
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
     attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    groups: tuple[str, ...] = ()  # columns whose levels are groups of patients, beside sex and age
     bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
@@ -214,17 +216,6 @@ class Screening:
     """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
 
     policy: Literal["off", "notice", "drop"] = "notice"
-
-
-@dataclass(frozen=True)
-class Preaggregation:
-    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
-
-    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
-    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
-    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
-    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
-    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)
@@ -419,6 +410,8 @@ class Study:
             del content["evaluation"]["attack"]
         if self.evaluation.important_difference is None:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
+        if not self.evaluation.groups:
+            del content["evaluation"]["groups"]
         if self.tuning is None:
             del content["tuning"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
