@@ -48,6 +48,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
+    "robustness.contribution": lambda evidence: bool(evidence.results.get("contribution")),
     "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
