@@ -13,6 +13,7 @@ from wardround.evaluation.regional import REGIONAL, score_region_summaries
 from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.summaries.merged_summaries import Summaries, Summary, gather_summaries
 from wardround.evaluation.training_notices import training_notices
+from wardround.evaluation.virtual_time import never_counted
 from wardround.study.schema import Study
 from wardround.tasks import Task
 
@@ -48,6 +49,7 @@ def deployed_results(
             *not_finite(records),
             *diverged_arms(tested, len(seeds)),
             *training_notices(records),
+            *never_counted(content["arms"], len(seeds)),
             *withheld(study, of_all, content["classes"]),
         ]
     )
