@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from wardround.cli.main import main
+from wardround.privacy.disclosure import RULES
 
 COMMAND = [sys.executable, "-m", "wardround.cli.main"]
 
@@ -150,6 +151,10 @@ def test_split_writes_each_site_once_and_refuses_a_folder_in_use(tmp_path: Path)
     again = wardround("data", "split", "heart-fedprox", "--out", out)
     assert again.returncode == 6
     assert "not an empty folder" in again.stderr
+
+
+def test_doctor_lists_the_rules_of_disclosure() -> None:
+    assert as_json("doctor")["disclosure_rules"] == {name: rule.forbids for name, rule in RULES.items()}
 
 
 def test_doctor_finds_this_machine_fit() -> None:

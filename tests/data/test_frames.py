@@ -155,6 +155,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no rows": (lambda: pd.DataFrame({"a": []}), "has no rows"),
     "no columns": (lambda: pd.DataFrame(), "has no columns"),
     "a column without a name": (lambda: pd.DataFrame({"": [1]}), "column 1 has no name"),
+    "a column with nothing for a name": (lambda: pd.DataFrame({None: [1]}), "column 1 has no name"),
+    "a column with a gap for a name": (lambda: pd.DataFrame({"a": [1], float("nan"): [1]}), "column 2 has no name"),
     "a column and no table": (lambda: pd.Series([1]), "expected a table"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 import wardround
 from wardround.evaluation.scores import labels_and_scores, task_of
-from wardround.evaluation.training_notices import training_notices
+from wardround.evaluation.training_notices import perfect, training_notices
 
 HEART: dict[str, Any] = {
     "name": "rates",
@@ -69,6 +69,17 @@ def test_one_notice_for_an_arm_the_first_rule_that_applies() -> None:
     (notice,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9999, 0.1, 0.9, 0.1))
     assert notice.code == "saturated-scores"
     assert training_notices(records(*falling, test_loss=9.0), predictions(np.nan, 0.1, 0.9, 0.1)) == []  # diverged
+
+
+def test_what_is_too_good_to_be_true_is_noticed() -> None:
+    apart, mixed = np.tile([0.1, 0.9], 20), np.tile([0.1, 0.9], 20)
+    mixed[:4] = 0.95
+    table = pd.concat([predictions(*apart), predictions(*apart).assign(seed=2)])
+    task = task_of(table)
+    assert [(notice.code, notice.arm) for notice in perfect(table, task)] == [("perfect-scores", "fedavg")]
+    assert perfect(pd.concat([predictions(*apart), predictions(*mixed).assign(seed=2)]), task) == []
+    assert perfect(predictions(*apart[:38]), task) == []  # 19 of either kind
+    assert perfect(predictions(*np.full(40, np.nan)), task) == []
 
 
 def constant_loss(table: pd.DataFrame) -> float:

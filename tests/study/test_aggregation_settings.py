@@ -102,6 +102,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"aggregation": {"rule": "median"}, "privacy": {"site": {"epsilon": 5.0, "delta": 1e-5, "clip": 1.0}}},
         "its noise is on a sum",
     ),
+    "updates that began with older models": (
+        {"aggregation": {"rule": "median"}, "training": {"asynchronous": {"buffer": 4}}},
+        "an update that began with an older model is far from the others",
+    ),
     "two bounds": (
         {
             "aggregation": {"rule": "norm-bound", "bound": 1.0},

@@ -38,11 +38,12 @@ def by_rule(
     rule: Rule = arm.aggregation.build(rules)
     if arm.topology.kind != "hierarchical":  # there each region has sites of its own (`training.validation`)
         refuse_too_many_bad(arm, rule, sites)
-    return with_rule(algorithm, rule, arm.preaggregation, sites, seed)
+    return with_rule(algorithm, rule, arm.preaggregation, arm.preaggregation.groups or sites, seed)
 
 
 def with_rule(inner: Algorithm, rule: Rule, before: Preaggregation, sites: int, seed: int = 0) -> Algorithm:
-    """`inner` with the rule in place of the mean. `sites` train in all; `seed` is that of buckets."""
+    """`inner` with the rule in place of the mean. `sites`, or groups of them, send an update each; `seed` is that of
+    buckets."""
 
     def init(params: Tree, count: int) -> State:
         like = torch.zeros_like(torch.cat([leaf.flatten() for leaf in in_order(params)]))
@@ -78,13 +79,15 @@ def with_rule(inner: Algorithm, rule: Rule, before: Preaggregation, sites: int, 
 
 def refuse_too_many_bad(arm: Arm, rule: Rule, sites: int) -> None:
     """`sites` train in the arm; in a round some of them may have no part."""
-    each_round = planned_updates(arm.training, sites)
+    each_round = arm.preaggregation.groups or planned_updates(arm.training, sites)
     most = most_bad(rule, arm.preaggregation, each_round)
     if rule.bad <= most:
         return
     needed, name = fewest(rule, arm.preaggregation, rule.bad), arm.aggregation.name
     buckets = f" in buckets of {arm.preaggregation.bucket_size}" if arm.preaggregation.before == "bucketing" else ""
     several = f"the {each_round} sites of a round" if each_round < sites else f"{sites} sites"
+    if arm.preaggregation.groups is not None:
+        several = f"{each_round} groups, each of which a bad site spoils"
     problem = f"{name}{buckets} withstands {most} bad of {several}; to withstand {rule.bad} it needs {needed}"
     remedy = f"Lower it to {most}, or use a rule that needs fewer sites." if most else "Use the mean, or more sites."
     raise StudyError(f"arms: {arm.name}: aggregation: bad", problem, remedy)

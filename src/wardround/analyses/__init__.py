@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from wardround.analyses.analysis import Analysis
 from wardround.analyses.glm.glm import Glm
+from wardround.analyses.table_one.table_one import TableOne
 
-ANALYSES: dict[str, Callable[..., Analysis]] = {"glm": Glm}
+ANALYSES: dict[str, Callable[..., Analysis]] = {"glm": Glm, "table-one": TableOne}
 
 __all__ = ["ANALYSES", "Analysis"]

@@ -21,6 +21,8 @@ from wardround.privacy.disclosure import RULES, Limits, Release, broken_rule, ru
 from wardround.privacy.disclosure.small_cells import has_few_patients
 
 SITE = "site"  # in a formula: the site of a row
+BINARY = ("0", "1")
+OTHER_NUMBERS = "other numbers"  # the only level that a site names of a column with other values than 0 and 1
 
 
 def schema_of(columns: Iterable[Column]) -> Schema:
@@ -31,8 +33,9 @@ def survey(analysis: Analysis, schema: Schema, rows: SiteRows, limits: Limits) -
     """What a site says about itself. Nothing of a site that is left out."""
     uses = analysis.uses(schema)
     counted = rows.take(analysis.eligible(rows))
-    levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in asked(uses)}
-    counted = counted.take(has_levels(counted, schema, levels))
+    levels = {name: own_levels(schema[name], counted, limits.smallest_cell) for name in uses.levels if name != SITE}
+    levels |= {name: _whether_binary(counted, name) for name in uses.maybe_binary}
+    counted = counted if uses.every_row else counted.take(has_levels(counted, schema, levels))
     broken = broken_rule(Release(counted.people), limits)
     return Survey(broken) if broken else Survey("", levels)
 
@@ -46,11 +49,12 @@ def admission(analysis: Analysis, agreed: Agreed, rows: SiteRows, limits: Limits
 
 
 def own_levels(column: ColumnFacts, rows: SiteRows, smallest: int) -> tuple[str, ...]:
-    own = levels_of(rows.frame[column.name], column.kind == "numeric")
+    values = rows.frame[column.name]
+    own, people = levels_of(values[values.notna()], column.kind == "numeric"), rows.people[values.notna()]
     present = set(own.tolist())
     if column.levels is not None:
         return tuple(level for level in column.levels if level in present)
-    return tuple(sorted(level for level in present if not has_few_patients(rows.people[own == level], smallest)))
+    return tuple(sorted(level for level in present if not has_few_patients(people[own == level], smallest)))
 
 
 def has_levels(rows: SiteRows, schema: Schema, levels: Mapping[str, Sequence[str]]) -> np.ndarray:
@@ -75,7 +79,7 @@ def agree(
     if SITE in uses.levels:
         levels[SITE] = tuple(sorted(sites))
     for name, known in levels.items():
-        if len(known) < 2:
+        if len(known) < 2 and not uses.every_row:
             problem = f"{name!r} has the same level in all rows that count, so that it explains nothing"
             raise StudyError(f"{where}: formula", problem, "Leave it out.")
     return Agreed(schema, levels, sites, most_rows), left_out
@@ -83,15 +87,26 @@ def agree(
 
 def asked(uses: Uses) -> list[str]:
     """Columns whose levels sites are asked for."""
-    return [name for name in uses.levels if name != SITE]
+    return [name for name in (*uses.levels, *uses.maybe_binary) if name != SITE]
+
+
+def _whether_binary(rows: SiteRows, name: str) -> tuple[str, ...]:
+    values = rows.frame[name].dropna()
+    if values.empty:
+        return ()
+    return BINARY if values.isin((0, 1)).all() else (OTHER_NUMBERS,)
 
 
 def _together(schema: Schema, name: str, by_site: Iterable[Sequence[str]]) -> tuple[str, ...]:
     known = {level for levels in by_site for level in levels}
+    if OTHER_NUMBERS in known:
+        return (OTHER_NUMBERS,)
     return tuple(sorted(known, key=float if schema[name].kind == "numeric" else str))
 
 
 def admitted(analysis: Analysis, agreed: Agreed, rows: SiteRows) -> SiteRows:
     """The rows of a site that count, which every step is about."""
     counted = rows.take(analysis.eligible(rows))
+    if analysis.uses(agreed.schema).every_row:
+        return counted
     return counted.take(has_levels(counted, agreed.schema, agreed.levels))

@@ -45,6 +45,8 @@ class Uses:
 
     columns: tuple[str, ...]
     levels: tuple[str, ...] = ()
+    maybe_binary: tuple[str, ...] = ()  # columns of numbers of which it must know whether all are 0 or 1
+    every_row: bool = False  # rows count also with a level that no site names, and a column may have one level
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def conduct(
 ) -> Generator[str, None, dict[str, Any]]:
     """Yields the title of each step; returns what `results.json` has of the analysis."""
     refuse_secure(analysis, terms)
+    sites = {site: rows.under(terms.limits) for site, rows in sites.items()}
     surveys = {site: survey(analysis, schema, rows, terms.limits) for site, rows in sites.items()}
     while True:
         agreed, left_out = agree(analysis, schema, surveys, terms.most_rows, terms.where)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from wardround.core.errors import StudyError
 from wardround.data.records import Column, Records
+from wardround.privacy.disclosure import Limits
 from wardround.tasks import Task
 
 Made = TypeVar("Made")
@@ -23,6 +24,7 @@ class SiteRows:
     people: np.ndarray
     excluded: int = 0  # rows of the site that an analysis leaves out
     excluded_people: int = 0  # the patients behind them
+    limits: Limits = field(default_factory=Limits)  # of what may be told of them
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -31,7 +33,11 @@ class SiteRows:
     def take(self, mask: np.ndarray) -> "SiteRows":
         out = len(np.unique(self.people[~mask])) if not mask.all() else 0
         excluded = self.excluded + int((~mask).sum())
-        return SiteRows(self.site, self.frame.loc[mask], self.people[mask], excluded, self.excluded_people + out)
+        out += self.excluded_people
+        return SiteRows(self.site, self.frame.loc[mask], self.people[mask], excluded, out, self.limits)
+
+    def under(self, limits: Limits) -> "SiteRows":
+        return SiteRows(self.site, self.frame, self.people, self.excluded, self.excluded_people, limits)
 
     def once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
         """What follows from the rows and is needed in every step, such as a design matrix, is made once."""

@@ -308,7 +308,7 @@ def show_audit(file: str, audit: "Audit", changed: Sequence[str]) -> None:
     show_lines(changed, "red")
 
 
-def show_machine(conditions: Sequence["Condition"], extras: Sequence["Extra"]) -> None:
+def show_machine(conditions: Sequence["Condition"], extras: Sequence["Extra"], rules: Mapping[str, str]) -> None:
     """No study needs every extra, so that a missing one is no fault."""
     rows = [
         (
@@ -322,6 +322,8 @@ def show_machine(conditions: Sequence["Condition"], extras: Sequence["Extra"]) -
     console().print(table_of(("", "what", "found", "to do"), rows))
     rows = [(OK if extra.installed else "–", extra.name, extra.purpose, extra.remedy) for extra in extras]
     console().print(table_of(("", "extra", "what it is for", "to do"), rows, title="Extras", title_style=None))
+    title = "Rules of disclosure: what does not leave a hospital"
+    console().print(table_of(("rule", "forbids"), list(rules.items()), title=title, title_style=None))
 
 
 def _plain(value: Any) -> Any:

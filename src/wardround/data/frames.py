@@ -112,7 +112,7 @@ def _columns(value: Any, where: str) -> tuple[list[str], list[pa.Array]]:
         problem = "its index has a name, and may hold what a study needs, such as the patients"
         remedy = "Make it columns with df.reset_index(), or leave it out with df.reset_index(drop=True)."
         raise DataError(where, problem, remedy)
-    names = list(map(str, value.columns))
+    names = ["" if pd.api.types.is_scalar(name) and pd.isna(name) else str(name) for name in value.columns]
     places = f"{where}, row {{}} (counted from 0)".format
     return names, [as_array(value.iloc[:, place], name, places) for place, name in enumerate(names)]
 

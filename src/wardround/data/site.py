@@ -102,15 +102,14 @@ class Site:
 
 def join(parts: Sequence[Rows]) -> Rows:
     """The rows of all parts, for pooled training. A patient of two sites counts as one patient."""
-    patients = _concatenate([part.patients for part in parts])
-    if all(part.index is not None and part.x is parts[0].x for part in parts):
-        index, levels, tabular = (
-            _concatenate([getattr(part, name) for part in parts]) for name in ("index", "levels", "tabular")
-        )
+    levels, patients, tabular = (
+        _concatenate([getattr(part, name) for part in parts]) for name in ("levels", "patients", "tabular")
+    )
+    if all(part.index is not None and part.x is parts[0].x and part.y is parts[0].y for part in parts):
+        index = _concatenate([part.index for part in parts])
         return Rows(parts[0].x, parts[0].y, index, levels, patients, tabular)
-    if any(part.index is not None for part in parts):
-        raise ValueError("sites that share rows and sites that own them cannot be joined")
-    return Rows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), patients=patients)
+    x = torch.cat([part.x if part.index is None else part.x[part.index] for part in parts])
+    return Rows(x, torch.cat([part.labels for part in parts]), None, levels, patients, tabular)
 
 
 def _concatenate(tensors: Sequence[Tensor | None]) -> Tensor | None:

@@ -131,7 +131,7 @@ def _trained(
     streams: Streams | None,
 ) -> Outcome:
     """With the same draws, whichever algorithm asks."""
-    rule = trial.rule(trial.sites.index(site), round_number)
+    rule = trial.rule(trial.sites_in(round_number).index(site), round_number)
     secret = streams or seeded_streams(trial.batch_seed, round_number, site.name)
 
     def draws(purpose: str) -> np.random.Generator:
@@ -171,6 +171,7 @@ def leaves_of_run(run: Run) -> tuple[int, Tree]:
     leaves = {f"server/{name}": leaf for name, leaf in tree.flatten(run.server).items()}
     for site, memory in run.memories.items():
         leaves |= {f"memory/{site}/{name}": leaf for name, leaf in memory.leaves().items()}
+    leaves |= {f"screening/{name}": leaf for name, leaf in run.screening.items()}
     for number, shared in run.earlier.items():
         leaves |= {f"earlier/{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
     return run.round, leaves
@@ -180,8 +181,9 @@ def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run
     parts = tree.unflatten(leaves)
     by_site = tree.unflatten(parts.get("memory", {}))
     memories = {site.name: Memory.of(by_site.get(site.name, {})) for site in trials[0].sites}
+    server = tree.unflatten(parts.get("server", {}))
     earlier = {int(n): tree.unflatten(shared) for n, shared in tree.unflatten(parts.get("earlier", {})).items()}
-    return Run(round_number, tree.unflatten(parts.get("server", {})), memories, earlier)
+    return Run(round_number, server, memories, earlier, screening=parts.get("screening", {}))
 
 
 SERIAL: Engine[Run] = Engine(

@@ -39,7 +39,12 @@ IN_SENTENCES = {  # singular and plural
 
 def answer(content: Content) -> list[dict[str, Any]]:
     """`about`, `text` and `numbers` of each sentence. `content` is a whole results.json except for the answer."""
-    sentences = [_single_site(content), *_training_problems(content), _against_reference(content)]
+    sentences = [
+        _adversaries(content),
+        _single_site(content),
+        *_training_problems(content),
+        _against_reference(content),
+    ]
     sentences += [_against_alone(content), *_never_predicted(content)]
     if content["claims"]:
         sentences.append(_sentence("claims", claim_words(content["claims"]), [count_outcomes(content["claims"])]))
@@ -73,6 +78,15 @@ def _sentence(about: str, text: str, numbers: Sequence[Mapping[str, Any]]) -> di
 
 def _short(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: entry[name] for name in NUMBERS if name in entry} for entry in entries]
+
+
+def _adversaries(content: Content) -> dict[str, Any] | None:
+    simulated = content.get("adversaries")
+    if simulated is None:
+        return None
+    return _sentence(
+        "adversaries", simulated["sentence"], [{"sites": simulated["sites"], "arms": list(simulated["arms"])}]
+    )
 
 
 def _single_site(content: Content) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import pandas as pd
 from wardround.core.notices import Notice, some_of, with_texts
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.selection import choose_by, scored_name
+from wardround.evaluation.hospitals.screening_results import screening_notices
 from wardround.evaluation.participation import not_finite
 from wardround.evaluation.regional import REGIONAL, score_region_summaries
 from wardround.evaluation.results import assemble, conclude
@@ -50,6 +51,7 @@ def deployed_results(
             *diverged_arms(tested, len(seeds)),
             *training_notices(records),
             *never_counted(content["arms"], len(seeds)),
+            *screening_notices(study, records),
             *withheld(study, of_all, content["classes"]),
         ]
     )

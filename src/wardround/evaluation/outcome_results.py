@@ -13,6 +13,7 @@ import pandas as pd
 
 from wardround.evaluation.comparisons.selection import choose
 from wardround.evaluation.results import results
+from wardround.evaluation.under_attack.damage import honest_tables
 from wardround.study.schema import Study
 from wardround.tasks import Outcomes, Task
 
@@ -30,6 +31,7 @@ def study_results(
     workers: int = 1,
 ) -> dict[str, Any]:
     """As `results`, of one outcome or of several. `others` are its other tables, by name."""
+    predictions, others = honest_tables(study, predictions, others)
     if not isinstance(task, Outcomes):
         return results(study, predictions, groups, records, sites, task, None, workers=workers, **others)
     first, *_ = task.names

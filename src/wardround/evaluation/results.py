@@ -30,14 +30,16 @@ from wardround.evaluation.comparisons.patients import by_patients, is_over_patie
 from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.decision.decision import begin_decision, conclude_decision
 from wardround.evaluation.findings import describe_findings, left_out
+from wardround.evaluation.hospitals.screening_results import describe_screening, is_screened, screening_notices
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
 from wardround.evaluation.thresholds import thresholds_of, untested
-from wardround.evaluation.training_notices import diverged, training_notices
+from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
+from wardround.evaluation.under_attack.damage import describe_adversaries
 from wardround.evaluation.virtual_time import describe_time, never_counted, times_to_equal
 from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
 from wardround.study.tuning import tuned_keys
@@ -63,6 +65,8 @@ def results(
     regional: pd.DataFrame | None = None,
     missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
+    triggered: pd.DataFrame | None = None,
+    at_bad_sites: pd.DataFrame | None = None,
     workers: int = 1,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
@@ -71,7 +75,8 @@ def results(
     `workers` processes resample patients.
     """
     task = task_of(predictions) if task is None else task
-    notices = [*diverged(predictions), *training_notices(records, predictions, task)]
+    notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
+    notices += screening_notices(study, records)
     if choices is None:
         choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
@@ -96,6 +101,10 @@ def results(
         )
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups, task)
+    if at_bad_sites is not None:
+        content["adversaries"] = describe_adversaries(
+            content, study, scores, predictions, at_bad_sites, triggered, thresholds, sites
+        )
     return conclude(content)
 
 
@@ -169,6 +178,7 @@ def assemble(
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
+        **({"screening": describe_screening(study, records)} if is_screened(study) else {}),
     }
 
 

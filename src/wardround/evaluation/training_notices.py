@@ -27,6 +27,7 @@ from wardround.core.notices import Notice, some_of
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.scores import labels_and_scores, score_columns, task_of
 from wardround.tasks import Task
+from wardround.tasks.class_metrics import auc
 
 UNFINISHED, OVERFITTED = "unfinished-training", "overfitted"
 PROBLEMS = {  # of training that failed, in a sentence
@@ -40,6 +41,7 @@ WORSE = 1.05
 STILL = 0.999
 FEWEST_ROUNDS = 5
 AT_THE_ENDS = 1e-3  # a score so near to 0 or 1 is at its end
+PERFECT, FEWEST_PERFECT = 0.999, 20  # an AUC, and rows of the rarer class: fewer are told apart by chance
 CONFIDENT = 0.01  # of the scores at their ends
 
 
@@ -72,6 +74,27 @@ def diverged(predictions: pd.DataFrame) -> list[Notice]:
     return [
         Notice("diverged", "warning", arm=str(arm), seeds=some_of(len(seeds), total))
         for arm, seeds in lost.groupby("arm", sort=False)["seed"].unique().items()
+    ]
+
+
+def perfect(predictions: pd.DataFrame, task: Task) -> list[Notice]:
+    """Arms that tell two classes apart with next to no mistake: more often by a column that gives the outcome away than
+    by a good model."""
+    if task.answers == "number" or task.findings or len(task.names) != 2:
+        return []
+    told: dict[str, list[tuple[float, int]]] = {}  # by arm, of each seed: the AUC, and rows of the rarer class
+    for key, (label, score) in _tested_rows(predictions).items():
+        arm = key[0]  # type: ignore[index]
+        positive = label == 1
+        fewer = int(min(positive.sum(), (~positive).sum()))
+        told.setdefault(str(arm), []).append((auc(positive, score) if fewer else np.nan, fewer))
+    means = {
+        arm: (float(np.mean([area for area, _ in of_arm])), sum(n for _, n in of_arm)) for arm, of_arm in told.items()
+    }
+    return [
+        Notice("perfect-scores", "warning", counts={"auc": area}, arm=arm)
+        for arm, (area, fewer) in means.items()
+        if area >= PERFECT and fewer >= FEWEST_PERFECT
     ]
 
 

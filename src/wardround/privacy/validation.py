@@ -50,9 +50,14 @@ def _refusals(
             )
             remedy = f'Write `buffer = {needed}` or more, or `"privacy.secure_sum" = "off"` in this arm.'
             yield "training: asynchronous: buffer", problem, remedy
-    if arm.privacy.secure_sum is not None and algorithm.needs == "each" and algorithm.federated:
+    if secure is not None and _looks_at_each(arm, algorithm):
         problem = f"{arm.algorithm.name} looks at each site's update, and a secure sum shows none of them"
         yield "privacy: secure_sum", problem, 'Write `"privacy.secure_sum" = "off"` in this arm.'
+
+
+def _looks_at_each(arm: Arm, algorithm: Algorithm) -> bool:
+    """Whether the algorithm itself does. A rule that does is refused earlier, or is between groups' means."""
+    return algorithm.federated and arm.by_mean and algorithm.needs == "each"
 
 
 def _example(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], overlapping: bool) -> Rules:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any, Unpack
 
+from wardround.adversaries import ADVERSARIES
 from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
 from wardround.analyses import ANALYSES
@@ -42,6 +43,7 @@ def families(**members: Unpack[Members]) -> Families:
         analyses=ANALYSES,
         rules=RULES,
         tasks={kind: task.facts() for kind, task in TASKS.items()},
+        adversaries=ADVERSARIES,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Unpack, get_args
 import pandas as pd
 import torch
 
+from wardround.adversaries.of_arm import built_backdoors
 from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.core.extras import installed
@@ -23,7 +24,7 @@ from wardround.core.threads import torch_threads
 from wardround.data.frames import frames_of
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.prediction import SitePrediction, Subset, predict
-from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
+from wardround.runs.audit import BEGUN, FINISHED, NAMED, RESUMED, AuditLog, file_hash
 from wardround.runs.catalog import load_study
 from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.runs.continual.privacy import refuse_uncovered
@@ -206,6 +207,7 @@ def execute(
             yield replace(progress, done=before + progress.done, total=total)
         finish(plan, folder, units, workers, tuned, analysed)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
+        log_named(log, folder.read_json("results.json"))
         try:
             log.add(FINISHED, study=study.hash, files=hashes)
         except OSError:  # a run that is not logged as finished is not complete: its end is computed again
@@ -339,6 +341,7 @@ def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     tables: dict[Predictions, list[pd.DataFrame]] = {
         "missing_party": list(_missing_party_tables(plan, pairs)),
         "uncertainty": list(_uncertainty_tables(plan, pairs)),
+        "triggered": list(_triggered_tables(plan, pairs)),
     }
     for kind, parts in tables.items():
         if parts:
@@ -383,6 +386,16 @@ def _missing_party_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 
             for party, predicted in predict_missing_party(trial, run).items():
                 yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(party=party)
+
+
+def _triggered_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
+    """Predictions for test rows with the triggers of simulated backdoors."""
+    for trial, run in pairs:
+        if backdoors := built_backdoors(plan.study, plan.arm(trial.arm, trial.seed), plan.families.adversaries):
+            from wardround.evaluation.under_attack.backdoor import predict_triggered  # SciPy, as above
+
+            for backdoor, predicted in predict_triggered(trial, run, backdoors).items():
+                yield prediction_table([(trial.arm, trial.seed)], [predicted]).assign(backdoor=backdoor)
 
 
 def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
@@ -475,6 +488,13 @@ def results_without_arms(plan: Plan) -> dict[str, Any]:
         raise ValueError("a study has arms or analyses")
     content = without_arms(Analysed(plan.study, plan.families, plan.analysed))
     return {**content, "notices": with_texts(plan.source_notices)}
+
+
+def log_named(log: AuditLog, results: Mapping[str, Any]) -> None:
+    """Sites whose updates were found to differ, once the run is over; a resumed run finds the same."""
+    for arm, described in results.get("screening", {}).get("arms", {}).items():
+        for entry in described["named"]:
+            log.add(NAMED, arm=arm, **entry)
 
 
 def of_arms(records: pd.DataFrame, study: Study) -> pd.DataFrame:

@@ -6,6 +6,7 @@ selection.parquet   predictions by which a value was selected, where the study s
 validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
 regional.parquet    predictions of regions' own models, where sites form regions
 missing_party.parquet  predictions while a party was missing, where parties hold different features
+triggered.parquet   predictions for test rows with the trigger of a simulated backdoor
 uncertainty.parquet the uncertainty of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
@@ -50,7 +51,7 @@ from wardround.runs.records import COMPACT, RUNNING, Key, RecordWriter, compact_
 from wardround.study.schema import Study
 from wardround.training.trial import Trial
 
-Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty"]
+Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty", "triggered"]
 CLEARED = (  # when a run starts again
     "results.json",
     RUNNING,

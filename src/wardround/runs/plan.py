@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from wardround.adversaries.of_arm import (
+    forgers,
+    idle_adversaries,
+    poisoned_sites,
+    refuse_strange_adversaries,
+    turning_rounds,
+)
 from wardround.aggregation.robust import by_rule
+from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
@@ -24,6 +32,7 @@ from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
 from wardround.models.starting_weights import StartingModel
+from wardround.privacy.secure_sum.groups import draw_groups, refuse_small_groups
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
@@ -266,12 +275,13 @@ class Plan:
         model = self.model_of(self._model_name(arm), prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
-        members = members_of(arm, [site.name for site in sites])
+        members = members_of(arm, names := [site.name for site in sites])
+        refuse_strange_adversaries(self.study, arm, names, members)
         trainers = tuple(site for site in sites if site.name in members)
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
-        algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
+        algorithm = in_regions(arm, algorithm, names, members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,
@@ -279,7 +289,7 @@ class Plan:
             algorithm=algorithm,
             model=model,
             training=arm.training if algorithm.federated else arm.training.alone,
-            sites=(_pooled(trainers),) if algorithm.pools else trainers,
+            sites=self._trained(arm, seed, algorithm, trainers, 1),
             scored=scored,
             batch_seed=batch_seed,
             init_seed=evaluation.seed_for("init", seed),
@@ -287,10 +297,30 @@ class Plan:
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
+            screening=arm.screened,
+            groups=self.groups_of(arm, [site.name for site in trainers]),
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
+            forgers=forgers(arm, self.families.adversaries, members),
+            turned={n: self._trained(arm, seed, algorithm, trainers, n) for n in turning_rounds(arm)},
         )
         return on_clock(trial, arm.timing, self.study.deployment) if algorithm.federated else trial
+
+    def groups_of(self, arm: Arm, trainers: Sequence[str]) -> tuple[int, ...]:
+        """The group of each training site; the same with all seeds and in all arms. None where there are no groups."""
+        count = None if arm.by_mean else arm.preaggregation.groups
+        if count is None:
+            return ()
+        refuse_small_groups(len(trainers), count, f"arms: {arm.name}: aggregation: groups")
+        return draw_groups(self.study.evaluation.seeds.first, trainers, count)
+
+    def _trained(
+        self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int
+    ) -> tuple[Site, ...]:
+        """The sites that train, with the rows that they have in a round; 1 is the first."""
+        known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
+        sites = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
+        return (_pooled(sites),) if algorithm.pools else sites
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""
@@ -317,7 +347,7 @@ class Plan:
     @property
     def notices(self) -> list[Notice]:
         """Of reading, then of the checks with all seeds."""
-        notices = [*self.start_notices, *self.source_notices]
+        notices = [*self.start_notices, *self.source_notices, *idle_adversaries(self.study)]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
             notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]
@@ -409,7 +439,7 @@ def check_study(plan: Plan) -> list[Notice]:
                 known = notices.get(identity(notice))
                 if known is None or (notice.severity == "error" and known.severity == "warning"):
                     notices[identity(notice)] = notice
-    return list(notices.values())
+    return [*notices.values(), *idle_adversaries(plan.study)]
 
 
 def site_choices(study: Study) -> dict[str, Arm]:

@@ -41,6 +41,9 @@ TYPES: dict[str, pa.DataType] = {  # of every field but `figures`, in the order 
     "exchanges": pa.int64(),
     "epochs": pa.map_(pa.string(), pa.int64()),
     "not_finite": NAMES,
+    "lengths": pa.map_(pa.string(), pa.float64()),
+    "agreements": pa.map_(pa.string(), pa.float64()),
+    "named": pa.map_(pa.string(), PRICE),
     "time": pa.float64(),
     "staleness": pa.map_(pa.string(), pa.int64()),
     "engine": pa.string(),
@@ -123,7 +126,7 @@ def _array(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
         types = set(map(type, values))
     if not types <= _python_types(kind):  # Arrow would take 1.5 for 1 and a text for a list
         raise TypeError(f"{name} is of another type")
-    if name == "settings":
+    if pa.types.is_map(kind) and kind.item_type == pa.float64():
         values = [[(key, _number(number)) for key, number in value.items()] for value in values]
     elif pa.types.is_map(kind):
         values = [list(value.items()) for value in values]

@@ -4,9 +4,9 @@ The cut depends on the study alone, never on the machine or the time, so that a 
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
 shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
-trained with augmentation, class weights, oversampling, any protection of [privacy], compressed updates, or at sites
-with columns of their own, runs on the reference engine. Compression rounds and selects: a last bit in which the two
-engines differ may decide between two values of a number.
+trained with augmentation, class weights, oversampling, any protection of [privacy], compressed updates, at sites
+with columns of their own, or beside adversaries that forge updates, runs on the reference engine. Compression rounds
+and selects: a last bit in which the two engines differ may decide between two values of a number.
 """
 
 import math
@@ -20,6 +20,7 @@ from typing import Any
 from wardround.core.errors import RunError, StudyError, shown, suggest
 from wardround.engines import ENGINES, Engine
 from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
+from wardround.study.adversary_validation import is_serial_only
 from wardround.study.schema import Arm, Privacy
 from wardround.study.tuning import is_trial
 from wardround.training.trial import Trial
@@ -123,7 +124,9 @@ def serial_setting(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        "screening": arm.screened is not None,
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
+        "adversaries that forge updates or turn bad later": is_serial_only(arm),
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
         "training.asynchronous": training.asynchronous is not None and is_trial(arm) and arm.algorithm.facts.federated,

@@ -1,7 +1,7 @@
 """Facts that members of the families declare about themselves, so that no other code lists their names.
 
-An algorithm, a rule or a partition carries its facts in the value that its factory returns. A model or a source cannot
-be built before its data are known; its facts stand above its factory:
+An algorithm, a rule, a partition or an adversary carries its facts in the value that its factory returns. A model or a
+source cannot be built before its data are known; its facts stand above its factory:
 
     @declares(ModelFacts(seeds=10))
     def small_net(width: Count = 16) -> ModelBuilder: ...
@@ -95,6 +95,17 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdversaryFacts:
+    poisons: Literal["rows", "updates"] = (
+        "updates"  # what of a bad site is changed: its training rows, or what it sends
+    )
+    least_sites: int = 1  # bad sites that it takes
+    target: str | None = None  # of a backdoor: the class that rows with its trigger are to be called
+    remembers: bool = False  # it goes by what the site was sent in an earlier round
+    citation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFacts:
     """What the text of a study must know of a kind of outcome."""
 
@@ -106,7 +117,7 @@ class TaskFacts:
     has_classes: bool = True  # or findings: what `class_weights` and `oversample` are about
 
 
-Facts = TypeVar("Facts", AlgorithmFacts, RuleFacts, PartitionFacts, ModelFacts, SourceFacts)
+Facts = TypeVar("Facts", AlgorithmFacts, RuleFacts, PartitionFacts, ModelFacts, SourceFacts, AdversaryFacts)
 Factory = TypeVar("Factory", bound=Callable[..., object])
 Options = Mapping[str, Any]
 
@@ -123,7 +134,7 @@ def declares(facts: Facts | Callable[[Options], Facts]) -> Callable[[Factory], F
 
 def facts_of(kind: type[Facts], factory: Callable[..., Any], options: Options) -> Facts:
     """What a member with these settings declares; the defaults where it declares nothing."""
-    if kind in (AlgorithmFacts, RuleFacts, PartitionFacts):
+    if kind in (AlgorithmFacts, RuleFacts, PartitionFacts, AdversaryFacts):
         member = factory(**options)
         return kind(**{fact.name: getattr(member, fact.name) for fact in fields(kind)})
     declared: Any = getattr(factory, "facts", None) or kind()

@@ -16,11 +16,12 @@ from wardround.core.settings import Factory, Setting, parse, parse_settings, ref
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.analyses import AnalysedRows, read_analyses
 from wardround.study.claims import Claim
-from wardround.study.facts import AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
+from wardround.study.facts import AdversaryFacts, AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
 from wardround.study.schema import (
     ARM_BLOCKS,
     SECTIONS,
     STUDY_BLOCKS,
+    Adversary,
     Arm,
     Choice,
     Evaluation,
@@ -37,7 +38,8 @@ from wardround.study.tuning_validation import check_tuning
 from wardround.study.validation import check_whole
 
 TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
-TOP = ("name", "question", *TABLES, "arms", "variants", "analyses", "claims", "quick")
+ADVERSARIES = "adversaries"
+TOP = ("name", "question", *TABLES, "arms", "variants", ADVERSARIES, "analyses", "claims", "quick")
 Chooser = TypeVar("Chooser", Selection, Tuning)
 VARY = "evaluation.vary"  # the only key outside of an arm's blocks that a variant may change
 
@@ -52,6 +54,7 @@ class Families:
     algorithms: Mapping[str, Factory]
     rules: Mapping[str, Factory]
     tasks: Mapping[str, TaskFacts]  # by kind of outcome
+    adversaries: Mapping[str, Factory]
     analyses: Mapping[str, Factory] = field(default_factory=dict)
 
     def task_of(self, source: SourceFacts) -> TaskFacts:
@@ -100,12 +103,15 @@ class _Reader:
         if not entries and not analyses:
             remedy = "Add at least one [[arms]] table with `algorithm = ...`, or an [[analyses]] table."
             raise StudyError(f"{where}: arms", "missing", remedy)
-        arms = self.arms(entries, tables, Variant(""), where)
+        adversaries = self.adversaries(raw, where)
+        arms = self.arms(entries, tables, adversaries, Variant(""), where)
         variants = []
         for entry in _entries(raw, "variants", where):
             variant, changed = self.variant(entry, tables, f"{where}: variants")
             variants.append(variant)
-            arms += self.arms(entries, changed, variant, f"{where}: variants: {variant.name}")
+            here = f"{where}: variants: {variant.name}"
+            own = self.adversaries(entry, here) if ADVERSARIES in entry else adversaries
+            arms += self.arms(entries, changed, own, variant, here)
         task = self.families.task_of(members["data"].facts)
         evaluation: Evaluation = replace(blocks["evaluation"], metric=blocks["evaluation"].metric or task.primary)
         refuse_strange_metric(evaluation.metric, task, f"{where}: evaluation: metric")
@@ -180,24 +186,59 @@ class _Reader:
         variant: Variant = parse(Variant, own, where, self.base)
         usable_name(variant.name, f"{where}: name")
         changed = deepcopy(dict(tables))
-        overrides = flatten({key: value for key, value in entry.items() if key not in own})
+        overrides = flatten({key: value for key, value in entry.items() if key not in (*own, ADVERSARIES)})
         known = (*SECTIONS, *ARM_BLOCKS, VARY, *settings_of(Variant))
         self.apply(overrides, changed, known, where, "A variant may set")
         return variant, changed
 
     def arms(
-        self, entries: list[Mapping[str, Any]], tables: Mapping[str, Any], variant: Variant, where: str
+        self,
+        entries: list[Mapping[str, Any]],
+        tables: Mapping[str, Any],
+        adversaries: tuple[Adversary, ...],
+        variant: Variant,
+        where: str,
     ) -> list[Arm]:
+        """`adversaries` are those of arms that name none themselves."""
         default = settings_of(Evaluation)["vary"].default
         vary = parse(tuple[Varied, ...], tables["evaluation"].get("vary", default), f"{where}: {VARY}", self.base)
-        return [
-            self.arm(point, tables, variant.name, vary, f"{where}: arms: {point.name}")
-            for entry in entries
-            for point in points(entry, self.families.algorithms, self.override_types(entry, tables), where)
-            if not variant.arms or point.family in variant.arms
-        ]
+        arms = []
+        for entry in entries:
+            plainly = {key: value for key, value in entry.items() if key != ADVERSARIES}
+            for point in points(plainly, self.families.algorithms, self.override_types(plainly, tables), where):
+                if not variant.arms or point.family in variant.arms:
+                    here = f"{where}: arms: {point.name}"
+                    bad = self.adversaries(entry, here) if ADVERSARIES in entry else adversaries
+                    arms.append(self.arm(point, tables, variant.name, vary, bad, here))
+        return arms
 
-    def arm(self, point: Point, tables: Mapping[str, Any], variant: str, vary: tuple[Varied, ...], where: str) -> Arm:
+    def adversaries(self, table: Mapping[str, Any], where: str) -> tuple[Adversary, ...]:
+        """Of a study, a variant or an arm: it replaces what stands above it, and an empty list leaves all honest."""
+        return tuple(
+            self.adversary(entry, f"{where}: {ADVERSARIES}[{number}]")
+            for number, entry in enumerate(_entries(table, ADVERSARIES, where))
+        )
+
+    def adversary(self, entry: Mapping[str, Any], where: str) -> Adversary:
+        kind = known_member(entry.get("kind"), self.families.adversaries, f"{where}: kind")
+        factory, common = self.families.adversaries[kind], settings_of(Adversary)
+        own = settings_of(factory)
+        common.pop("kind")
+        given = {key: value for key, value in entry.items() if key != "kind"}
+        values = parse_settings({**common, **own}, given, where, self.base)
+        options = {name: values[name] for name in own}
+        choice = Choice(kind, options, facts_of(AdversaryFacts, factory, options))
+        return Adversary(kind=choice, **{name: values[name] for name in common})
+
+    def arm(
+        self,
+        point: Point,
+        tables: Mapping[str, Any],
+        variant: str,
+        vary: tuple[Varied, ...],
+        adversaries: tuple[Adversary, ...],
+        where: str,
+    ) -> Arm:
         known = (*SECTIONS, *ARM_BLOCKS)
         changed = {key: deepcopy(table) for key, table in tables.items() if key in known}
         self.apply(point.overrides, changed, known, where, "Sections")
@@ -213,6 +254,7 @@ class _Reader:
             variant=variant,
             algorithm=Choice(point.algorithm, options, facts_of(AlgorithmFacts, factory, options)),
             vary=vary,
+            adversaries=adversaries,
             train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", self.base),
         )
 
@@ -315,9 +357,9 @@ class _Reader:
             document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
-            if block.required or tables.get(name):
+            if block.required or tables.get(name) or (block.default is None and name in tables):
                 document[name] = asdict(value) or None
-        document |= {name: raw.get(name) for name in ("arms", "variants", "analyses", "claims")}
+        document |= {name: raw.get(name) for name in ("arms", "variants", ADVERSARIES, "analyses", "claims")}
         rows = AnalysedRows(members["data"], common["preparation"], members["sites"], arm_blocks["privacy"])
         return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}, rows
 

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -35,7 +35,15 @@ from wardround.core.settings import (
 )
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
-from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, RuleFacts, SourceFacts
+from wardround.study.facts import (
+    AdversaryFacts,
+    AlgorithmFacts,
+    Facts,
+    ModelFacts,
+    PartitionFacts,
+    RuleFacts,
+    SourceFacts,
+)
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.tuning import Tuning
 
@@ -265,12 +273,21 @@ class Compression:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
+
+    policy: Literal["off", "notice", "drop"] = "notice"
+
+
+@dataclass(frozen=True)
 class Preaggregation:
     """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
 
     before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
     bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
     momentum: Fraction = 0.0  # of each site's updates, at the coordinator
+    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
+    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)
@@ -337,6 +354,15 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Adversary:
+    """A simulated bad site, or several of one kind."""
+
+    sites: tuple[str, ...]
+    kind: Choice[AdversaryFacts]
+    from_round: Count = 1
+
+
+@dataclass(frozen=True)
 class Section:
     """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
 
@@ -380,12 +406,22 @@ class Arm:
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
     start: Start = field(default_factory=Start)
+    screening: Screening | None = None
+    adversaries: tuple[Adversary, ...] = ()  # simulated; a study for hospitals has none
     timing: Timing = field(default_factory=Timing)
     aggregation: Choice[RuleFacts] = field(
         default=Choice("mean", {}, RuleFacts(is_mean=True, in_sums=True)),
         metadata={SECTION: Section("rules", "rule", "mean", common_field="preaggregation", optional=True)},
     )
     preaggregation: Preaggregation = field(default_factory=Preaggregation)
+
+    @property
+    def screened(self) -> Screening | None:
+        """Where one coordinator sees each update: not of sites that train alone, nor within sums or under noise that
+        hides sites."""
+        shown = self.privacy.secure_sum is None and self.privacy.site is None and self.topology.kind == "flat"
+        wanted = self.screening is not None and self.screening.policy != "off"
+        return self.screening if wanted and shown and self.algorithm.facts.federated else None
 
     @property
     def by_mean(self) -> bool:
@@ -396,7 +432,8 @@ class Arm:
     def bounded_at_site(self) -> float | None:
         """The length to which each site shortens its own update: where the coordinator sees sums only, nobody else
         can."""
-        return self.aggregation.facts.bound if self.privacy.secure_sum is not None and not self.by_mean else None
+        sums = self.privacy.secure_sum is not None and self.preaggregation.groups is None
+        return self.aggregation.facts.bound if sums and not self.by_mean else None
 
 
 @dataclass(frozen=True)
@@ -523,21 +560,21 @@ def _members_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All that a study names of the families."""
     analysed = [analysis["rows"] for analysis in content.get("analyses", ())]
     members = [content["data"], *(rows[kind] for rows in analysed for kind in ("data", "sites"))]
+    members += [bad["kind"] for arm in content["arms"] for bad in arm["adversaries"]]
     return [*members, *(arm[kind] for arm in content["arms"] for kind in FAMILIES)]
 
 
-def _left_out(arm: Arm) -> list[str]:
-    """The arm's blocks that are as they are in a study without them."""
-    names = [name for name, block in ARM_BLOCKS.items() if not block.required and getattr(arm, name) == block.default]
-    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
-        names += ["aggregation", "preaggregation"]
-    return names if arm.timing != Timing() else [*names, "timing"]
-
-
 def _leave_out_defaults(arm: Arm, described: dict[str, Any]) -> None:
-    """A study from before there was such a block, or such a setting, keeps its hash."""
-    for name in _left_out(arm):
-        del described[name]
+    """The arm's blocks that are as they are in a study without them: a study from before keeps its hash."""
+    for name, block in ARM_BLOCKS.items():
+        if not block.required and getattr(arm, name) == block.default:
+            del described[name]
+    if arm.aggregation.facts.is_mean and arm.preaggregation == Preaggregation():
+        del described["aggregation"], described["preaggregation"]
+    if arm.timing == Timing():
+        del described["timing"]
+    if not arm.adversaries:
+        del described["adversaries"]
     for name in NEWER:
         if getattr(arm.training, name) is None:
             del described["training"][name]

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
+from wardround.study.adversary_validation import check_adversaries
+from wardround.study.aggregation_validation import check_aggregation
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
-from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Preaggregation, Study, in_variant
+from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
+from wardround.study.screening_validation import check_screening
 from wardround.study.sweeps import NAME
 from wardround.study.timing_validation import check_timing
 
@@ -91,9 +94,11 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     _check_regions(study, where)
     check_timing(study, where)
     _check_compression(study, where)
+    check_adversaries(study, where)
     _check_analyses(study, where)
-    _check_aggregation(study, where)
+    check_aggregation(study, where)
     check_uncertainty(study, where)
+    check_screening(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
@@ -195,66 +200,6 @@ def _check_analyses(study: Study, where: str) -> None:
     if any(arm.topology.kind == "vertical" for arm in study.trained_arms):
         problem = "it adds up rows of hospitals, and here parties hold different columns of one patient"
         raise StudyError(here, problem, "Write a study of its own for it.")
-
-
-def _check_aggregation(study: Study, where: str) -> None:
-    """What can be known of a rule before the sites are: with how many of them it withstands so many bad ones is checked
-    when they are known."""
-    used = [arm for arm in study.arms if not arm.by_mean]
-    for arm in study.arms:
-        here = f"{where}: arms: {arm.name}: aggregation"
-        _refuse_unused_preaggregation(arm, used, here)
-        if arm in used:
-            _check_rule(arm, here)
-
-
-def _refuse_unused_preaggregation(arm: Arm, used: Sequence[Arm], where: str) -> None:
-    """What a study says for some arms may stand in the others, where it does nothing."""
-    own, known = arm.preaggregation, [Preaggregation(), *(other.preaggregation for other in used)]
-    if arm.by_mean and own not in known and arm.algorithm.facts.federated:
-        problem = "nothing is done before a mean, and the rule here is the mean"
-        raise StudyError(where, problem, 'Name a rule, such as rule = "median", or leave the other keys out.')
-    sizes = [Preaggregation.bucket_size, *(each.bucket_size for each in known if each.before == "bucketing")]
-    if own.before != "bucketing" and own.bucket_size not in sizes:
-        problem = "is the size of buckets, and there are none"
-        raise StudyError(f"{where}: bucket_size", problem, 'Leave it out, or write before = "bucketing".')
-
-
-def _check_rule(arm: Arm, where: str) -> None:
-    off = '"aggregation.rule" = "mean" in this arm.'
-    algorithm, rule = arm.algorithm, arm.aggregation
-    if algorithm.facts.not_robust:
-        problem = f"{algorithm.name} {algorithm.facts.not_robust}"
-        raise StudyError(f"{where}: rule", problem, f"Use fedavg, fedprox, fednova or fedadam, or write {off}")
-    if arm.privacy.site is not None:
-        problem = (
-            "its noise is on a sum to which each site adds a clipped update, and with any other rule one site more "
-        )
-        problem += "changes the result by an unknown length"
-        if rule.facts.in_sums:
-            problem = "[privacy.site] clips every update already, and its clip is the bound"
-        raise StudyError(f"{where}: rule", problem, f'Write {off[:-1]}, or `"privacy.site" = "off"`.')
-    if arm.privacy.secure_sum is not None and arm.bounded_at_site is None:
-        problem = f"{rule.name} looks at single updates, and a secure sum shows none of them"
-        remedy = f'Use rule = "norm-bound" with a number as `bound`, or write {off}'
-        raise StudyError(f"{where}: rule", problem, remedy)
-    if arm.bounded_at_site is not None and arm.preaggregation != Preaggregation():
-        problem = "the sites bound their updates themselves, and nothing is done with single ones before the sum"
-        raise StudyError(where, problem, "Leave `before` and `momentum` out.")
-    if arm.topology.kind == "hierarchical":
-        _check_rule_in_regions(arm, where)
-
-
-def _check_rule_in_regions(arm: Arm, where: str) -> None:
-    """Each region applies the rule to its own sites. Their models are averaged by weight, as ever."""
-    flat = 'or write `"topology.kind" = "flat"` in this arm.'
-    if arm.aggregation.facts.keeps or arm.preaggregation.momentum:
-        name = "momentum" if arm.preaggregation.momentum else arm.aggregation.name
-        problem = f"{name} keeps something of the last rounds of one model, and regions have models of their own"
-        raise StudyError(f"{where}: rule", problem, f"Use another rule, such as median, {flat}")
-    if arm.preaggregation.before == "bucketing":
-        problem = "buckets are drawn among all sites, and a region has some of them"
-        raise StudyError(f"{where}: before", problem, f'Write before = "nearest-neighbours", {flat}')
 
 
 def _refuse_unused(study: Study, arm: Arm, where: str) -> None:

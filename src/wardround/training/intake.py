@@ -16,10 +16,13 @@ from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
 from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.privacy.secure_sum.groups import group_name
+from wardround.screening import Seen
 from wardround.study.schema import SecureSum, SitePrivacy
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import Price, RoundRecord
 from wardround.training.schedule import tolerance
+from wardround.training.screen import seen_of
 from wardround.training.trial import Assignment, Run, Trial, stopped
 
 
@@ -44,6 +47,7 @@ class Intake:
         self.bytes = 0
         self.failed = ""
         self.shapes: Shapes = {}
+        self.seen: dict[int, Seen] = {}  # by the site's number, where updates are screened
 
     @property
     def count(self) -> int:
@@ -76,6 +80,8 @@ class Intake:
 
     def _add(self, assignment: Assignment, outcome: Outcome) -> None:
         weight = self.weight_of(assignment)
+        if self.trial.screening is not None:
+            self.seen[assignment.number] = seen_of(self.trial, outcome.update)
         if self.algorithm.needs == "each":
             self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
             if self.regions is not None:
@@ -111,6 +117,9 @@ class Intake:
 
         Each region has a sum of its own; if one fails, the others are not affected. Outcomes come region by region.
         """
+        if self.trial.groups:
+            self._take_groups(outcomes, secure)
+            return
         if self.regions is None:
             summed = self._masked_sum(outcomes, secure, self._summing())
             if summed is not None:
@@ -123,6 +132,20 @@ class Intake:
                 self.weight += summed[1]
                 self.region_weights[region] = summed[1]
                 self.region_means[region] = mean_of(*summed, self.shapes, self.trial.dtype)
+
+    def _take_groups(self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum) -> None:
+        """Each group has a sum of its own. Outcomes come group by group."""
+        of_site, summing = self.trial.groups, set(self._summing())
+        for group, part in groupby(outcomes, lambda pair: of_site[pair[0].number]):
+            names = (a.site.name for a in self.assignments if of_site[a.number] == group)
+            roster = [name for name in names if name in summing]
+            if (summed := self._masked_sum(part, secure, roster, group_name(group))) is not None:
+                self.total_of_group(group, *summed)
+
+    def total_of_group(self, group: int, summed: np.ndarray, weight: float) -> None:
+        """What the secure sum of a group gave: for a rule, one update."""
+        self.weight += weight
+        self.arrivals.append(Arrival(group, weight, mean_of(summed, weight, self.shapes, self.trial.dtype)))
 
     def _summing(self) -> list[str]:
         """Whose keys are in the sum: those of the round's sites, also where their work comes too late for it. Where
@@ -162,14 +185,14 @@ class Intake:
             return encoding.decode(sum_securely(vectors(), roster, context, secure.threshold))
         except SecureSumError as error:
             if region:
-                self._fail_region(region, f"{error.where}: {error.problem}", came)
+                self.fail_part(region, f"{error.where}: {error.problem}", came)
             else:
                 self.fail(f"{error.where}: {error.problem}")
             return None
 
-    def _fail_region(self, region: str, why: str, came: Sequence[str]) -> None:
-        """A region's round failed: its model and its sites' memories stay as they are."""
-        self.failed = "; ".join(part for part in (self.failed, f"{region}: {why}") if part)
+    def fail_part(self, part: str, why: str, came: Sequence[str]) -> None:
+        """The round of a region, or of a group, failed: its sites' memories stay as they are."""
+        self.failed = "; ".join(text for text in (self.failed, f"{part}: {why}") if text)
         self.names = [name for name in self.names if name not in came]
         self.memories = {name: memory for name, memory in self.memories.items() if name not in came}
 
@@ -208,8 +231,9 @@ class Intake:
         if not self.count:
             return server
         if self.algorithm.aggregate_each is not None:
-            if self.count < self.algorithm.fewest:
-                self.fail(too_few(self.count, self.algorithm))
+            if len(self.arrivals) < self.algorithm.fewest:
+                why = too_few(len(self.arrivals), self.algorithm)
+                self.fail("; ".join(text for text in (self.failed, why) if text))
                 return server
             return self.algorithm.aggregate_each(server, self.arrivals)
         mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
@@ -231,7 +255,7 @@ class Intake:
             came = [a for a in self.arrivals if self.regions is not None and self.regions.of_site[a.site] == region]
             if 0 < len(came) < self.algorithm.fewest:
                 sites = [self.trial.sites[arrival.site].name for arrival in came]
-                self._fail_region(name, too_few(len(came), self.algorithm), sites)
+                self.fail_part(name, too_few(len(came), self.algorithm), sites)
                 self.region_weights[region], came = 0.0, []
             updates.append(came or None)
         return updates
@@ -296,8 +320,7 @@ class Intake:
     def _statistics(self) -> tuple[float | None, float | None, float | None]:
         """Loss, length of updates and divergence over the sites; None where protection hides it."""
         privacy = self.trial.privacy
-        masked = self.mean is not None or (self.regions is not None and privacy.secure_sum is not None)
-        if not self.count or masked or privacy.site is not None:
+        if not self.count or privacy.secure_sum is not None or privacy.site is not None:
             return None, None, None
         loss = self.loss / self.weight if privacy.example is None else None
         divergence = max(self.spread / self.weight, 0.0) ** 0.5 if self.spread >= 0 else None

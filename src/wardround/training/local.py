@@ -29,6 +29,7 @@ class Memory:
     buffers: Tree = field(default_factory=dict)
     protection: Tree = field(default_factory=dict)  # `clip`, where it moves
     residual: Tree = field(default_factory=dict)  # what compression has left out of updates so far, where it is kept
+    adversary: Tree = field(default_factory=dict)  # of a simulated bad site: the model that it was sent last
 
     def settled(self) -> "Memory":
         return self.laid_out(tree.settle)
@@ -36,7 +37,9 @@ class Memory:
     def laid_out(self, how: Callable[[State], State]) -> "Memory":
         """`how` is a layout of `tree`, such as `tree.settle`."""
         model = how({"private": self.private, "buffers": self.buffers})
-        return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection, self.residual)
+        return Memory(
+            how(self.algorithm), model["private"], model["buffers"], self.protection, self.residual, self.adversary
+        )
 
     def with_own(self, own: "Memory") -> "Memory":
         """What stays after two models were trained: the private part of the model belongs to the site's own."""
@@ -50,13 +53,14 @@ class Memory:
             "buffers": self.buffers,
             "protection": self.protection,
             "residual": self.residual,
+            "adversary": self.adversary,
         }
         return tree.flatten(parts)
 
     @classmethod
     def of(cls, leaves: Tree) -> "Memory":
         parts = tree.unflatten(leaves)
-        named = (parts.get(name, {}) for name in ("private", "buffers", "protection", "residual"))
+        named = (parts.get(name, {}) for name in ("private", "buffers", "protection", "residual", "adversary"))
         return cls(tree.unflatten(parts.get("algorithm", {})), *named)
 
 

@@ -34,6 +34,10 @@ class RoundRecord:
     exchanges: int = 0  # of embeddings for gradients, between parties with different features
     epochs: Mapping[str, int] = field(default_factory=dict)  # across hospitals: what each counted site did
     not_finite: tuple[str, ...] = ()  # across hospitals: whose update was no number, and did not count
+    # where updates are screened, by site: length, mean cosine with the others', why it was named (`screening.Evidence`)
+    lengths: Mapping[str, float] = field(default_factory=dict)
+    agreements: Mapping[str, float] = field(default_factory=dict)
+    named: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     time: float | None = None  # at which the round closed, in seconds of virtual time; None where none passes
     # of each counted site, where work may be late: updates of the shared model since it began. With `sites` and
     # `epochs` it is the order of the run, which `schedule.recorded_rosters` makes a schedule again

@@ -12,10 +12,12 @@ from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
 from wardround.training.compression import first_residual
+from wardround.training.forging import with_forged
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.round_record import RoundRecord
-from wardround.training.trial import Assignment, Run, Trial, assign
+from wardround.training.screen import assigned, screened
+from wardround.training.trial import Assignment, Run, Trial
 
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 
@@ -77,13 +79,14 @@ def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree
 def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
     """Yield the run after each further round, up to the study's last."""
     while run.round < trial.training.rounds:
-        assignments = assign(trial, run.round)
+        assignments = assigned(trial, run)
         intake = Intake(trial, run, assignments)
         counted = [assignment for assignment in assignments if assignment.counts]
         regions = trial.algorithm.regions
-        if regions is not None and trial.privacy.secure_sum is not None:  # each region has a sum of its own
-            counted.sort(key=lambda assignment: regions.of_site[assignment.number])
-        intake.take(train_sites(trial, run, counted))
+        parts = regions.of_site if regions is not None else trial.groups
+        if parts and trial.privacy.secure_sum is not None:  # each region, or group, has a sum of its own
+            counted.sort(key=lambda assignment: parts[assignment.number])
+        intake.take(with_forged(trial, run, train_sites(trial, run, counted)))
         run, record = close(run, trial, assignments, intake)
         yield run, record
 
@@ -111,7 +114,8 @@ def close(
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, number)) for number in numbers)
     record = intake.record(server, down)
     memories = {**run.memories, **intake.memories}
-    return replace(run, round=run.round + 1, server=server, memories=memories, earlier=earlier(run, trial)), record
+    after = replace(run, round=run.round + 1, server=server, memories=memories, earlier=earlier(run, trial))
+    return screened(trial, run, after, record, intake.seen) if isinstance(intake, Intake) else (after, record)
 
 
 def earlier(run: Run, trial: Trial) -> dict[int, State]:

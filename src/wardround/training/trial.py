@@ -6,15 +6,16 @@ from functools import cached_property
 
 import torch
 
+from wardround.adversaries.of_arm import BadSites
 from wardround.algorithms.algorithm import Algorithm
-from wardround.core.tree import State
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models.model import SMALL_MODEL, Model
 from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
-from wardround.study.schema import Compression, Deployment, Privacy, Topology, Training
+from wardround.study.schema import Compression, Deployment, Privacy, Screening, Topology, Training
 from wardround.study.timing import Timing
 from wardround.training.clock import Clock, clock_of
 from wardround.training.local import Memory
@@ -37,9 +38,13 @@ class Trial:
     privacy: Privacy = field(default_factory=Privacy)
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
+    screening: Screening | None = None
+    groups: tuple[int, ...] = ()  # by site: its group, where each group of sites has a secure sum of its own
     bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`
+    forgers: tuple[BadSites, ...] = ()  # simulated bad sites that send something else than their updates
+    turned: Mapping[int, tuple[Site, ...]] = field(default_factory=dict)  # the sites from a later round on (1: first)
     clock: Clock | None = None  # None: no time passes
     recorded: Schedule | None = None  # an order that was recorded, in place of that of the study
 
@@ -52,6 +57,11 @@ class Trial:
         """Whether a step takes less time than starting it. A network for images is never light, however small."""
         looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
         return self.model.size < SMALL_MODEL and not looks
+
+    def sites_in(self, round_number: int) -> tuple[Site, ...]:
+        """The sites that train, with the rows that they have in a round: some turn bad later."""
+        begun = [first for first in self.turned if first - 1 <= round_number]
+        return self.turned[max(begun)] if begun else self.sites
 
     def trainer_of(self, scored: int) -> int:
         """The number of the training site whose model predicts for a scored site."""
@@ -125,6 +135,7 @@ class Run:
     server: State
     memories: Mapping[str, Memory]
     earlier: Mapping[int, State] = field(default_factory=dict)  # what sites were sent that still work, by round
+    screening: Tree = field(default_factory=dict, kw_only=True)  # what is known of sites' updates (`training.screen`)
 
     def shared(self, algorithm: Algorithm, number: int, started: int) -> State:
         """What a site was sent when its work began."""
@@ -152,10 +163,10 @@ def assign(trial: Trial, round_number: int) -> list[Assignment]:
         if trial.is_near(n) and (planned or round_number < trial.stops(n)):
             factor = factor_of(trial.training, round_number - started)
             counts = n not in drawn.dropped
-            assignments.append(Assignment(trial.sites[n], n, drawn.epochs[n], counts, started, factor))
+            assignments.append(Assignment(trial.sites_in(started)[n], n, drawn.epochs[n], counts, started, factor))
     late = drawn.late.items()
     epochs = trial.training.local_epochs
-    return assignments + [Assignment(trial.sites[n], n, epochs, False, started) for n, started in late]
+    return assignments + [Assignment(trial.sites_in(started)[n], n, epochs, False, started) for n, started in late]
 
 
 def stopped(trial: Trial, round_number: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from wardround.core.errors import StudyError
 from wardround.core.extras import load
+from wardround.privacy.secure_sum.groups import group_name
 from wardround.study.schema import ExamplePrivacy, Privacy, SecureSum
 from wardround.training.compression import KINDS, kind_of
 from wardround.training.schedule import Roster, tolerance
@@ -73,7 +74,7 @@ def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
         try:
             Terms(b"", tuple(site.name for site in trial.sites[:count]), secure.threshold or default_threshold(count))
         except SecureSumError as error:
-            at = f" of region {where}" if where else ""
+            at = f" of {where}" if where else ""
             raise _wrong(trial, "secure_sum", f"in some round{at} {error.problem}", error.remedy) from None
     encoding_of(secure, len(trial.sites))
     for site in trial.sites:
@@ -83,13 +84,18 @@ def _check_secure_sum(trial: Trial, secure: SecureSum) -> None:
 
 
 def _summed(trial: Trial) -> set[tuple[str, int]]:
-    """The numbers of sites in a secure sum that occur over all rounds, with the region's name."""
+    """The numbers of sites in a secure sum that occur over all rounds, with the name of the region or group."""
     rosters = [_summing(trial.roster(number)) for number in range(trial.training.rounds)]
-    regions = trial.algorithm.regions
-    if regions is None:
+    regions, parts = trial.algorithm.regions, trial.groups
+    if regions is None and not parts:
         return {("", len(numbers)) for numbers in rosters}
-    counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
-    return {(regions.names[region], count) for by_region in counts for region, count in by_region.items()}
+    of_site = parts if regions is None else regions.of_site
+    counts = [Counter(of_site[number] for number in numbers) for numbers in rosters]
+
+    def name(part: int) -> str:
+        return group_name(part) if regions is None else f"region {regions.names[part]}"
+
+    return {(name(part), count) for by_part in counts for part, count in by_part.items()}
 
 
 def _summing(drawn: Roster) -> tuple[int, ...]:

@@ -45,6 +45,20 @@ def test_three_files_become_a_study_that_is_checked_and_runs(tmp_path: Path) -> 
     assert list(run.results["arms"]) == ["local", "fedavg", "fedprox"]
 
 
+def test_a_target_that_hospitals_write_in_other_words_is_offered_first(tmp_path: Path) -> None:
+    words = {"north": {"yes": "yes", "no": "no"}, "south": {"yes": "1", "no": "0"}}
+    files = []
+    for name, own in words.items():
+        file = write(tmp_path, name)
+        rows = file.read_text(encoding="utf-8").splitlines()
+        ends = [row.rpartition(",") for row in rows[1:]]
+        assert {word for *_, word in ends} == {"yes", "no"}
+        file.write_text("\n".join([rows[0], *(f"{start},{own[word]}" for start, _, word in ends)]), encoding="utf-8")
+        files.append(file)
+    first = possible_targets(files)[0]
+    assert (first.name, first.what) == ("died", "2 classes")
+
+
 def test_the_study_is_that_of_compare(tmp_path: Path) -> None:
     files = {name: write(tmp_path, name) for name in ("north", "south")}
     draft, _ = drafted(list(files.values()))

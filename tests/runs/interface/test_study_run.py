@@ -77,6 +77,19 @@ def test_as_text_it_is_one_screen(run: wardround.StudyRun) -> None:
         assert max(map(len, lines)) <= 130 + len(str(run.folder))
 
 
+def test_the_first_figures_are_those_that_the_answer_compares(run: wardround.StudyRun) -> None:
+    """Of all rows together another arm may be the best: those are scores of different models."""
+    assert run.results["primary_within_sites"]
+    table, decision = run.table(), run.results["decision"]
+    gain = table["auc_within_sites"][decision["arm"]] - table["auc_within_sites"][decision["alone"]]
+    assert table.columns[0] == "auc_within_sites"
+    assert gain == pytest.approx(decision["mean"]["difference"])
+    (heads,) = [line for line in repr(run).splitlines() if line.startswith("arm ")]
+    assert "auc in sites" in heads
+    (first,) = [line for line in repr(run).splitlines() if line.startswith("fedavg ")]
+    assert first.split()[1] == f"{table['auc_within_sites']['fedavg']:.3f}"
+
+
 def test_what_does_not_fit_is_said(run: wardround.StudyRun) -> None:
     text = repr(of_size(run, 30, 40, 2))
     assert "and 14 more: run.table()" in text

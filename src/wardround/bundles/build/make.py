@@ -95,6 +95,7 @@ def bundle_from(
         number = seed_of(plan.study, seed)
         trained = plan.arm(arm_of(plan.study, finished.results, arm, number).name, number)
         _refuse_noise(trained)
+        _refuse_spoilt(trained)
         trial = plan.trial(trained, number)
         name = _site(trial, site)
         _refuse_other_region(trial, name, region)
@@ -146,6 +147,12 @@ def _refuse_noise(arm: Arm) -> None:
             "are at one place, would predict without it, and no figure of the run would hold for it"
         )
         raise StudyError(f"arm {arm.name}", problem, "Take an arm without [topology.embeddings].")
+
+
+def _refuse_spoilt(arm: Arm) -> None:
+    if arm.adversaries:
+        problem = "its model was spoilt on purpose, by simulated adversaries, and nobody should predict with it"
+        raise StudyError(f"arm {arm.name}", problem, "Take an arm without `adversaries`.")
 
 
 def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:

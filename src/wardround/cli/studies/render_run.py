@@ -94,9 +94,9 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked its sources
     if not run.fresh:
         out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
-    missing = participation_sentence(results)
-    if missing is not None:
-        show_lines([missing], "bold")
+    simulated = results.get("adversaries")
+    before = [participation_sentence(results), None if simulated is None else simulated["sentence"]]
+    show_lines([sentence for sentence in before if sentence is not None], "bold")
     if evidence.trained:
         _show_arms(out, evidence, run, report)
     if results.get("analyses"):

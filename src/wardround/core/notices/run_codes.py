@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, plural, warning
+from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, listed, plural, warning
 from wardround.core.notices.notice import Notice
 
 LR_HIGH = "The learning rate (`lr`) may be too high."
@@ -31,7 +31,46 @@ def _reason(what: str) -> Text:
     return text
 
 
+DIFFERENCES = {  # by the rule of `screening`
+    "direction": "in its first rounds they pointed away from them: mean cosine {value:.2f}, where {limit:.2f} or less "
+    "is named",
+    "length": "they were {value:.2g} times as long as the median of all, where {limit:.0f} times or a {limit:.0f}th is "
+    "named",
+    "turned": "they turned against its own earlier ones (cosine {value:.2f}, where {limit:.2f} or less is named), and "
+    "those of the others did not",
+    "copy": "they equal those of {other}, up to a factor: sine of the angle {value:.2g}, where {limit:.2g} or less is "
+    "named",
+    "echo": "they equal the last change of the shared model, up to a factor (sine of the angle {value:.2g}), and those "
+    "of the others do not",
+}
+
+
+def _difference(notice: Notice) -> str:
+    other = next(iter(notice.other_sites), "another hospital")
+    what = DIFFERENCES[str(notice.details["rule"])].format(**notice.counts, other=other)
+    when = f"round {count(notice, 'round')}"
+    follows = "; from then on it was left out" if notice.details.get("left_out") else ""
+    return f"its updates of {notice.arm} differ from the other hospitals': {what} ({when}){follows}"
+
+
+def _not_compared(notice: Notice) -> str:
+    if notice.details.get("part"):
+        return f"updates were not compared: under [privacy.{notice.details['part']}] nobody sees those of one site"
+    return (
+        f"updates are described and no hospital is named: {count(notice, 'sites')} worked in a round, and it takes "
+        f"{count(notice, 'least')}"
+    )
+
+
 RUN_CODES: Mapping[str, Code] = {
+    # adversaries
+    "idle-adversary": info(
+        "A simulated adversary forges updates, and the arm has none: its sites train alone, or their rows are pooled.",
+        NOTHING,
+        lambda n: (
+            f"{listed(n.other_sites)} would forge updates, and nobody sends any: the arm is as without adversaries"
+        ),
+    ),
     # training
     "diverged": warning(
         "Training diverged: scores are not numbers, and count nowhere.",
@@ -51,17 +90,23 @@ RUN_CODES: Mapping[str, Code] = {
         "nearly 0 or 1",
     ),
     "unfinished-training": _training(
-        "The test loss is as high, without such scores, and the training loss too where it is known: common with a "
-        "rare outcome and few rounds.",
+        "The test loss is more than 5 % above that of one answer for everybody, and the training loss is above it too "
+        "where it is known: common with a rare outcome and few rounds.",
         "Training may have stopped too early: try more `rounds` or a higher learning rate (`lr`).",
         "has a higher test loss than the same answer for everybody would have, without any extreme score",
     ),
     "overfitted": _training(
-        "The test loss is as high, without such scores, although the training loss is below that of the constant "
-        "answer.",
+        "The test loss is more than 5 % above that of one answer for everybody, although the training loss is below "
+        "that.",
         "The model fits the rows it was trained on, and not these: try fewer `rounds` or `weight_decay`, or look at "
         "how the test patients differ.",
         "has a higher test loss than the same answer for everybody would have, although its training loss is lower",
+    ),
+    "perfect-scores": _training(
+        "Nearly every test row with the outcome has a higher score than every one without: an AUC of 0.999 or more on "
+        "average over seeds, with 20 such rows or more in all.",
+        "Real outcomes hardly allow that: look for a column that is known only because of the outcome.",
+        "scores nearly every test row with the outcome above every one without (AUC {auc:.4f})",
     ),
     "rising-loss": _training(
         "The mean training loss of the last tenth of the rounds is more than 5 % above that of the first round.",
@@ -89,6 +134,18 @@ RUN_CODES: Mapping[str, Code] = {
             f"none of its work counted in {n.arm}, so that the shared model has learnt nothing from its patients; "
             f"{plural(count(n, 'dropped'), 'piece')} of it came too late"
         ),
+    ),
+    "update-differs": warning(
+        "A site's updates differ from the other hospitals' by a rule of `[screening]`: it may be broken, hostile, or "
+        "rightly different. Of honest hospitals as the named generator draws them, one in 20 runs names any.",
+        "Ask the hospital: how its outcome is coded, whether a device or an export has changed. Compare the run with "
+        "one without it, or under a robust rule, before anything is concluded.",
+        _difference,
+    ),
+    "updates-not-compared": info(
+        "`[screening]` names nobody here: updates are hidden, or too few sites work in a round.",
+        NOTHING,
+        _not_compared,
     ),
     # across hospitals
     "figures-withheld": info(

@@ -8,6 +8,7 @@ from wardround.deployment.regional.regions import is_hierarchical, refuse_undepl
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
+from wardround.study.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -16,6 +17,7 @@ PARTITION = "by-hospital"
 
 def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
+    refuse_deployed_adversaries(study)
     refuse_undeployable_uncertainty(study)
     if study.analyses:
         problem = "analyses run in a simulation of rows that are at one place"
@@ -24,6 +26,7 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
+    refuse_undeployable_groups(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
@@ -74,6 +77,16 @@ def refuse_undeployable_start(study: Study) -> None:
         if not arm.algorithm.facts.federated:
             problem = "hospitals that train alone are sent no model, and do not have the one to start from"
             raise StudyError(where, problem, f"Write {off}")
+
+
+def refuse_undeployable_groups(study: Study) -> None:
+    """Sites would have to draw the groups together, or the coordinator could put whom it likes with whom."""
+    for arm in study.trained_arms:
+        if arm.preaggregation.groups is not None and not arm.by_mean:
+            problem = "hospitals cannot yet draw groups together, and must not leave it to the coordinator"
+            raise StudyError(
+                f"arms: {arm.name}: aggregation: groups", problem, "Simulate the study with `wardround run`."
+            )
 
 
 def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:

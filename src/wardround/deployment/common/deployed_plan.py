@@ -32,6 +32,7 @@ from wardround.privacy.dp.protection import Sampling, charges_within
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
+from wardround.study.adversary_validation import refuse_deployed_adversaries
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.tasks import Task
@@ -247,6 +248,7 @@ def no_labels(task: Task, count: int, target_scale: tuple[float, ...] = ()) -> t
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """The plan at a hospital. All arms of a deployed study use the same rows."""
+    refuse_deployed_adversaries(study)
     refuse_hollow_privacy(study)
     refuse_several_outcomes(tuple(records.task.outcomes))
     refuse_unpaid_scale(study, records.task)

@@ -25,6 +25,8 @@ REGION_MODEL = (
     "own"  # in a message with final models: the part of a trial that is its region's own, before the last average
 )
 
+SCREENING = "screening"  # beside the parts of a server's state
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -54,15 +56,21 @@ class WaveState:
         leaves = {
             f"{number}/{name}": leaf
             for number, run in enumerate(self.runs)
-            for name, leaf in tree.flatten(run.server).items()
+            for name, leaf in tree.flatten(
+                {**run.server, **({SCREENING: run.screening} if run.screening else {})}
+            ).items()
         }
         rounds = [run.round for run in self.runs]
         return leaves, {"round": self.round, "rounds": rounds, "counted": dict(self.counted), "span": dict(self.span)}
 
     @classmethod
     def restored(cls, leaves: Tree, place: Mapping[str, Any]) -> "WaveState":
-        servers = by_number(leaves)
-        runs = [Run(done, tree.unflatten(servers.get(number, {})), {}) for number, done in enumerate(place["rounds"])]
+        servers = [tree.unflatten(by_number(leaves).get(number, {})) for number in range(len(place["rounds"]))]
+        screening = [server.pop(SCREENING, {}) for server in servers]
+        runs = [
+            Run(done, server, {}, screening=known)
+            for done, server, known in zip(place["rounds"], servers, screening, strict=True)
+        ]
         return cls(place["round"], tuple(runs), place["counted"], place["span"])
 
 

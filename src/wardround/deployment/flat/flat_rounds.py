@@ -33,9 +33,12 @@ from wardround.deployment.coordinating.closing import close_round
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.noise import SecretStream, Stream, site_key
 from wardround.protocol.catalogue import Train, TrialWork, Update
+from wardround.runs.audit import NAMED
+from wardround.screening import Evidence
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
-from wardround.training.trial import Assignment, Run, Trial, assign
+from wardround.training.screen import assigned
+from wardround.training.trial import Assignment, Run, Trial
 
 with needs("deploy", "a study across hospitals"):
     from msgspec import structs
@@ -60,7 +63,7 @@ def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Se
     for number, trial in enumerate(trials):
         if trial.training.rounds <= state.round:
             continue
-        for assignment in assign(trial, state.round):
+        for assignment in assigned(trial, state.runs[number]):
             if assignment.counts:
                 tasks_by_site.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
         if due and number not in unscored:
@@ -111,6 +114,7 @@ class FlatRounds:
         began = time.monotonic()
         arrivals = yield from self._gather(state, dict(site_tasks))
         after, records = self._close(state, arrivals, time.monotonic() - began)
+        self._log_named(records)
         log_round(self.messenger, self.number, state.round, arrivals.entries, arrivals.missing, arrivals.failed)
         return ClosedRound(after, records, arrivals)
 
@@ -208,7 +212,7 @@ class FlatRounds:
         active = [number for number, trial in enumerate(self.trials) if trial.training.rounds > state.round]
         for number in active:
             trial, run = self.trials[number], state.runs[number]
-            assignments = assign(trial, run.round)
+            assignments = assigned(trial, run)
             reports = {
                 site: entry.body.trials[number] for site, entry in entries.items() if number in entry.body.trials
             }
@@ -228,6 +232,15 @@ class FlatRounds:
         # where a round came to nothing, what sites remembered before it stays in force
         counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
         return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted), records
+
+    def _log_named(self, records: Sequence[TrialRecord]) -> None:
+        for record in (trial.record for trial in records):
+            for site, numbers in record.named.items():
+                self.messenger.log.add(
+                    NAMED, arm=record.arm, seed=record.seed, round=record.round, site=site, **_evidence(numbers)
+                )
+                line = f"{site}: its updates of {record.arm} differ from the others' (round {record.round})"
+                self.messenger.lines.append(line)
 
     def _noise(self, round_number: int, trial: Trial) -> Stream | None:
         """Noise for whole sites, from the coordinator's secret of this run: a repeated round has the same noise."""
@@ -249,6 +262,11 @@ def log_round(
     updates = {s: {"message": e.message, "bytes": e.size, "head": e.log} for s, e in entries.items()}
     more = {"failed": failed} if failed else {}
     messenger.log.add("round closed", wave=wave, round=round_number, updates=updates, missing=list(missing), **more)
+
+
+def _evidence(numbers: Sequence[float]) -> dict[str, Any]:
+    found = Evidence.of_numbers(numbers)
+    return {"rule": found.rule, "value": found.value}
 
 
 def _takes_part(site: str, round_number: int, sums: Sum) -> bool:

@@ -20,6 +20,11 @@ RULES: dict[str, DisclosureRule] = {
         lambda release: True,
         lambda release, limits: has_few_patients(release.people, limits.smallest_cell),
     ),
+    "secondary-suppression": DisclosureRule(
+        "counts from which a count of few patients would follow",
+        lambda release: False,  # it hides cells of a table, and forbids none as a whole
+        lambda release, limits: False,
+    ),
     "dominance": DisclosureRule(
         "sums of which more than `largest_share` comes from one patient",
         lambda release: release.summed is not None,
@@ -55,12 +60,13 @@ RULES: dict[str, DisclosureRule] = {
 
 def rules_asked(release: Release) -> tuple[str, ...]:
     """The rules that apply, as every release names them."""
-    return tuple(name for name, rule in RULES.items() if rule.applies(release))
+    return tuple(name for name, rule in RULES.items() if rule.applies(release) or name in release.within)
 
 
 def broken_rule(release: Release, limits: Limits) -> str:
     """The first rule that forbids a release; empty: it may leave."""
-    return next((name for name in rules_asked(release) if RULES[name].broken(release, limits)), "")
+    asked = (name for name, rule in RULES.items() if rule.applies(release))
+    return next((name for name in asked if RULES[name].broken(release, limits)), "")
 
 
 def must_stay(people: np.ndarray, smallest: int) -> bool:

@@ -152,7 +152,9 @@ def _draw(name: str, drawing: Drawing, evidence: Evidence, folder: Path) -> str 
 
 def _in_page_width(found: re.Match[str]) -> str:
     """Letters are of one size in all figures, so that one which is narrower than the page stays so."""
-    return f'<svg{found[1]} width="{min(100.0, 100 * float(found[2]) / (72 * WIDTH)):.4g}%"'
+    points = float(found[2])
+    width = min(100.0, 100 * points / (72 * WIDTH))
+    return f'<svg{found[1]} style="--as-drawn: {points:g}pt" width="{width:.4g}%"'
 
 
 def _for_page(svg: str, name: str, title: str) -> str:

@@ -26,9 +26,10 @@ def has_analyses(evidence: Evidence) -> bool:
 UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study without arms
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
+    "robustness.adversaries": lambda evidence: bool(evidence.results.get("adversaries")),
     "front.hospital_pages": lambda evidence: evidence.decided,
-    "answer": always,
     "analyses.all_analyses": has_analyses,
+    "answer": always,
     "outcomes": lambda evidence: bool(evidence.outcomes),
     "sites": always,
     "images": lambda evidence: evidence.of_images,
@@ -46,6 +47,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "virtual_time": lambda evidence: any(arm.get("time") for arm in evidence.arms.values()),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
+    "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,
     "privacy.releases": always,

@@ -14,7 +14,7 @@ from wardround.core.errors import DataError
 from wardround.core.notices.code import quoted
 from wardround.data.describe import TARGET_NAME, describe_table
 from wardround.data.sources.csv.columns import ID_NAME, kind_of, normalized_levels, shape
-from wardround.data.sources.csv.target_classes import MOST_NUMBERS
+from wardround.data.sources.csv.target_classes import MEANINGS, MOST_NUMBERS
 from wardround.data.text_table import Cells
 from wardround.runs.drafting.hospital_tables import HospitalTables
 
@@ -81,12 +81,14 @@ def candidates(hospitals: HospitalTables) -> list[Candidate]:
 
 def _could_be(name: str, sites: Mapping[str, Cells]) -> str:
     """Empty where a column can be no target."""
+    levels = {level.casefold() for cells in sites.values() for level in normalized_levels(cells)}
+    if levels and levels <= MEANINGS.keys():  # as targets, "yes" at one hospital and 1 at another mean the same
+        return "2 classes" if len({MEANINGS[level][1] for level in levels}) == 2 else ""
     try:
         if kind_of(name, sites) not in ("numeric", "categorical"):
             return ""
     except DataError:
         return ""
-    levels = {level.casefold() for cells in sites.values() for level in normalized_levels(cells)}
     if len(levels) < 2:
         return ""
     kind, _ = kind_of_target(sites)

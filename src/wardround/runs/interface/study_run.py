@@ -36,9 +36,12 @@ class StudyRun(RunReference):
         return as_html(summary_of(self.folder, self.results))
 
     def table(self) -> pd.DataFrame:
-        """One row per arm: mean of each metric over seeds."""
+        """One row per arm: mean of each metric over seeds, for all test rows together. Where arms are compared by the
+        mean of the sites' own figures, that comes first, as in `auc_within_sites`."""
+        primary = self.results["primary_metric"] if self.results.get("primary_within_sites") else None
         rows = {
-            arm: {name: figure["mean"] for name, figure in content["metrics"].items()}
+            arm: ({} if primary is None else {f"{primary}_within_sites": content["within_sites"][primary]["mean"]})
+            | {name: figure["mean"] for name, figure in content["metrics"].items()}
             for arm, content in self.results["arms"].items()
         }
         return pd.DataFrame.from_dict(rows, orient="index")

@@ -50,8 +50,11 @@ def summary_of(folder: Path, results: Mapping[str, Any]) -> Summary:
         question=results["study"]["question"],
         size=_size(results),
         answer=_answer(results),
-        columns=("arm", *metrics),
-        rows=[(name, *(_figure(arm["metrics"].get(metric)) for metric in metrics)) for name, arm in arms[:MOST_ARMS]],
+        columns=("arm", *(f"{metric} in sites" if inside else metric for metric, inside in metrics)),
+        rows=[
+            (name, *(_figure(arm["within_sites" if inside else "metrics"].get(metric)) for metric, inside in metrics))
+            for name, arm in arms[:MOST_ARMS]
+        ],
         more_arms=max(0, len(arms) - MOST_ARMS),
         notices=[notice["text"] for notice in notices[:MOST_NOTICES]],
         more_notices=max(0, len(notices) - MOST_NOTICES),
@@ -60,11 +63,14 @@ def summary_of(folder: Path, results: Mapping[str, Any]) -> Summary:
     )
 
 
-def _metrics(results: Mapping[str, Any]) -> list[str]:
-    """The primary one, then those of a terminal."""
+def _metrics(results: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The primary one, then those of a terminal, each with whether it is the mean of the sites' own, by which the
+    answer compares arms."""
     known = {name for arm in results["arms"].values() for name in arm["metrics"]}
     names = dict.fromkeys((results["primary_metric"], *recorded_task(results).report.terminal))
-    return [name for name in names if name in known][:MOST_METRICS]
+    shown = [(name, False) for name in names if name in known]
+    inside = [(results["primary_metric"], True)] if results.get("primary_within_sites") else []
+    return [*inside, *shown][:MOST_METRICS]
 
 
 def _size(results: Mapping[str, Any]) -> str:

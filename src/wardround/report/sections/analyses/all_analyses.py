@@ -13,6 +13,7 @@ from wardround.report.render.figures import Drawing
 from wardround.report.render.style import COLOURS, figure
 from wardround.report.render.table import Table
 from wardround.report.section import Section
+from wardround.report.sections.analyses.patients import table_one_sentences, table_one_tables
 from wardround.report.sections.analyses.regression import INTERCEPT, Result, glm_sentences, glm_tables
 
 MOST_LINES = 40  # of a forest plot
@@ -31,7 +32,10 @@ def analyses_of(evidence: Evidence) -> Mapping[str, Result]:
     return found
 
 
-KINDS: Mapping[str, Told] = {"glm": Told(glm_sentences, glm_tables)}
+KINDS: Mapping[str, Told] = {
+    "glm": Told(glm_sentences, glm_tables),
+    "table-one": Told(table_one_sentences, table_one_tables),
+}
 
 
 # -- of all kinds

@@ -46,11 +46,15 @@ def glm_sentences(name: str, result: Result) -> list[str]:
     lines += [_finding(term, own, result) for term, own in _strongest(result)]
     if result["excluded"]["rows"]:
         lines.append(f"{counted(result['excluded']['rows'], 'row')} with a gap in one of its columns did not count.")
-    for site in result["left_out"]:
-        lines.append(
-            f"{site['site']} is left out. A rule there forbids {RULES[site['rule']].forbids} ({site['rule']})."
-        )
-    return lines
+    return [*lines, *left_out(result)]
+
+
+def left_out(result: Result) -> list[str]:
+    """Of any kind of analysis."""
+    return [
+        f"{site['site']} is left out. A rule there forbids {RULES[site['rule']].forbids} ({site['rule']})."
+        for site in result["left_out"]
+    ]
 
 
 def _offset(result: Result) -> str:

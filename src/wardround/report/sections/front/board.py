@@ -18,6 +18,10 @@ MEAN = "mean"
 MOST_LINES = 60  # of the forest plot; more do not fit a page
 MOST_NAMED = 12
 SAME = 1e-6  # of differences that are computed in two ways
+TOO_GOOD = (
+    "Too good to be true? Nearly every test patient with the outcome has a higher predicted risk than every one "
+    "without. Before you believe these figures, look for a column that is known only because of the outcome."
+)
 RULES = {
     "reference": "it is the study's reference",
     "selected": "it is the first in the study in which all hospitals train together, with the setting that validation "
@@ -29,6 +33,8 @@ RULES = {
 def cautions(evidence: Evidence) -> list[str]:
     """What must be known before the answer is read."""
     training = [entry["text"] for entry in evidence.results["answer"] if entry["about"] == "training"]
+    perfect = {notice.get("arm") for notice in evidence.results["notices"] if notice["code"] == "perfect-scores"}
+    training += [TOO_GOOD] if evidence.decision["arm"] in perfect else []
     known = [participation_sentence(evidence.results), QUICK if evidence.environment.get("quick") else None, *training]
     return [sentence for sentence in known if sentence is not None]
 

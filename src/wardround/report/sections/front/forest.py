@@ -66,7 +66,7 @@ def forest_of(
         f" in 1,000 {measure.metric.counted}" if measure.metric.counted else f", {measure.unit or measure.metric.words}"
     )
     better = "left" if measure.metric.lower_is_better else "right"
-    return Forest(lines, ticks, f"difference{of} (95 % CI)", better)
+    return Forest(lines, ticks, f"difference{of} (95{STAY}%{STAY}CI)", better)
 
 
 def _span(entries: Sequence[Mapping[str, Any]], measure: Measure) -> float:

@@ -1,0 +1,1 @@
+"""What is said of single hospitals: whose updates differ, what each adds."""

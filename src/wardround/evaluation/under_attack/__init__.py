@@ -1,0 +1,1 @@
+"""Studies with simulated adversaries: figures at honest sites, damage, backdoors."""

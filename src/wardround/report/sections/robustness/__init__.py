@@ -1,0 +1,1 @@
+"""Sites that spoil a model: what was simulated, and what it did."""

@@ -1,0 +1,19 @@
+"""Whose updates differ: statistics of updates that a coordinator sees, and a rule with a stated false-alarm level."""
+
+from wardround.screening.rule import LEAST_SITES, LEVEL, RULES, Evidence, judge, most_left_out
+from wardround.screening.sketch import sketch_of
+from wardround.screening.statistics import RoundStatistics, Seen, describe, first_state
+
+__all__ = [
+    "LEAST_SITES",
+    "LEVEL",
+    "RULES",
+    "Evidence",
+    "RoundStatistics",
+    "Seen",
+    "describe",
+    "first_state",
+    "judge",
+    "most_left_out",
+    "sketch_of",
+]
