@@ -59,16 +59,16 @@ def study(rounds: int, slow: str, asynchronous: Mapping[str, Any] | None, seeds:
         "data": tables.get("data", {"source": "heart", "scale": "federated"}),
         "sites": {**tables.get("sites", {}), "speed": speed},
         "training": {**training, **({} if asynchronous is None else {"asynchronous": dict(asynchronous)})},
-        "evaluation": {"seeds": {"first": 0, "count": seeds}, "test_share": 0.3, "accept": list(ACCEPTED)},
+        "evaluation": {
+            "seeds": {"first": 0, "count": seeds},
+            "test_share": 0.3,
+        },
         "arms": [{"name": "fedavg", "algorithm": "fedavg"}],
     }
 
 
-ACCEPTED: Sequence[str] = ()
-
-
-def plan_of(content: Mapping[str, Any], tables: Mapping[str, pd.DataFrame] | None = None) -> Plan:
-    return wardround.load_plan(*wardround.load_study(content, **({"tables": tables} if tables else {})))
+def plan_of(content: Mapping[str, Any]) -> Plan:
+    return wardround.load_plan(*wardround.load_study(content))
 
 
 def states(trial: Trial) -> Iterator[tuple[Run, float]]:

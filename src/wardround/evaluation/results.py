@@ -33,6 +33,7 @@ from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.hospitals.screening_results import describe_screening, is_screened, screening_notices
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
+from wardround.evaluation.participation.virtual_time import describe_time, never_counted, times_to_equal
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
@@ -40,7 +41,6 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.evaluation.under_attack.damage import describe_adversaries
-from wardround.evaluation.virtual_time import describe_time, never_counted, times_to_equal
 from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task

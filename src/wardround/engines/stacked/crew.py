@@ -61,18 +61,13 @@ def work_of(trials: Sequence[Trial], rosters: Sequence[Roster], round_number: in
 def crew_of(
     trials: Sequence[Trial], all_sizes: Sequence[Sequence[int]], rosters: Sequence[Roster], round_number: int
 ) -> Crew:
-    first = trials[0]
+    first, by_rows = trials[0], trials[0].algorithm.weighting == "samples"
     counted = tuple(tuple(n for n in drawn.numbers if n not in drawn.dropped) for drawn in rosters)
     lanes, weights, names = [], [], []
     for trial, known, drawn, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
-        sites, sizes = [trial.sites[n] for n in numbers], [known[n] for n in numbers]
-        lanes += [
-            Lane(trial.batch_seed, site.name, site.train, size, drawn.epochs[n], round_number - began)
-            for n, site, size in zip(numbers, sites, sizes, strict=True)
-            for began in [drawn.started.get(n, round_number)]
-        ]
-        weights.append([float(size) if first.algorithm.weighting == "samples" else 1.0 for size in sizes])
-        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(drawn.dropped))))
+        lanes += _lanes(trial, known, drawn, numbers, round_number)
+        weights.append([float(known[n]) if by_rows else 1.0 for n in numbers])
+        names.append((_names(trial, numbers), _names(trial, sorted(drawn.dropped))))
     order = LaneOrder(lanes, first.training.batch_size) if lanes else LaneOrder([], 1)
     sort = torch.from_numpy(order.order)
     trial_of = torch.arange(len(trials)).repeat_interleave(len(counted[0]))
@@ -93,6 +88,18 @@ def crew_of(
         factors=_factors(first, lanes, table),
         names=tuple(names),
     )
+
+
+def _lanes(trial: Trial, sizes: Sequence[int], drawn: Roster, numbers: Sequence[int], round_number: int) -> list[Lane]:
+    return [
+        Lane(trial.batch_seed, site.name, site.train, sizes[n], drawn.epochs[n], ago)
+        for n in numbers
+        for site, ago in [(trial.sites[n], round_number - drawn.started.get(n, round_number))]
+    ]
+
+
+def _names(trial: Trial, numbers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(trial.sites[n].name for n in numbers)
 
 
 def _factors(first: Trial, lanes: Sequence[Lane], weights: Tensor) -> Tensor | None:

@@ -173,27 +173,26 @@ def times_to_equal(
     timed = {name: arm for name, arm in arms.items() if arm["time"] and arm["time"]["curve"] and name in of_arm}
     entries = []
     for name, arm in timed.items():
-        variant, same = arm["variant"], [n for n, other in timed.items() if other["variant"] == arm["variant"]]
-        reference = next((n for n in same if timed[n]["time"]["kind"] == "synchronous"), None)
+        same = [n for n, other in timed.items() if other["variant"] == arm["variant"]]
+        reference = next((n for n in same if timed[n]["time"]["kind"] == "synchronous"), name)
         figure = measured_by(task, of_arm[name])
-        if reference is None or name == reference or figure is None or figure not in of_arm[reference]:
-            continue
-        pairs = _times(of_arm[name], of_arm[reference], figure)
-        logs = np.log([slow / quick for quick, slow in pairs if quick is not None])
-        interval = mean_interval(logs, resampling[name]) if len(logs) else None
-        entries.append(
-            {
-                "arm": name,
-                "reference": reference,
-                "variant": variant,
-                "measured_by": figure.removeprefix("test_"),
-                "seeds": len(pairs),
-                "reached": len(logs),
-                "ratio": float(np.exp(logs.mean())) if len(logs) else None,
-                "interval": None if interval is None else [float(np.exp(end)) for end in interval],
-            }
-        )
+        if name != reference and figure is not None and figure in of_arm[reference]:
+            described = {"arm": name, "reference": reference, "variant": arm["variant"]}
+            entries.append(described | _time_to_equal(of_arm[name], of_arm[reference], figure, resampling[name]))
     return entries
+
+
+def _time_to_equal(own: pd.DataFrame, other: pd.DataFrame, figure: str, resampling: Resampling) -> dict[str, Any]:
+    pairs = _times(own, other, figure)
+    logs = np.log([slow / quick for quick, slow in pairs if quick is not None])
+    interval = mean_interval(logs, resampling) if len(logs) else None
+    return {
+        "measured_by": figure.removeprefix("test_"),
+        "seeds": len(pairs),
+        "reached": len(logs),
+        "ratio": float(np.exp(logs.mean())) if len(logs) else None,
+        "interval": None if interval is None else [float(np.exp(end)) for end in interval],
+    }
 
 
 def _times(own: pd.DataFrame, other: pd.DataFrame, figure: str) -> list[tuple[float | None, float]]:
