@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.report_consistency import contradictions
 from tests.time_limit import time_limit
 
 gc.disable()  # until all tests are collected: their many objects stay, and looking through them is a fifth of the time
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(threads, "1")  # also in processes that tests start: there is one test for each processor
+    os.environ.setdefault(threads, "1")  # before anything imports torch, also in processes that tests start
 LONGEST, LONGEST_SLOW = 600.0, 3600.0  # seconds; a test that hangs would hold up all others until somebody looks
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>not rendered in this test</text></svg>'
 
@@ -22,6 +21,7 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>not rendered in this test</
 @pytest.fixture(scope="session", autouse=True)
 def no_report_contradicts_its_intervals() -> Iterator[None]:
     """Whatever report a test makes, for whatever reason: no verdict stands beside an interval that contradicts it."""
+    from tests.report_consistency import contradictions
     from wardround.report import build
     from wardround.runs.folder import RunFolder
 

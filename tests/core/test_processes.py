@@ -21,6 +21,12 @@ from wardround.runs.execute import Progress
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, on Linux only")
 
 
+def test_tests_have_one_thread_each_as_the_processes_that_they_start_have() -> None:
+    import torch
+
+    assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])
+
+
 def count_to_three(unit: int) -> Iterator[int]:
     for rounds in (1, 2, 3):
         time.sleep(0.01)

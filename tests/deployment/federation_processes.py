@@ -23,7 +23,14 @@ from wardround.study.parser import Families
 from wardround.study.schema import Study
 
 HEART = ("cleveland", "hungarian", "switzerland", "va")
-LONGEST = 120.0  # seconds for anything that is waited for: the machine may be busy with other tests
+LONGEST = 300.0  # seconds for anything that is waited for: the machine may be busy with other tests
+WARDROUND = ("-m", "wardround.cli.main")
+# who has waited long for a coordinator looks for it once a minute: where runs follow each other, most of their time
+EAGER = (
+    "-c",
+    "from wardround.cli.main import main; from wardround.deployment.flower import site_loop; "
+    "site_loop.LONGEST_WAIT = 2.0; main()",
+)
 
 
 def heart_study(algorithms: Sequence[str], **changes: Any) -> dict[str, Any]:
@@ -107,6 +114,7 @@ class Hospitals:
     port: int
     sites: tuple[str, ...]
     processes: list[Process] = field(default_factory=list)
+    program: Sequence[str] = WARDROUND
 
     @property
     def kit(self) -> Path:
@@ -126,11 +134,11 @@ class Hospitals:
     def join_all(self) -> dict[str, Process]:
         return {site: self.join(site) for site in self.sites}
 
-    def start(self, name: str, *words: str | Path, program: Sequence[str] = ("-m", "wardround.cli.main")) -> Process:
+    def start(self, name: str, *words: str | Path, program: Sequence[str] = ()) -> Process:
         path = self.folder / f"{len(self.processes):03} {name}.log"
         with path.open("wb") as log:
             running = subprocess.Popen(
-                [sys.executable, *program, *map(str, words)],
+                [sys.executable, *(program or self.program), *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.deployment.federation_processes import Hospitals, Process, heart_study, hospitals, wait_until
+from tests.deployment.federation_processes import EAGER, Hospitals, Process, heart_study, hospitals, wait_until
 from tests.deployment.outsider_attacks import entries
 from tests.deployment.test_regions_processes import REGIONS, Regions, regional_heart, regions
 from tests.deployment.test_vertical_flower import parties
@@ -134,6 +134,7 @@ def test_random_kills(kind: str, tmp_path: Path) -> None:
     network = TOPOLOGIES[kind]()
     numbers = [number for number in range(KILLS) if number % len(TOPOLOGIES) == list(TOPOLOGIES).index(kind)]
     with network.open(tmp_path) as network.here:
+        network.here.program = EAGER
         network.start()
         undisturbed = network.here.coordinate("undisturbed")
         assert undisturbed.ended() == 0, undisturbed.said

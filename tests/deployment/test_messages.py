@@ -2,9 +2,10 @@
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import orjson
@@ -17,14 +18,17 @@ from msgspec import Struct
 
 from tests.deployment.in_process_federation import key, public
 from wardround.core.errors import DeployError
+from wardround.core.notices import Notice
 from wardround.data.agreement import LEAST, Common, Facts, FillValues, Moments
 from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.data.serialization import read_layout, write_layout
 from wardround.deployment.common import schema_agreement as agreement
-from wardround.protocol.catalogue import PROTOCOL
+from wardround.deployment.common.messaging import read_absence
+from wardround.protocol.catalogue import PROTOCOL, REFUSALS, REQUESTS, FailedAnswer
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal, tensor_bytes
-from wardround.protocol.reading import belongs
+from wardround.protocol.reading import belongs, read_answer
+from wardround.tasks.task import Impossible
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]
 NAMES = st.text("abz/.0[]=@ü", min_size=1, max_size=12)
@@ -169,6 +173,53 @@ def test_signed_garbage_is_an_error_that_a_user_can_read(head: bytes, tensors: b
     sealed = Sealed(head, tensors, key("coordinator").sign(unsigned.digest))
     with pytest.raises(DeployError, match="cannot be read"):
         open_sealed(sealed, public("coordinator"), "coordinator")
+
+
+def test_nesting_of_any_depth_is_an_error_that_names_its_sender() -> None:
+    for depth in range(850, 1010):  # a little less than Python can nest is where reading may fail half-way
+        nested = b"[" * depth + b"]" * depth
+        head = b'{"protocol":%d,"kind":"failed","site":"a","log":"","body":{"notice":{"code":%s}},"order":[]}'
+        unsigned = Sealed(head % (PROTOCOL, nested), b"", b"")
+        sealed = replace(unsigned, signature=key("alder").sign(unsigned.digest))
+        with pytest.raises((DeployError, Impossible)):
+            why_it_failed(sealed)
+
+
+def why_it_failed(sealed: Sealed) -> Notice:
+    body = read_answer("alder", open_sealed(sealed, public("alder"), "alder"), FailedAnswer)
+    return read_absence("alder", body.notice, ["alder"])
+
+
+def test_everything_in_a_message_has_a_limit() -> None:
+    """A list, a table, a text or a whole number without one is a mistake in the catalogue."""
+    unlimited: set[str] = set()
+    seen: set[Any] = set()
+    for request in REQUESTS:
+        for message in (request, *request.answers.values(), *REFUSALS.values()):
+            unlimited |= set(without_limit(message, message.__name__, seen))
+    assert not unlimited
+
+
+def without_limit(kind: Any, place: str, seen: set[Any], limits: Sequence[Any] = ()) -> Iterator[str]:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        yield from without_limit(inner[0], place, seen, inner[1:])
+        return
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        if kind not in seen:
+            seen.add(kind)
+            for name, field in get_type_hints(kind, include_extras=True).items():
+                if get_origin(field) is not ClassVar:
+                    yield from without_limit(field, f"{kind.__name__}.{name}", seen)
+        return
+    by_name = origin is dict and get_origin(inner[0]) is Literal
+    bounded = any(
+        getattr(limit, name) is not None for limit in limits for name in ("max_length", "le", "lt", "pattern")
+    )
+    if (kind in (str, int) or origin in (list, dict)) and not (bounded or by_name):
+        yield f"{place}: {kind}"
+    for part in () if origin is Literal else inner:
+        yield from without_limit(part, place, seen)
 
 
 def test_another_protocol_names_both() -> None:

@@ -17,6 +17,7 @@ from wardround.runs.folder import RunFolder
 PACKAGE = "wardround.report.sections"
 FOLDER = Path(wardround.__file__).parent / "report" / "sections"
 HELPERS = {
+    "analyses.patients",
     "analyses.regression",
     "design.exchange",
     "front.forest",

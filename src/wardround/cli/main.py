@@ -81,6 +81,10 @@ def main() -> None:
 
         show_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
+    finally:
+        # Python started by `-m` ends by the signal itself, and not with our exit code, if the last text that was
+        # executed was interrupted: dataclasses are made of such text, also while a report's modules are imported
+        exec("")
 
 
 if __name__ == "__main__":

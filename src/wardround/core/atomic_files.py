@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
 from glob import escape
 from pathlib import Path
 from shutil import rmtree
@@ -16,6 +17,7 @@ from typing import BinaryIO, cast
 from wardround.core.errors import BundleError, MachineError
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+MOST_WRITERS = 1000  # of one file at once
 DISK_ERRORS = {
     errno.ENOSPC: "no space is left",
     errno.EDQUOT: "the quota is used up",
@@ -27,15 +29,12 @@ DISK_ERRORS = {
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into, which replaces `path` at the end. After an error or a crash the old content is there."""
-    partial = partial_path(path)
-    try:
-        with open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb") as file:
-            yield file
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    """A file to write into, which replaces `path` at the end. After an error or a crash the old content is there.
+
+    Of several who write at once, in this process or others, each writes a whole file; the last to finish stays.
+    """
+    with replacing_as(path) as (file, _):
+        yield file
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -43,11 +42,64 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def partial_path(path: Path) -> Path:
-    """The name under which `path` is written. What a killed process left there is removed."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    return partial
+@contextmanager
+def replacing_as(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """The same, with the name of the file, for libraries that write to a name."""
+    file, partial = _open_partial(path)
+    with file:
+        try:
+            yield file, partial
+            file.flush()
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _open_partial(path: Path) -> tuple[BinaryIO, Path]:
+    """An empty file that nobody else writes, and its name. Who writes holds a lock, which ends with its process."""
+    for number in range(MOST_WRITERS):
+        partial = path.with_name(f".{path.name}{f'-{number}' if number else ''}.partial")
+        while (file := _new_and_locked(partial)) is None and _removed_left_over(partial):
+            pass
+        if file is not None:
+            return file, partial
+    problem = f"is being written by {MOST_WRITERS} at once"
+    raise MachineError(str(path), problem, "End those that hang, then start again.")
+
+
+def _new_and_locked(partial: Path) -> BinaryIO | None:
+    """None if it is there already, or was taken for left over before it was locked."""
+    try:
+        file = open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb")
+    except FileExistsError:
+        return None
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+    except BlockingIOError:
+        pass
+    file.close()
+    return None
+
+
+def _removed_left_over(partial: Path) -> bool:
+    """Remove what nobody writes. False if somebody does."""
+    try:
+        with open_private(partial, os.O_WRONLY, "wb") as file:
+            flock(file, LOCK_EX | LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), partial.lstat()):  # else it is finished, and in its place
+                partial.unlink()
+    except (BlockingIOError, PermissionError):
+        return False
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        partial.unlink(missing_ok=True)  # a link, which is nobody's
+    return True
 
 
 def open_private(path: Path, flags: int, mode: str) -> BinaryIO:

@@ -137,6 +137,17 @@ def shown(value: object) -> str:
     return _type_and_size(value)
 
 
+def name_of(error: BaseException) -> str:
+    """How a message names an exception whose own text may hold a value: by its type, and a key that was looked for by
+    name. Such a name stands in the code of a function that the exception came through, so that it is no value."""
+    kind, frame = type(error).__name__, error.__traceback__
+    if not (isinstance(error, KeyError) and error.args and isinstance(key := error.args[0], str)):
+        return kind
+    while frame is not None and key not in frame.tb_frame.f_code.co_consts:
+        frame = frame.tb_next
+    return kind if frame is None else f"{kind} {key!r}"
+
+
 def _type_and_size(value: object) -> str:
     if isinstance(value, str):
         return f"a text of {len(value):,} characters"

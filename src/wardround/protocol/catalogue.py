@@ -499,9 +499,9 @@ class RegionFacts(RegionAnswer):
 
     gone: Sites | None = None
     kinds: Annotated[list[KindFacts], Meta(max_length=MOST_TRIALS)] | None = None  # by kind of arm
-    sets: dict[Name, ListOfSizes] | None = None
-    described: dict[Name, Described] | None = None
-    directions: dict[Name, Directions] | None = None
+    sets: Annotated[dict[Name, ListOfSizes], Meta(max_length=MOST_SITES)] | None = None
+    described: Annotated[dict[Name, Described], Meta(max_length=MOST_SITES)] | None = None
+    directions: Annotated[dict[Name, Directions], Meta(max_length=MOST_SITES)] | None = None
 
 
 class AskFacts(Request):
@@ -914,7 +914,9 @@ class Assessed(Answer):
 
     summaries: Summaries
     figures: Figures
-    without: Annotated[dict[Place, dict[Name, SiteSummary]], Meta(max_length=MOST_TRIALS)]
+    without: Annotated[
+        dict[Place, Annotated[dict[Name, SiteSummary], Meta(max_length=MOST_SITES)]], Meta(max_length=MOST_TRIALS)
+    ]
 
 
 class Assess(Request):

@@ -17,6 +17,7 @@ with needs("deploy", "a study across hospitals"):
 
 Read = TypeVar("Read", bound=Body)
 REMEDY = "Install the same version of wardround everywhere."
+UNREADABLE = (msgspec.MsgspecError, RecursionError)  # the latter where it is nested as no message of ours is
 FORMS = (  # msgspec's sentences about fields, as people without its vocabulary read them
     (re.compile(r"^Object contains unknown field (`[^`]*`)( - at `\$`)?"), r"nobody here knows its field \1"),
     (re.compile(r"^Object missing required field (`[^`]*`)( - at `\$`)?"), r"it lacks the field \1"),
@@ -30,7 +31,7 @@ def read_request(message: Message, kinds: Mapping[str, type[Request]]) -> Reques
     if expected is not None:
         try:
             return msgspec.json.decode(message.raw, type=expected)
-        except msgspec.ValidationError as error:
+        except UNREADABLE as error:
             problem = why(error)
     raise DeployError("coordinator", f"asks what cannot be read: {problem}; both need the same version", REMEDY)
 
@@ -41,7 +42,7 @@ def read_answer(site: str, message: Message, expected: type[Read]) -> Read:
         raise unusable(site, "it is of a kind that nobody asked for")
     try:
         body = msgspec.json.decode(message.raw, type=expected)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise unusable(site, why(error)) from None
     if message.kind not in REFUSALS and not _names_are_plain(message.body):
         raise unusable(site, "a name in it has control characters")

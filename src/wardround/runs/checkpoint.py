@@ -5,7 +5,6 @@ many records it had then; that of a finished unit has no tensors.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from wardround.core.atomic_files import as_os_error, open_private, partial_path
+from wardround.core.atomic_files import as_os_error, replacing_as
 from wardround.core.errors import RunError
 from wardround.core.tree import Tree
 
@@ -48,15 +47,11 @@ def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
         content[name] = plain.clone() if place_in_memory in seen else plain  # the file holds each leaf by itself
         seen.add(place_in_memory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
     try:
-        open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb").close()  # its mode stays
-        save_file(content, partial, metadata={"place": metadata})
-        os.replace(partial, path)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        from_disk = as_os_error(error) if isinstance(error, SafetensorError) else None
-        raise error if from_disk is None else from_disk from None
+        with replacing_as(path) as (_, partial):
+            save_file(content, partial, metadata={"place": metadata})
+    except SafetensorError as error:
+        raise as_os_error(error) or error from None
 
 
 def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:

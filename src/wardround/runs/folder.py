@@ -43,7 +43,7 @@ from safetensors.torch import load_file
 
 from wardround.core.atomic_files import PRIVATE_FOLDER, open_private, replacing
 from wardround.core.atomic_files import write_atomically as write_atomically
-from wardround.core.errors import RunError
+from wardround.core.errors import RunError, name_of
 from wardround.core.toml_files import read_toml
 from wardround.core.tree import Tree
 from wardround.runs.record_form import frame_of
@@ -231,7 +231,7 @@ class RunFolder:
         try:
             return reader(path)
         except (ArrowException, BadZipFile, KeyError, OSError, ValueError) as error:
-            problem = f"cannot be read ({type(error).__name__})"
+            problem = f"cannot be read ({name_of(error)})"
             raise RunError(str(path), problem, "Run the study again with --again.") from None
 
     @contextmanager
@@ -240,7 +240,7 @@ class RunFolder:
         try:
             yield
         except MISFITS as error:
-            problem = f"does not hold what a run of this version writes ({type(error).__name__})"
+            problem = f"does not hold what a run of this version writes ({name_of(error)})"
             remedy = "Run the study again with --again. If nobody changed the folder, please report it."
             raise RunError(str(self.path), problem, remedy) from None
         except OSError as error:

@@ -20,7 +20,7 @@ from typing import Any
 from wardround.core.errors import RunError, StudyError, shown, suggest
 from wardround.engines import ENGINES, Engine
 from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
-from wardround.study.adversary_validation import is_serial_only
+from wardround.study.robustness.adversary_validation import is_serial_only
 from wardround.study.schema import Arm, Privacy
 from wardround.study.tuning import is_trial
 from wardround.training.trial import Trial

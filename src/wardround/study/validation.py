@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
-from wardround.study.adversary_validation import check_adversaries
-from wardround.study.aggregation_validation import check_aggregation
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
+from wardround.study.robustness.adversary_validation import check_adversaries
+from wardround.study.robustness.aggregation_validation import check_aggregation
+from wardround.study.robustness.screening_validation import check_screening
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
-from wardround.study.screening_validation import check_screening
 from wardround.study.sweeps import NAME
 from wardround.study.timing_validation import check_timing
 

@@ -8,7 +8,7 @@ from wardround.deployment.regional.regions import is_hierarchical, refuse_undepl
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
-from wardround.study.adversary_validation import refuse_deployed_adversaries
+from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 

@@ -32,8 +32,8 @@ from wardround.privacy.dp.protection import Sampling, charges_within
 from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.predecessor import Predecessor
 from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
-from wardround.study.adversary_validation import refuse_deployed_adversaries
 from wardround.study.parser import Families
+from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.tasks import Task
 from wardround.training.schedule import planned_epochs
