@@ -5,6 +5,7 @@ Where predictions stay at their hospital, `deployed_results.py` computes the sam
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ from wardround.evaluation.comparisons.benefit import (
 )
 from wardround.evaluation.comparisons.compare import compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
+from wardround.evaluation.comparisons.fairness import (
+    describe_rates,
+    describe_spread,
+    group_gaps,
+    spread_differences,
+)
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
@@ -116,7 +123,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     """
     entries = (*content["tests"], *content["benefit"], *content["site_differences"])
     families = grouped(((content["arms"][entry["arm"]]["variant"], entry["metric"]), entry) for entry in entries)
-    for family in families.values():
+    for family in (*families.values(), *_fairness_families(content)):
         correct(family)
     correct(content["best_single"])
     for test in content["tests"]:
@@ -124,6 +131,18 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
+
+
+def _fairness_families(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The gaps of one measure under one arm; and how arms of a variant differ in one measure, between hospitals or
+    between groups."""
+    variant = {name: arm["variant"] for name, arm in content["arms"].items()}
+    families = grouped(((entry["arm"], entry["measure"]), entry) for entry in content["group_gaps"])
+    between = {
+        key: grouped(((variant[entry["arm"]], entry["measure"]), entry) for entry in content[key])
+        for key in ("spread_differences", "group_gap_differences")
+    }
+    return [*families.values(), *(family for of_key in between.values() for family in of_key.values())]
 
 
 def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
@@ -143,7 +162,8 @@ def assemble(
     """`scores` includes the selected arms, `records` does not."""
     origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
-    subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
+    resampling = {name: Resampling.of(study.evaluation_of(arm)) for name, arm in origin.items()}
+    subgroups = _with_rates(_subgroups(scores, resampling), scores, resampling)
     selected = {choice["arm"] for choice in choices}
     primary = study.evaluation.metric
     arms = {
@@ -219,7 +239,8 @@ def _arm(
             # models of their own are judged within sites by metrics that rank rows
             {*scores.task.over_sites, *_ranked(scores.task), study.evaluation.metric},
         ),
-        "spread": spread(scores, name, study.evaluation.metric),
+        "spread": spread(scores, name, study.evaluation.metric)
+        | {"over_sites": describe_spread(scores, name, study.evaluation.metric, resampling)},
         "predicted_classes": describe_predicted_classes(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
@@ -317,12 +338,16 @@ def _comparisons(
 ) -> dict[str, list[dict[str, Any]]]:
     primary = study.evaluation.metric
     metrics = compared_metrics(scores.task, primary)
-    entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
+    keys = ("tests", "benefit", "site_differences", "best_single", "spread_differences")
+    entries: dict[str, list[dict[str, Any]]] = {key: [] for key in (*keys, "group_gaps", "group_gap_differences")}
     for names in variants:
         entries["tests"] += _tests(study, scores, names, origin)
         entries["benefit"] += benefit(study, scores, names, metrics)
         entries["site_differences"] += site_differences(study, scores, names, metrics)
         entries["best_single"] += best_single(study, scores, names, primary)
+        entries["spread_differences"] += spread_differences(study, scores, names, primary)
+        for key, gaps in group_gaps(study, scores, names).items():
+            entries[key] += gaps
     return entries
 
 
@@ -363,6 +388,17 @@ def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str
                     }
                 elif rows[a, :, v].any():
                     described[arm][kind][value] = {"suppressed": True}
+    return described
+
+
+def _with_rates(
+    described: dict[str, dict[str, Any]], scores: Scored, resampling: Mapping[str, Resampling]
+) -> dict[str, dict[str, Any]]:
+    """With the rates of each group that is described, where one class of two is predicted."""
+    for kind in scores.group_rates():
+        for (a, arm), (v, value) in product(enumerate(scores.arms), enumerate(kind.values)):
+            if "metrics" in (entry := described[arm].get(kind.kind, {}).get(value, {})):
+                entry["rates"] = describe_rates(kind.rates[a, :, v], resampling[arm])
     return described
 
 

@@ -755,7 +755,8 @@ class Summary(Answer):
     leaves = (
         "For each arm and seed, of your test rows (and validation rows, where a value is selected by them): "
         "metrics, counts, histograms of scores by class; of a number sums over rows, and the same sums for groups"
-        " of ten patients or more in the order of their predictions; the same for groups by sex and age. [What is"
+        " of ten patients or more in the order of their predictions; the same for groups by sex, age and the study's"
+        " `groups`. [What is"
         " withheld](../reference/results.md#summariesjsonl)."
     )
     when = "once for each wave of arms"

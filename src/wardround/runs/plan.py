@@ -399,7 +399,7 @@ def load_plan(study: Study, families: Families) -> Plan:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     cohorts = {
-        key: load_cohort(arm.data.build(families.sources), arm.preparation)
+        key: load_cohort(arm.data.build(families.sources), arm.preparation, study.evaluation.groups)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
     for arm in study.arms:  # in a simulation all hospitals are known, so that a misspelt one can be refused

@@ -175,6 +175,7 @@ class Evaluation:
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
     attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    groups: tuple[str, ...] = ()  # columns whose levels are groups of patients, beside sex and age
     bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
@@ -412,6 +413,8 @@ class Study:
             del content["evaluation"]["attack"]
         if self.evaluation.important_difference is None:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
+        if not self.evaluation.groups:
+            del content["evaluation"]["groups"]
         if self.tuning is None:
             del content["tuning"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it

@@ -258,7 +258,10 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         refuse_unsound(arm, algorithm, (), records.is_table, False, records.task)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
-    cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
+    cohorts = {
+        key: load_cohort(source, for_own_columns(arm.preparation, name, records), study.evaluation.groups, alone=True)
+        for key, arm in kinds.items()
+    }
     return DeployedPlan(
         study,
         families,

@@ -34,6 +34,8 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "sites": always,
     "images": lambda evidence: evidence.of_images,
     "results": always,
+    "fairness.gaps": lambda evidence: bool(evidence.results.get("group_gaps")),
+    "fairness.evenness": lambda evidence: any(arm["spread"].get("over_sites") for arm in evidence.arms.values()),
     "probabilities.calibration": lambda evidence: evidence.task.answers == "class",
     "probabilities.ranking": lambda evidence: evidence.task.answers in ("class", "findings"),
     "numbers.residuals": lambda evidence: evidence.task.answers == "number",
