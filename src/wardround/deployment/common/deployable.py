@@ -23,6 +23,7 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
         problem = "analyses run in a simulation of rows that are at one place"
         raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
+    refuse_undeployable_contribution(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
@@ -55,6 +56,20 @@ def refuse_undeployable_tuning(study: Study) -> None:
             "values into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
         )
         raise StudyError("tuning", problem, remedy)
+
+
+def refuse_undeployable_contribution(study: Study) -> None:
+    """Figures of models with and without a hospital differ by that hospital alone."""
+    if study.contribution is not None:
+        problem = (
+            "what a hospital adds follows from models with and without it, scored on validation rows that stay at "
+            "other hospitals, and the figures of two such models tell of that hospital alone"
+        )
+        remedy = (
+            "Estimate it in a simulation of public or synthetic rows (`wardround run`), and leave [contribution] out. "
+            "Arms with `train_at` leave a hospital out where all agree to it."
+        )
+        raise StudyError("contribution", problem, remedy)
 
 
 def refuse_several_outcomes(outcomes: Sequence[str]) -> None:
