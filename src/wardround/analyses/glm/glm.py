@@ -98,14 +98,17 @@ class Glm:
         if self.firth and (self.likelihood_ratio or self.errors == "robust"):
             problem = "has neither robust errors nor tests of single terms by likelihood"
             raise StudyError("firth", problem, "Leave `errors` and `likelihood_ratio` out.")
+        self._check_site_effects()
+        if self.distribution == "t" and self.family != "gaussian":
+            raise StudyError("distribution", "t is for Gaussian outcomes", 'Leave it out, or write "normal".')
+
+    def _check_site_effects(self) -> None:
         if self.site_effects == "random" and (self.likelihood_ratio or self.distribution == "t" or self.firth):
             problem = "are put together from each hospital's own regression, which has none of the other tests"
             raise StudyError("site_effects", problem, "Leave `likelihood_ratio`, `distribution` and `firth` out.")
         if self.site_effects == "random" and SITE in self.read.names:
             problem = "are random, and `+ site` in the formula makes them fixed"
             raise StudyError("site_effects", problem, "Leave one of the two out.")
-        if self.distribution == "t" and self.family != "gaussian":
-            raise StudyError("distribution", "t is for Gaussian outcomes", 'Leave it out, or write "normal".')
 
     @cached_property
     def read(self) -> Formula:

@@ -111,10 +111,7 @@ class TableOne:
         if question.step == "counts" and not question.arrays:
             return self._count_blocks(agreed, rows, lines)
         asked = [name for name in self.numbers(agreed) if f"edges {name}" in question.arrays]
-        expected = {f"{what} {name}" for name in asked for what in ("edges", "centres")}
-        centred = all(question.arrays.get(f"centres {name}", np.zeros(0)).shape == (lines,) for name in asked)
-        flat = all(array.ndim == 1 for array in question.arrays.values())
-        if question.step != "quartiles" or not asked or set(question.arrays) != expected or not (centred and flat):
+        if question.step != "quartiles" or not asked or not _is_of_lines(question, asked, lines):
             problem = "asks what is no step of a Table 1"
             raise DeployError("coordinator", problem, "Install the same version everywhere.")
         blocks: dict[str, Block] = {}
@@ -388,3 +385,13 @@ def _difference(lines: Sequence[Line]) -> float | None:
         known = [np.array(own, dtype=np.float64) for own in counts if None not in own and sum(own)]
         return largest_of_shares([own / own.sum() for own in known])
     return largest_of_means([(line["mean"], line["sd"]) for line in lines if None not in (line["mean"], line["sd"])])
+
+
+def _is_of_lines(question: Question, asked: Sequence[str], lines: int) -> bool:
+    """Whether a question has edges of bins and the centres of all lines, of these columns and of no others."""
+    expected = {f"{what} {name}" for name in asked for what in ("edges", "centres")}
+    return (
+        set(question.arrays) == expected
+        and all(array.ndim == 1 for array in question.arrays.values())
+        and all(question.arrays[f"centres {name}"].shape == (lines,) for name in asked)
+    )

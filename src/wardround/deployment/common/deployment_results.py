@@ -56,7 +56,7 @@ def write_results(
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
     if not plan.study.trained_arms:
-        folder.write_json("results.json", _without_arms(plan, notices, invited, analysed or {}))
+        folder.write_json("results.json", _without_arms(plan, notices, invited, analysed))
         return
     lines = [line for wave in range(waves) for line in json.loads(_summaries_path(folder, wave).read_bytes())]
     missed = {site: Notice("site-away", "warning", site) for site in missed_an_evaluation(plan, lines)}
@@ -77,22 +77,27 @@ def write_results(
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
-    folder.write_json("results.json", content | ({"analyses": analysed} if analysed else {}))
+    folder.write_json("results.json", with_analyses(content, analysed))
+
+
+def with_analyses(content: dict[str, Any], analysed: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A study without analyses has no such key."""
+    return content | {"analyses": dict(analysed)} if analysed else content
 
 
 def _without_arms(
-    plan: DeployedPlan, notices: Sequence[Notice], invited: Participants, analysed: Mapping[str, Any]
+    plan: DeployedPlan, notices: Sequence[Notice], invited: Participants, analysed: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Of a study that trains nothing."""
-    sites = list(dict.fromkeys(site for own in analysed.values() for site in own["sites"]))
+    sites = list(dict.fromkeys(site for own in (analysed or {}).values() for site in own["sites"]))
     why = {site: text_of(notice) for site, notice in invited.why.items()}
     no_rounds = pd.DataFrame({"sites": [], "dropped": []})
-    return {
+    content = {
         **without_arms(plan.study, plan.task, sites, deployed=True),
         "notices": with_texts(notices),
         "participation": participation(invited.sites, invited.came, sites, why, no_rounds),
-        "analyses": dict(analysed),
     }
+    return with_analyses(content, analysed)
 
 
 def _spending_and_start(folder: RunFolder, plan: DeployedPlan, records: pd.DataFrame) -> tuple[Any, dict[str, Any]]:

@@ -83,11 +83,7 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
         for arm in study.trained_arms
         if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
-    rounds = max((arm.training.rounds for arm in study.trained_arms), default=0)
-    seeds = study.evaluation.seeds.count if study.trained_arms else 0
-    for count, what, most in ((rounds, "rounds", policy.most_rounds), (seeds, "seeds", policy.most_seeds)):
-        if most is not None and count > most:
-            reasons.append(f"{count} {what} are more than the {most} that {site} allows")
+    reasons += _too_much_work(policy, study, site)
     if sites is not None:
         reasons += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
     cell = study.deployment.smallest_cell
@@ -99,6 +95,17 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
             f"least_level is {level}, and {site} names no category of fewer than {policy.smallest_cell} rows"
         )
     return [*reasons, *_unprotected(policy, study, site), *_analyses(policy, study, site)]
+
+
+def _too_much_work(policy: Policy, study: Study, site: str) -> list[str]:
+    rounds = max((arm.training.rounds for arm in study.trained_arms), default=0)
+    seeds = study.evaluation.seeds.count if study.trained_arms else 0
+    limits = ((rounds, "rounds", policy.most_rounds), (seeds, "seeds", policy.most_seeds))
+    return [
+        f"{count} {what} are more than the {most} that {site} allows"
+        for count, what, most in limits
+        if most is not None and count > most
+    ]
 
 
 def _analyses(policy: Policy, study: Study, site: str) -> list[str]:
