@@ -8,7 +8,7 @@ from typing import Any
 from wardround.report.render.table import CI
 from wardround.tasks import METRIC_FACTS
 
-CLEAR = ("gains", "loses")
+CLEAR = ("gains", "loses", "differs")
 LOWER_IS_BETTER = tuple(name for name, metric in METRIC_FACTS.items() if metric.lower_is_better)
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 BESIDE = re.compile(rf"95 % CI ({NUMBER}) to ({NUMBER})")
@@ -53,8 +53,11 @@ def _in_results(results: Mapping[str, Any]) -> Iterator[str]:
             if verdict != "cannot be told":
                 yield f"{where}: {verdict} without an interval"
             continue
-        low, high = (-interval[1], -interval[0]) if entry["metric"] in LOWER_IS_BETTER else interval
-        expected = "gains" if low > 0 else "loses" if high < 0 else "no evidence"
+        measure = entry.get("measure")  # of how evenly hospitals are served, or groups, of which neither way is better
+        lower_is_better = entry["metric"] in LOWER_IS_BETTER or measure in ("sd", "gap")
+        low, high = (-interval[1], -interval[0]) if lower_is_better else interval
+        better, worse = ("differs", "differs") if "group" in entry else ("gains", "loses")
+        expected = better if low > 0 else worse if high < 0 else "no evidence"
         if verdict != expected:
             yield f"{where}: {verdict} beside {interval}"
         if (entry["p_value"] < 0.05) != (verdict in CLEAR):

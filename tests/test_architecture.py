@@ -20,15 +20,17 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import (
     AdaptiveClip,
+    Contribution,
     Deployment,
     EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
     NoiseSchedule,
-    Preaggregation,
     Preparation,
+    Screening,
     SecureSum,
     SitePrivacy,
     Start,
@@ -217,6 +219,8 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Topology,
         EmbeddingNoise,
         Uncertainty,
+        Screening,
+        Contribution,
         Start,
         StartFrom,
     ],

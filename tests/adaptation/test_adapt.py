@@ -26,6 +26,7 @@ from wardround.cli.main import app
 from wardround.core.errors import BundleError, CheckError, DataError, DeployError, StudyError
 from wardround.evaluation.comparisons.differences import verdict_of
 from wardround.runs.execute import run_study
+from wardround.tasks import METRIC_FACTS
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +311,7 @@ def test_commands_show_what_was_made(
 
 def _difference(low: float, high: float, metric: str = "auc") -> dict[str, Any]:
     entry = {"difference": (low + high) / 2, "interval": [low, high], "metric": metric, "comparisons": 4}
-    return entry | {"verdict": verdict_of([low, high], metric)}
+    return entry | {"verdict": verdict_of([low, high], METRIC_FACTS[metric])}
 
 
 def _fraction(share: float, low: float, high: float) -> dict[str, Any]:

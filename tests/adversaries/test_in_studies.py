@@ -17,7 +17,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan, load_plan
-from wardround.study.adversary_validation import bad_sites, twin_of
+from wardround.study.robustness.adversary_validation import bad_sites, twin_of
 from wardround.training.forging import with_forged
 from wardround.training.rounds import start
 from wardround.training.trial import Trial, assign

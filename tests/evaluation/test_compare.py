@@ -339,7 +339,7 @@ def compared(metric: str, difference: float, interval: tuple[float, float], comp
         "seeds": 5,
         "interval": list(interval),
         "comparisons": comparisons,
-        "verdict": verdict_of(interval, metric),
+        "verdict": verdict_of(interval, METRIC_FACTS[metric]),
     }
 
 

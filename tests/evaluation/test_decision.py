@@ -99,7 +99,7 @@ def entry_of(difference: float, interval: list[float] | None, metric: str = "auc
     from wardround.evaluation.comparisons.differences import verdict_of
 
     entry = {"metric": metric, "difference": difference, "interval": interval, "comparisons": 1}
-    return {**entry, "verdict": verdict_of(interval, metric), **others}
+    return {**entry, "verdict": verdict_of(interval, METRIC_FACTS[metric]), **others}
 
 
 def test_amounts_are_of_a_thousand_or_in_units() -> None:

@@ -151,7 +151,7 @@ def test_doctor_says_what_each_extra_is_for(
     examined_extras = {extra.name: extra for extra in examine_extras()}
     assert examined_extras["onnx"].missing == ("onnxruntime",)
     assert [extra.name for extra in examined_extras.values() if not extra.installed] == ["onnx"]
-    render.show_machine([], list(examined_extras.values()))
+    render.show_machine([], list(examined_extras.values()), {})
     shown = capsys.readouterr().out
     assert "Run `pip install 'wardround[onnx]'`." in shown
     for name, purpose in extras.EXTRAS.items():

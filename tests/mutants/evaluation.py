@@ -11,6 +11,7 @@ from wardround.evaluation.claims import verdicts
 from wardround.evaluation.comparisons import compare, differences, selection
 from wardround.privacy.disclosure import small_cells
 from wardround.runs import plan
+from wardround.tasks import METRIC_FACTS
 
 COMPARE = "evaluation/test_compare.py"
 SELECTION = "evaluation/test_selection.py"
@@ -53,7 +54,7 @@ MUTANTS = (
     Mutant(
         "a lower Brier score is a loss",
         differences.verdict_of,
-        lambda original, interval, metric: original(interval, "accuracy"),
+        lambda original, interval, metric: original(interval, METRIC_FACTS["accuracy"]),
         "where lower is better a lower figure gains",
         (
             f"{COMPARE}::test_a_clearly_better_and_a_clearly_worse_arm_are_called_so_in_every_metric",

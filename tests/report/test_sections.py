@@ -17,15 +17,16 @@ from wardround.runs.folder import RunFolder
 PACKAGE = "wardround.report.sections"
 FOLDER = Path(wardround.__file__).parent / "report" / "sections"
 HELPERS = {
+    "analyses.patients",
     "analyses.regression",
     "design.exchange",
     "front.forest",
     "privacy.private_arms",
 }  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
-SPECIAL |= {"robustness.screening", "tuning", "numbers.intervals", "numbers.residuals"}
+SPECIAL |= {"robustness.screening", "robustness.contribution", "tuning", "numbers.intervals", "numbers.residuals"}
 SPECIAL |= {"analyses.all_analyses", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"robustness.adversaries"}
+SPECIAL |= {"robustness.adversaries", "participation.virtual_time"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

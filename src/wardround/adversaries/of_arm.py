@@ -9,7 +9,7 @@ from wardround.core.errors import StudyError, refuse_strangers
 from wardround.core.notices import Notice
 from wardround.core.settings import Factory
 from wardround.data.site import Site
-from wardround.study.adversary_validation import backdoors_of, bad_sites, refuse_all_bad
+from wardround.study.robustness.adversary_validation import backdoors_of, bad_sites, refuse_all_bad
 from wardround.study.schema import Adversary as Described
 from wardround.study.schema import Arm, Study
 from wardround.tasks import Task

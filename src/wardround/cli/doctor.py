@@ -7,8 +7,8 @@ from wardround.cli.options import Json
 
 
 def doctor(json: Json = False) -> None:
-    """Check this machine: versions, extras, processors, shipped data; the rules of disclosure that it keeps. Exit code 7
-    if something needed is missing."""
+    """Check this machine: versions, extras, processors, shipped data, rules of disclosure. Exit code 7 if something
+    needed is missing."""
     from wardround.core.errors import MachineError
     from wardround.core.extras import examine_extras
     from wardround.core.health import examine

@@ -17,6 +17,7 @@ from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.checks.coincidences import HashedRows, hash_rows
+from wardround.data.checks.declared_groups import with_groups
 from wardround.data.checks.target_leak import TargetLeak, target_leaks
 from wardround.data.partition import Partitioner
 from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
@@ -96,8 +97,9 @@ class Cohort:
         return digest.hexdigest()
 
 
-def load_cohort(source: Source, preparation: Preparation) -> Cohort:
-    records = without_columns(source.load(), preparation.not_recorded)
+def load_cohort(source: Source, preparation: Preparation, groups: Sequence[str] = (), alone: bool = False) -> Cohort:
+    """`groups` are the declared ones. A hospital that is `alone` with what a study declares may lack a column."""
+    records = without_columns(with_groups(source.load(), groups, alone), preparation.not_recorded)
     prints = fingerprints(records) if records.prints is None else records.prints
     rows = np.arange(len(records))
     notices = records.notices

@@ -59,7 +59,9 @@ class Records:
     hospital: np.ndarray  # name of the hospital that recorded the row
     columns: tuple[Column, ...] = ()
     patient: np.ndarray | None = None  # patient of each row, where known: a patient may have more than one row
-    groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
+    groups: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # `sex`, `view` (text), `age` (years), declared ones (text)
     notes: tuple[Notice | str, ...] = ()  # what the source changed while reading; plain sentences from others' sources
     synthetic: bool = False
     split: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
@@ -77,6 +79,8 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+    # columns of the files that are no features, by name, read when they are asked for: they may be groups
+    aside: Mapping[str, Callable[[], pd.Series]] = field(default_factory=dict, repr=False, compare=False)
     outcome: str = ""  # what the target is called, where it is classes; numbers have their names in the task
     given_task: Task | None = None  # None: it follows from the classes
 

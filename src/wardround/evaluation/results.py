@@ -5,6 +5,7 @@ Where predictions stay at their hospital, `deployed_results.py` computes the sam
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ from wardround.evaluation.comparisons.benefit import (
 )
 from wardround.evaluation.comparisons.compare import compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
+from wardround.evaluation.comparisons.fairness import (
+    describe_rates,
+    describe_spread,
+    group_gaps,
+    spread_differences,
+)
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.measures import measure_of
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
@@ -33,6 +40,7 @@ from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.hospitals.screening_results import describe_screening, is_screened, screening_notices
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
+from wardround.evaluation.participation.virtual_time import describe_time, never_counted, times_to_equal
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
@@ -40,7 +48,8 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.evaluation.under_attack.damage import describe_adversaries
-from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none
@@ -85,7 +94,7 @@ def results(
     fixed = not isinstance(study.evaluation.threshold, str)
     scores = Scores.of(predictions, groups, thresholds, fixed, task)
     content = assemble(study, scores, choices, records, sites)
-    content["notices"] = with_texts(notices)
+    content["notices"] = with_texts([*notices, *never_counted(content["arms"], len(content["seeds"]))])
     over_patients = {
         name
         for name, arm in origins(study, choices).items()
@@ -115,7 +124,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     """
     entries = (*content["tests"], *content["benefit"], *content["site_differences"])
     families = grouped(((content["arms"][entry["arm"]]["variant"], entry["metric"]), entry) for entry in entries)
-    for family in families.values():
+    for family in (*families.values(), *_fairness_families(content)):
         correct(family)
     correct(content["best_single"])
     for test in content["tests"]:
@@ -123,6 +132,18 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
     content["decision"] = conclude_decision(content)
     content["answer"] = answer(content)
     return content
+
+
+def _fairness_families(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The gaps of one measure under one arm; and how arms of a variant differ in one measure, between hospitals or
+    between groups."""
+    variant = {name: arm["variant"] for name, arm in content["arms"].items()}
+    families = grouped(((entry["arm"], entry["measure"]), entry) for entry in content["group_gaps"])
+    between = {
+        key: grouped(((variant[entry["arm"]], entry["measure"]), entry) for entry in content[key])
+        for key in ("spread_differences", "group_gap_differences")
+    }
+    return [*families.values(), *(family for of_key in between.values() for family in of_key.values())]
 
 
 def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
@@ -142,12 +163,14 @@ def assemble(
     """`scores` includes the selected arms, `records` does not."""
     origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
-    subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
+    resampling = {name: Resampling.of(study.evaluation_of(arm)) for name, arm in origin.items()}
+    subgroups = _with_rates(_subgroups(scores, resampling), scores, resampling)
     selected = {choice["arm"] for choice in choices}
     primary = study.evaluation.metric
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
         | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
+        | {"time": describe_time(study, arm, scores.task, of_arm[name], _sites_of(arm, sites))}
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -170,6 +193,9 @@ def assemble(
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
+        "time_to_equal": times_to_equal(
+            scores.task, arms, of_arm, {name: Resampling.of(study.evaluation_of(origin[name])) for name in arms}
+        ),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
@@ -214,7 +240,8 @@ def _arm(
             # models of their own are judged within sites by metrics that rank rows
             {*scores.task.over_sites, *_ranked(scores.task), study.evaluation.metric},
         ),
-        "spread": spread(scores, name, study.evaluation.metric),
+        "spread": spread(scores, name, study.evaluation.metric)
+        | {"over_sites": describe_spread(scores, name, study.evaluation.metric, resampling)},
         "predicted_classes": describe_predicted_classes(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
@@ -301,17 +328,27 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
     return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
 
 
+def _sites_of(arm: Arm, sites: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The sites that train in an arm, as they were described."""
+    known: Mapping[str, Any] = next((group["sites"] for group in sites if arm.name in group["arms"]), {})
+    return {name: site for name, site in known.items() if not arm.train_at or name in arm.train_at}
+
+
 def _comparisons(
     study: Study, scores: Scored, origin: Mapping[str, Arm], variants: Iterable[Sequence[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     primary = study.evaluation.metric
     metrics = compared_metrics(scores.task, primary)
-    entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
+    keys = ("tests", "benefit", "site_differences", "best_single", "spread_differences")
+    entries: dict[str, list[dict[str, Any]]] = {key: [] for key in (*keys, "group_gaps", "group_gap_differences")}
     for names in variants:
         entries["tests"] += _tests(study, scores, names, origin)
         entries["benefit"] += benefit(study, scores, names, metrics)
         entries["site_differences"] += site_differences(study, scores, names, metrics)
         entries["best_single"] += best_single(study, scores, names, primary)
+        entries["spread_differences"] += spread_differences(study, scores, names, primary)
+        for key, gaps in group_gaps(study, scores, names).items():
+            entries[key] += gaps
     return entries
 
 
@@ -352,6 +389,17 @@ def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str
                     }
                 elif rows[a, :, v].any():
                     described[arm][kind][value] = {"suppressed": True}
+    return described
+
+
+def _with_rates(
+    described: dict[str, dict[str, Any]], scores: Scored, resampling: Mapping[str, Resampling]
+) -> dict[str, dict[str, Any]]:
+    """With the rates of each group that is described, where one class of two is predicted."""
+    for kind in scores.group_rates():
+        for (a, arm), (v, value) in product(enumerate(scores.arms), enumerate(kind.values)):
+            if "metrics" in (entry := described[arm].get(kind.kind, {}).get(value, {})):
+                entry["rates"] = describe_rates(kind.rates[a, :, v], resampling[arm])
     return described
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from wardround.evaluation.calibration_curves import BINS, calibration_of, decision_curve_of, ranking_of, score_histogram
 from wardround.tasks import Task, class_task, findings_task
-from wardround.tasks.class_metrics import SMALLEST_CLASS, THRESHOLD, average
+from wardround.tasks.class_metrics import SMALLEST_CLASS, SMALLEST_GROUP, THRESHOLD, average
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
 
@@ -20,6 +20,25 @@ class Subgroups(NamedTuple):
     values: list[str]
     figures: np.ndarray  # (arms, seeds, values, metrics)
     rows: np.ndarray  # (arms, seeds, values)
+
+
+GROUP_RATES = ("sensitivity", "selection_rate", "calibration")  # in which groups are compared, where two classes are
+
+
+class GroupRates(NamedTuple):
+    """`calibration` is predicted less observed risk. NaN where too few rows are in the group, or of a class in it."""
+
+    kind: str
+    values: list[str]
+    rates: np.ndarray  # (arms, seeds, values, rates)
+    rows: np.ndarray  # (arms, seeds, values)
+
+
+def group_rates_of(rows: Any, positive: Any, called: Any, right: Any, score: Any) -> np.ndarray:
+    """From counts of rows, of those of the positive class, of those called so and of those rightly, and the sum of
+    scores; the rates stand along the last axis."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([right / positive, called / rows, (score - positive) / rows], axis=-1)
 
 
 def within_sites(by_site: Mapping[str, Figures], metrics: int) -> Figures:
@@ -207,29 +226,57 @@ class Scores:
         numbers = pd.Series(value_of_row).map({value: place for place, value in enumerate(values)})
         return numbers.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
 
-    def subgroups(self) -> Iterator[Subgroups]:
+    def _kinds(self) -> Iterator[tuple[str, dict[int, str], list[str]]]:
+        """Each kind of group, with the value of each row and all values."""
         groups = pd.DataFrame() if self.groups is None else self.groups
         for kind in (name for name in groups.columns if name not in ("row", "patient") and len(groups)):
             known = groups.dropna(subset=[kind])
             values = in_order(known[kind].unique().tolist())
-            value_of_row = dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True))
+            yield str(kind), dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True)), values
+
+    def group_rates(self) -> Iterator[GroupRates]:
+        """Of each kind of group, where one class of two is predicted."""
+        if not self.task.scored_by_class:
+            return
+        positive, called = self.label == 1, self.predicted == 1
+        columns = (np.ones(len(self.row)), positive, called, positive & called, self.score)
+        for kind, value_of_row, values in self._kinds():
+            shape = (len(self.arms), len(self.seeds), len(values) + 1)
+            number = self.trial * shape[-1] + self._group_of_rows(value_of_row, values)
+            sums = [np.bincount(number, column, int(np.prod(shape))).reshape(shape)[:, :, :-1] for column in columns]
+            rates, rows = group_rates_of(*sums), sums[0].astype(np.int64)
+            rates[rows < SMALLEST_GROUP] = np.nan
+            rates[np.isnan(sums[-1])] = np.nan  # a model that has diverged
+            # on average over seeds, so that those that happen to test few events do not drop out of a mean
+            events = self._class_counts(value_of_row, values).mean(axis=1)
+            few = ((events > 0) & (events < SMALLEST_CLASS)).any(axis=-1)[:, None]
+            for by_class in ("sensitivity", "calibration"):
+                rates[np.broadcast_to(few, rows.shape), GROUP_RATES.index(by_class)] = np.nan
+            yield GroupRates(kind, values, rates, rows)
+
+    def subgroups(self) -> Iterator[Subgroups]:
+        for kind, value_of_row, values in self._kinds():
             figures, rows = self.by_group(value_of_row, values)
             by_class = [metric for metric, facts in enumerate(self.task.metrics) if not facts.over_rows]
             figures[..., by_class] = np.where(
                 self._has_small_class(value_of_row, values)[..., None], np.nan, figures[..., by_class]
             )
-            yield Subgroups(str(kind), values, figures, rows)
+            yield Subgroups(kind, values, figures, rows)
 
     def _has_small_class(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> np.ndarray:
         """(arms, seeds, values): whether a class has rows, but fewer than SMALLEST_CLASS. Figures by class would be
         about single patients then: an AUC of one death tells how that patient was ranked."""
         if self.task.answers != "class":
             return np.zeros((len(self.arms), len(self.seeds), len(values)), dtype=bool)
+        counts = self._class_counts(value_of_row, values)
+        return np.asarray(((counts > 0) & (counts < SMALLEST_CLASS)).any(axis=-1))
+
+    def _class_counts(self, value_of_row: Mapping[int, str], values: Sequence[str]) -> np.ndarray:
+        """(arms, seeds, values, classes): rows."""
         group = self._group_of_rows(value_of_row, values)
         shape = (len(self.arms), len(self.seeds), len(values) + 1, len(self.task.names))
         number = np.ravel_multi_index((self.arm, self.seed, group, self.label.astype(np.int64)), shape)
-        counts = np.bincount(number, minlength=int(np.prod(shape))).reshape(shape)[:, :, :-1]
-        return np.asarray(((counts > 0) & (counts < SMALLEST_CLASS)).any(axis=-1))
+        return np.bincount(number, minlength=int(np.prod(shape))).reshape(shape)[:, :, :-1]
 
     def calibration(self, arm: str, bins: int = BINS) -> dict[str, Any] | None:
         places = self.of_arm(arm)

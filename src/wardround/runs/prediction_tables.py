@@ -59,7 +59,7 @@ def _columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
-    """Sex, view and age band of each row, for figures by subgroup. Ages themselves are not written.
+    """Sex, view, declared groups and age band of each row, for figures by subgroup. Ages themselves are not written.
 
     Where patients have more than one row, `patient` numbers them. Empty where arms have different rows, because a row
     number is then ambiguous. Arms that see the same patients in another image size have the same rows.
@@ -70,7 +70,7 @@ def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
     table = pd.DataFrame({"row": cohort.row_numbers})
     if alike and cohort.records.patient is not None:
         table["patient"] = cohort.patient
-    for name in ("sex", "view"):
+    for name in ("sex", "view", *(name for name in groups if name not in ("sex", "view", "age"))):
         if name in groups:
             table[name] = groups[name].to_numpy(dtype=object)
     if "age" in groups:

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -10,7 +10,6 @@ dataclass here, and every default stands in one of these two places.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -44,7 +43,17 @@ from wardround.study.facts import (
     RuleFacts,
     SourceFacts,
 )
+from wardround.study.protection import AdaptiveClip as AdaptiveClip
+from wardround.study.protection import ExamplePrivacy as ExamplePrivacy
+from wardround.study.protection import NoiseSchedule as NoiseSchedule
+from wardround.study.protection import Privacy as Privacy
+from wardround.study.protection import SecureSum as SecureSum
+from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.robustness.contribution import Contribution as Contribution
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.robustness.screening import Screening as Screening
 from wardround.study.timing import Asynchronous, Late, Timing
+from wardround.study.timing import Stragglers as Stragglers
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -93,14 +102,6 @@ class Decay:
     factor: Share
     every: Count
     minimum: NonNegative = 0.0
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """This share of a round's sites completes only part of its local epochs (Li et al. 2020, section 5.2)."""
-
-    share: Annotated[float, Range(low=0, high=1)]
-    policy: Literal["drop", "keep"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class Evaluation:
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
     attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    groups: tuple[str, ...] = ()  # columns whose levels are groups of patients, beside sex and age
     bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
@@ -196,98 +198,12 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class AdaptiveClip:
-    """The clip follows a quantile of the lengths of patients' gradients, found with noise and paid for."""
-
-    quantile: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.5
-    rate: Positive = 0.2  # how fast it follows
-    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: enough to cost little
-
-
-@dataclass(frozen=True)
-class NoiseSchedule:
-    """How noise changes over the rounds: from that of the first round to `last` times as much in the last round."""
-
-    last: Annotated[float, Range(low=0.01, high=100)]
-    kind: Literal["linear", "exponential", "step"] = "linear"
-    at: Share | None = None  # of the rounds, before a "step"; None: half of them
-
-
-@dataclass(frozen=True)
-class ExamplePrivacy:
-    """Differential privacy for each patient, at each site. Noise is chosen for the whole run, unless it is given."""
-
-    epsilon: Positive
-    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
-    clip: Positive | Literal["none"]  # "none": gradients stay as long as they are, and no epsilon holds
-    # in clips (without a clip: as it is); None: the least that keeps to epsilon. Given: a site stops at epsilon
-    noise: Positive | None = None
-    adaptive: AdaptiveClip | None = None
-    noise_schedule: NoiseSchedule | None = None
-
-    @property
-    def longest(self) -> float:
-        """The length to which a patient's gradient is clipped."""
-        return math.inf if self.clip == "none" else self.clip
-
-    @property
-    def promised(self) -> float:
-        """The epsilon that holds at the end. Without a clip one patient can move the sum as far as it likes."""
-        return math.inf if self.clip == "none" else self.epsilon
-
-
-@dataclass(frozen=True)
-class SitePrivacy:
-    """Differential privacy for each hospital as a whole: its update is clipped, the sum of all gets noise."""
-
-    epsilon: Positive
-    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
-    clip: Positive
-
-
-@dataclass(frozen=True)
-class SecureSum:
-    """The coordinator learns the sum of the updates and no single one."""
-
-    threshold: Count | None = None  # sites without which a round's sum stays closed; None: more than two thirds
-    largest: Positive = 1024.0  # public bound of any number in an update
-    most_rows: Count = 1_000_000  # public bound of a site's training rows
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """Protection of patients and hospitals in an arm. Each part is complete or left out."""
-
-    example: ExamplePrivacy | None = None
-    site: SitePrivacy | None = None
-    secure_sum: SecureSum | None = None
-
-
-@dataclass(frozen=True)
 class Compression:
     """How updates become smaller before they leave their site (`training.compression`)."""
 
     kind: Literal["none", "float16", "top-k", "quantised"] = "none"
     share: Share = 0.01  # top-k: of the numbers of an update that are sent
     bits: Literal[2, 4, 8, 16] = 8  # quantised: of each number
-
-
-@dataclass(frozen=True)
-class Screening:
-    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
-
-    policy: Literal["off", "notice", "drop"] = "notice"
-
-
-@dataclass(frozen=True)
-class Preaggregation:
-    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
-
-    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
-    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
-    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
-    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
-    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)
@@ -471,6 +387,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    contribution: Contribution | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -482,8 +399,12 @@ class Study:
             del content["evaluation"]["attack"]
         if self.evaluation.important_difference is None:
             del content["evaluation"]["important_difference"]  # a study that leaves it out keeps its hash
+        if not self.evaluation.groups:
+            del content["evaluation"]["groups"]
         if self.tuning is None:
             del content["tuning"]
+        if self.contribution is None:
+            del content["contribution"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:

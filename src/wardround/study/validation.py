@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
-from wardround.study.adversary_validation import check_adversaries
-from wardround.study.aggregation_validation import check_aggregation
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.study.facts import TaskFacts
+from wardround.study.robustness.adversary_validation import check_adversaries
+from wardround.study.robustness.aggregation_validation import check_aggregation
+from wardround.study.robustness.contribution import check_contribution
+from wardround.study.robustness.screening import check_screening
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
-from wardround.study.screening_validation import check_screening
 from wardround.study.sweeps import NAME
 from wardround.study.timing_validation import check_timing
 
+TABLE_OF_GROUPS = ("row", "patient")  # columns of groups.parquet beside the groups
 SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
 
 
@@ -87,6 +89,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
         raise StudyError(
             f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
         )
+    _check_groups(study, f"{where}: evaluation: groups")
     if study.deployment.deadline is not None and study.deployment.quorum is None:
         problem = "without a quorum every site is needed, so a round cannot close early"
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
@@ -99,11 +102,23 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     check_aggregation(study, where)
     check_uncertainty(study, where)
     check_screening(study, where)
+    check_contribution(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
     for number, claim in enumerate(study.claims):
         check_claim(claim, [*names, *selected_names(study)], known, f"{where}: claims[{number}]")
+
+
+def _check_groups(study: Study, where: str) -> None:
+    names = study.evaluation.groups
+    _refuse_repeated(names, where, "columns")
+    for name in names:
+        if name in TABLE_OF_GROUPS:
+            raise StudyError(where, f"{name!r} is the name of a column of `groups.parquet`", "Rename it in the files.")
+    if names and any(arm.topology.kind == "vertical" for arm in study.arms):
+        problem = "parties hold different columns, and the one with the outcome may not have these"
+        raise StudyError(where, problem, "Leave it out: sex and age are groups where that party has them.")
 
 
 def _check_outcome(study: Study, where: str, task: TaskFacts) -> None:

@@ -92,6 +92,16 @@ FILE_CODES: Mapping[str, Code] = {
         "Correct the cells if they stand for something else.",
         lambda n: f"{quoted(n.columns)}: {count(n, 'values')} infinite values, read as missing",
     ),
+    "group-unknown": info(
+        "Rows without a value in a column of groups are in no group.",
+        NOTHING,
+        lambda n: f"{quoted(n.columns)}: {count(n)} of {count(n, 'of')} rows have no value, and are in no group",
+    ),
+    "group-not-recorded": info(
+        "A hospital lacks a column that the study declares as groups.",
+        "Add the column to the file if the hospital records it.",
+        lambda n: f"{quoted(n.columns)}: not recorded here; this hospital has no figures by it",
+    ),
     "decimal-commas": info(
         "Commas in numbers are read as decimal signs.",
         "Check that they are not thousands.",

@@ -8,7 +8,7 @@ from wardround.deployment.regional.regions import is_hierarchical, refuse_undepl
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
-from wardround.study.adversary_validation import refuse_deployed_adversaries
+from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
@@ -23,10 +23,10 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
         problem = "analyses run in a simulation of rows that are at one place"
         raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
+    refuse_undeployable_contribution(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
-    refuse_undeployable_groups(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
@@ -58,6 +58,20 @@ def refuse_undeployable_tuning(study: Study) -> None:
         raise StudyError("tuning", problem, remedy)
 
 
+def refuse_undeployable_contribution(study: Study) -> None:
+    """Figures of models with and without a hospital differ by that hospital alone."""
+    if study.contribution is not None:
+        problem = (
+            "what a hospital adds follows from models with and without it, scored on validation rows that stay at "
+            "other hospitals, and the figures of two such models tell of that hospital alone"
+        )
+        remedy = (
+            "Estimate it in a simulation of public or synthetic rows (`wardround run`), and leave [contribution] out. "
+            "Arms with `train_at` leave a hospital out where all agree to it."
+        )
+        raise StudyError("contribution", problem, remedy)
+
+
 def refuse_several_outcomes(outcomes: Sequence[str]) -> None:
     """A hospital tells of the predictions of one outcome: what it withholds of another could follow from both."""
     if len(outcomes) > 1:
@@ -77,16 +91,6 @@ def refuse_undeployable_start(study: Study) -> None:
         if not arm.algorithm.facts.federated:
             problem = "hospitals that train alone are sent no model, and do not have the one to start from"
             raise StudyError(where, problem, f"Write {off}")
-
-
-def refuse_undeployable_groups(study: Study) -> None:
-    """Sites would have to draw the groups together, or the coordinator could put whom it likes with whom."""
-    for arm in study.trained_arms:
-        if arm.preaggregation.groups is not None and not arm.by_mean:
-            problem = "hospitals cannot yet draw groups together, and must not leave it to the coordinator"
-            raise StudyError(
-                f"arms: {arm.name}: aggregation: groups", problem, "Simulate the study with `wardround run`."
-            )
 
 
 def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from wardround.core.notices.code import listed
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Arm, Study
@@ -223,14 +224,15 @@ def _leaving(study: Study) -> list[str]:
             f"number of training rows and of steps{loss}."
         )
     lines += _compression(shared)
+    groups = listed(["sex", "age", *study.evaluation.groups])
     figures = (
         "figures of its test rows (accuracy and the like, counts, histograms of scores) and numbers of rows by class, "
-        "sex and age"
+        f"{groups}"
     )
     if _predicts_number(study):
         figures = (
             "sums over its test rows (of errors, of what was predicted and observed, and of their squares), also of "
-            "groups of ten patients or more in the order of their predictions and of groups by sex and age"
+            f"groups of ten patients or more in the order of their predictions and of groups by {groups}"
         )
     at_the_end = (
         f"Leaves the hospital, at the end: {figures}. What counts fewer than "

@@ -9,6 +9,7 @@ depends on whatever, and the chance that any verdict of the family is false is a
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,24 +24,36 @@ from wardround.evaluation.intervals import (
     standard_error,
 )
 from wardround.tasks import METRIC_FACTS
+from wardround.tasks.metric import Metric
 
 ALPHA = 1 - CONFIDENCE
 RULE = "Bonferroni"
 GAINS, LOSES, NO_EVIDENCE, UNKNOWN = "gains", "loses", "no evidence", "cannot be told"
+DIFFERS = "differs"  # of a measure of which neither more nor less is better
+# entries about a `measure` of how evenly hospitals or groups are served; of hospitals in the units of their `metric`
+SPREAD = {"sd": "SD over hospitals", "worst": "worst hospital", "gap": "best less worst hospital"}
+GAPS = {
+    "sensitivity": Metric("sensitivity", "sensitivity", None, "share"),
+    "selection_rate": Metric("selection_rate", "share called positive", None, "share"),
+    "calibration": Metric("calibration", "predicted less observed risk", None, "share", -1.0, 1.0),
+}
 Entry = dict[str, Any]
-Identity = tuple[str | None, float, float]
+Identity = tuple[tuple[str | None, ...], float, float]
 
 
-def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -> Entry:
+def difference_of(
+    difference: np.ndarray, metric: str, resampling: Resampling, about: Mapping[str, Any] | None = None
+) -> Entry:
     """The mean of paired differences over seeds, as the only one of its family until `correct` knows the others.
 
     Where the split is fixed, seeds repeat the same test patients: they say nothing of other patients, so that there is
-    no interval until `patients.py` has drawn one.
+    no interval until `patients.py` has drawn one. `about` is what it is a difference of.
     """
     x = np.asarray(difference, dtype=float)
     x = x[~np.isnan(x)]
     x = np.where(np.abs(x) < NO_SPREAD, 0.0, x)
     entry: Entry = {
+        **(about or {}),
         "metric": metric,
         "difference": float(x.mean()) if len(x) else None,
         "sd": float(x.std(ddof=1)) if len(x) > 1 else None,
@@ -59,8 +72,8 @@ def correct(entries: Sequence[Entry]) -> None:
     """Intervals, p-values and verdicts of one family.
 
     The same difference may stand at two places, or turned round, and arms may agree to the last digit (FedProx with a
-    small mu and FedAvg): equal entries of one site are one comparison. Those of two sites are two, however equal. What
-    is 0 with every seed can never be claimed, and is none.
+    small mu and FedAvg): equal entries of one site, or of one group, are one comparison. Those of two sites are two,
+    however equal. What is 0 with every seed can never be claimed, and is none.
     """
     known = [entry for entry in entries if entry["standard_error"] is not None]
     count = max(1, len({_identity(entry) for entry in known if entry["difference"] or entry["standard_error"]}))
@@ -73,13 +86,24 @@ def correct(entries: Sequence[Entry]) -> None:
         entry["p_value"] = min(1.0, count * single)
     _holm(known, count)
     for entry in entries:
-        entry["verdict"] = verdict_of(entry["interval"], entry["metric"])
+        entry["verdict"] = verdict_of(entry["interval"], facts_of(entry))
 
 
-def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
+def facts_of(entry: Mapping[str, Any]) -> Metric:
+    """Of the figure that an entry is about."""
+    measure = entry.get("measure")
+    if measure in GAPS:
+        return GAPS[measure]
+    metric = METRIC_FACTS[entry["metric"]]
+    return replace(metric, better="lower") if measure in ("sd", "gap") else metric
+
+
+def verdict_of(interval: Sequence[float] | None, metric: Metric) -> str:
     if interval is None:
         return UNKNOWN
-    low, high = (-interval[1], -interval[0]) if METRIC_FACTS[metric].lower_is_better else interval
+    low, high = (-interval[1], -interval[0]) if metric.lower_is_better else interval
+    if metric.name in GAPS and metric.better is None:
+        return DIFFERS if low > 0 or high < 0 else NO_EVIDENCE
     return GAINS if low > 0 else LOSES if high < 0 else NO_EVIDENCE
 
 
@@ -89,7 +113,7 @@ def is_clear(entry: Mapping[str, Any]) -> bool:
 
 def _interval(entry: Entry, comparisons: int) -> list[float]:
     reach = quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
-    metric = METRIC_FACTS[entry["metric"]]
+    metric = facts_of(entry)
     most = metric.high - metric.low  # as far as it can differ
     return [max(-most, entry["difference"] - reach), min(most, entry["difference"] + reach)]
 
@@ -115,7 +139,8 @@ def _holm(known: Sequence[Entry], count: int) -> None:
 
 def _identity(entry: Entry) -> Identity:
     """The same for the same comparison, but for rounding."""
-    return entry.get("site"), round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
+    about = (entry["kind"], entry["group"]) if "group" in entry else (entry.get("site"),)
+    return about, round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
 
 
 @lru_cache(maxsize=4096)

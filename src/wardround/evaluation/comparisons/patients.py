@@ -15,9 +15,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from wardround.core.processes import mapped
+from wardround.evaluation.comparisons.fairness import spread_over_sites
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
-from wardround.evaluation.scores import Scores, within_sites
+from wardround.evaluation.scores import GROUP_RATES, Scores, group_rates_of, within_sites
 from wardround.study.schema import Evaluation
+from wardround.tasks import METRIC_FACTS
 from wardround.tasks.class_metrics import average
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
@@ -56,6 +58,7 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str], worker
     for entry in (*content["benefit"], *content["site_differences"]):
         if entry["arm"] in names:
             _compare_sites(entry, content["arms"], drawn)
+    _fill_fairness(content, names, drawn)
     for site, own in content["decision"]["sites"].items():
         _fill_groups(own["subgroups"], site, content["primary_metric"], names, drawn)
     covers = COVERS if len(scores.seeds) == 1 else COVERS_TRAINING
@@ -113,6 +116,33 @@ def _compare_sites(entry: dict[str, Any], arms: Mapping[str, Any], drawn: "Resam
         compare_drawn(entry, drawn.scores.metric_names, *(drawn.drawn(name, entry["site"]) for name in pair))
 
 
+def _fill_fairness(content: dict[str, Any], names: set[str], drawn: "Resamples") -> None:
+    """Of `fairness.py`: how evenly hospitals and groups are served."""
+    metric, arms = content["primary_metric"], content["arms"]
+    for name in (name for name in arms if name in names):
+        spreads = drawn.spreads(name, metric)
+        for measure, figure in (arms[name]["spread"]["over_sites"] or {}).items():
+            figure["interval"] = _limits(figure, spreads[measure])
+        _fill_rates(arms[name]["subgroups"], name, drawn)
+    for entry in (entry for entry in content["spread_differences"] if entry["arm"] in names):
+        ours, theirs = (drawn.spreads(arm, metric)[entry["measure"]] for arm in (entry["arm"], entry["against"]))
+        place = drawn.scores.metric_names.index(metric)
+        _set_error(entry, ours - theirs, int(drawn.within_sites(entry["arm"]).freedom[place]))
+    for entry in (*content["group_gaps"], *content["group_gap_differences"]):
+        if entry["arm"] in names:
+            own = drawn.gap(entry["arm"], entry)
+            gap = own if "against" not in entry else own - drawn.gap(entry["against"], entry)
+            _set_error(entry, gap, drawn.freedom_of_gap(entry))
+
+
+def _fill_rates(subgroups: Mapping[str, Any], arm: str, drawn: "Resamples") -> None:
+    for kind, groups in subgroups.items():
+        for value, group in groups.items():
+            known = {name: figure for name, figure in group.get("rates", {}).items() if figure["mean"] is not None}
+            for measure, figure in known.items():
+                figure["interval"] = _limits(figure, drawn.rates(arm, (kind, value), measure))
+
+
 class Resamples:
     """Figures under each resample, computed on demand and cached."""
 
@@ -127,6 +157,7 @@ class Resamples:
         self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
         np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
         self.known: Known = {}
+        self.known_rates: dict[tuple[str, Group], np.ndarray] = {}
 
     def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
         """(resamples, metrics), over all rows of the arm, or of one site, or of one subgroup."""
@@ -144,6 +175,41 @@ class Resamples:
         freedom = np.sum([of_site.freedom for of_site in each.values()], axis=0)
         figures = {site: of_site.figures for site, of_site in each.items()}
         return Drawn(within_sites(figures, len(self.scores.metric_names)), np.asarray(freedom))
+
+    def spreads(self, arm: str, metric: str) -> dict[str, np.ndarray]:
+        """How evenly the sites that have figures are served, in each resample."""
+        place = self.scores.metric_names.index(metric)
+        known = [s for s, figures in self.scores.by_site[arm].items() if not np.isnan(figures[:, place]).all()]
+        by_site = [self.of(arm, site)[:, place] for site in known]
+        return spread_over_sites(by_site, METRIC_FACTS[metric].lower_is_better)
+
+    def gap(self, arm: str, entry: Mapping[str, Any]) -> np.ndarray:
+        """Between a group and the largest one, in each resample."""
+        own, largest = (self.rates(arm, (entry["kind"], entry[value]), entry["measure"]) for value in ("group", "from"))
+        return np.asarray(own - largest)
+
+    def freedom_of_gap(self, entry: Mapping[str, Any]) -> int:
+        """That of the smaller group; of the positive class there, where the measure is about it."""
+        metric = "sensitivity" if entry["measure"] == "sensitivity" else "accuracy"
+        place = self.scores.metric_names.index(metric)
+        groups = ((entry["kind"], entry[value]) for value in ("group", "from"))
+        return min(int(self._freedom(self._places(entry["arm"], None, group))[place]) for group in groups)
+
+    def rates(self, arm: str, group: Group, measure: str) -> np.ndarray:
+        """(resamples,): a rate of a group, on average over the seeds."""
+        key = (arm, group)
+        if key not in self.known_rates:
+            places = self._places(arm, None, group)
+            seeds = self.scores.seed[places]
+            self.known_rates[key] = average(np.stack([self._rates(places[seeds == s]) for s in np.unique(seeds)]))
+        return np.asarray(self.known_rates[key][:, GROUP_RATES.index(measure)])
+
+    def _rates(self, places: np.ndarray) -> np.ndarray:
+        """(resamples, rates)"""
+        positive, called = self.scores.label[places] == 1, self.scores.predicted[places] == 1
+        columns = (np.ones(len(places)), positive, called, positive & called, self.scores.score[places])
+        weights = self.times[:, self.number[places]]
+        return group_rates_of(*(weights @ np.asarray(column, dtype=np.float64) for column in columns))
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
@@ -222,9 +288,12 @@ def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray, names: 
 def compare_drawn(entry: dict[str, Any], names: Sequence[str], first: Drawn, second: Drawn) -> None:
     """The standard error of a difference. Its interval and p-value follow once its family is known."""
     place = names.index(entry["metric"])
-    differences = first.figures[:, place] - second.figures[:, place]
+    _set_error(entry, first.figures[:, place] - second.figures[:, place], int(first.freedom[place]))
+
+
+def _set_error(entry: dict[str, Any], differences: np.ndarray, freedom: int) -> None:
+    """`differences` are those of the resamples."""
     error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
     if not error and entry["difference"]:
         error = None  # the same in every resample: too few patients to differ, and no sign of certainty
-    freedom = None if error is None else int(first.freedom[place])
-    entry |= {"standard_error": error, "freedom": freedom, "method": METHOD}
+    entry |= {"standard_error": error, "freedom": None if error is None else freedom, "method": METHOD}

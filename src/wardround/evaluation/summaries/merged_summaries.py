@@ -24,7 +24,15 @@ from wardround.evaluation.calibration_curves import (
     score_histogram,
     wilson,
 )
-from wardround.evaluation.scores import Figures, Scores, Subgroups, in_order
+from wardround.evaluation.scores import (
+    GROUP_RATES,
+    Figures,
+    GroupRates,
+    Scores,
+    Subgroups,
+    group_rates_of,
+    in_order,
+)
 from wardround.evaluation.summaries.residual_cells import residual_bins
 from wardround.evaluation.summaries.score_histograms import cells_of, crosses_thresholds, merged_auc, spread_rows
 from wardround.tasks import Task
@@ -139,6 +147,20 @@ class Summaries:
                 figures = self.task.figures_over_parts(each)
             yield Subgroups(kind, values, figures, rows)
 
+    def group_rates(self) -> Iterator[GroupRates]:
+        """Of the sites that tell counts by class of a group: sums of their counts and of their scores."""
+        for kind, values in self.group_values() if self.task.scored_by_class else ():
+            shape = (len(self.arms), len(self.seeds), len(values))
+            rates, rows = np.full((*shape, len(GROUP_RATES)), np.nan), np.zeros(shape, dtype=np.int64)
+            for a, s, v in np.ndindex(shape):
+                groups = [line.get("groups", {}).get(kind, {}) for line in self.at(self.arms[a], self.seeds[s])]
+                told = [group[values[v]] for group in groups if values[v] in group]
+                rows[a, s, v] = sum(group["rows"] for group in told)
+                counted = [group for group in told if group.get("histogram") is not None]
+                if counted and not any(group["diverged"] for group in told):
+                    rates[a, s, v] = _rates(counted)
+            yield GroupRates(kind, values, rates, rows)
+
     def auc_error_bound(self, arm: str) -> float | None:
         """Of parts the mean of their bounds: their mean AUC is wrong by this at most."""
         if self.parts:
@@ -218,6 +240,15 @@ class Summaries:
 
     def _merged(self, arm: str) -> bool:
         return any(crosses_thresholds(cells_of(self._with_cells(arm), number)) for number in (0, 1))
+
+
+def _rates(told: Sequence[Summary]) -> np.ndarray:
+    """Of one group at these sites, as `GROUP_RATES` has them."""
+    counts = [group["sums"]["confusion"][0] for group in told]
+    tp, fp, fn = (sum(of_site[name] for of_site in counts) for name in ("tp", "fp", "fn"))
+    score = math.fsum(cell["score_sum"] for group in told for cells in group["histogram"] for cell in cells)
+    rows = sum(group["rows"] for group in told)
+    return group_rates_of(*map(np.float64, (rows, tp + fn, tp + fp, tp, score)))
 
 
 def merge_summaries(task: Task, summaries: Collection[Summary]) -> tuple[dict[str, float], float]:

@@ -11,7 +11,7 @@ from wardround.adversaries import Adversary, Setting
 from wardround.evaluation.intervals import Resampling, summarise
 from wardround.evaluation.prediction import SitePrediction, predict
 from wardround.evaluation.scores import Scores
-from wardround.study.adversary_validation import backdoors_of, twin_of
+from wardround.study.robustness.adversary_validation import backdoors_of, twin_of
 from wardround.study.schema import Arm, Study
 from wardround.training.trial import Run, Trial
 

@@ -16,7 +16,7 @@ from wardround.evaluation.comparisons.paired import MEAN, compare_predictions
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.under_attack.backdoor import describe_backdoors
-from wardround.study.adversary_validation import bad_in, bad_sites, reaches_others, twin_of
+from wardround.study.robustness.adversary_validation import bad_in, bad_sites, reaches_others, twin_of
 from wardround.study.schema import Adversary, Arm, Study
 
 Tables = Mapping[str, pd.DataFrame | None]

@@ -445,7 +445,8 @@ def not_drawn(evidence: Evidence) -> list[str]:
 PAGE = """
 <section id="hospitals"><h2>Hospital by hospital</h2>
 {% for sentence in site_differences %}<p>{{ sentence }}</p>{% endfor %}
-{{ show("site-differences") }}{{ draw("benefit") }}{{ show("hospitals") }}{{ draw("hospitals") }}{{ show("spread") }}
+{{ show("site-differences") }}{{ draw("benefit") }}{{ show("hospitals") }}{{ draw("hospitals") }}
+{{ show("spread") }}{{ part("fairness.evenness") }}
 {% if best_single or "elsewhere" in svgs %}<h3>Against the best single hospital</h3>
 {% for sentence in best_single %}<p>{{ sentence }}</p>{% endfor %}
 {{ draw("elsewhere") }}{{ show("external") }}{{ show("number-of-sites") }}{{ draw("number-of-sites") }}

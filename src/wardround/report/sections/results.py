@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -333,6 +334,9 @@ def subgroups(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+LETTERS = 22  # below a panel of a third of the width
+
+
 def sweep(evidence: Evidence) -> Figure | None:
     swept = swept_values(evidence)
     if not swept:
@@ -358,7 +362,9 @@ def sweep(evidence: Evidence) -> Figure | None:
     )
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
-        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        ticks = [f"{value:g}" for value in values]
+        step = max(1, ceil(len(ticks) * (2 + max(map(len, ticks))) / LETTERS))  # of many values every so many is named
+        axes.set_xticks(range(0, len(ticks), step), ticks[::step])
         axes.set(xlabel=setting, xlim=(-0.5, len(values) - 0.5))
     return drawn
 
@@ -462,6 +468,7 @@ PAGE = """
 {% if "subgroups-of-all-arms" in tables %}
 {% call fold("The table with every kind of arm") %}{{ show("subgroups-of-all-arms") }}{% endcall %}{% endif %}
 {% endif %}
+{{ part("fairness.gaps") }}
 </section>"""
 SECTION = Section(
     PAGE,

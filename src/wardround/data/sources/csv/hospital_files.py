@@ -5,7 +5,8 @@ these, and whatever else is changed while reading, is in `Records.notes`, with c
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,12 +18,13 @@ from wardround.core.in_memory import InMemory
 from wardround.core.notices import Notice
 from wardround.core.settings import Positive
 from wardround.data.frames import file_table
-from wardround.data.records import Records, Source, short_hash
+from wardround.data.records import Column, Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
     DeclaredColumns,
     Type,
     Usage,
     agree_on_columns,
+    categories,
     read_features,
 )
 from wardround.data.sources.csv.outcome import (
@@ -35,7 +37,7 @@ from wardround.data.sources.csv.outcome import (
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses
 from wardround.data.split import with_target
-from wardround.data.text_table import Separator, Table, looks_like_data
+from wardround.data.text_table import Cells, Separator, Table, looks_like_data
 from wardround.study.facts import declares
 
 OWNERS = {"hospital": "Hospitals", "party": "Parties"}
@@ -106,7 +108,7 @@ def csv(
         notices += check_declared(
             tables, used, declared, {"age": age, "sex": sex}, alone, outcome.parts, outcome.columns
         )
-        tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
+        every, tables = tables, {site: {n: table[n] for n in used if n in table} for site, table in tables.items()}
         rows = {site: next(iter(table.values())) for site, table in whole.items()}
         labelled = outcome.read(whole)
         features = read_features(tables, rows, columns, declared, age, sex)
@@ -131,11 +133,26 @@ def csv(
             ),
             recorded=features.recorded,
             vocabulary=labelled.vocabulary,
+            aside=_aside(every, rows, features.columns),
             given_task=labelled.task,
             outcome=outcome.name,
         )
 
     return Source(load)
+
+
+def _aside(
+    tables: Mapping[str, Table], rows: Mapping[str, Cells], columns: Sequence[Column]
+) -> dict[str, Callable[[], pd.Series]]:
+    """Columns that are no features: ignored ones, and those that were left out."""
+    used, blank = {column.own_name for column in columns}, {site: cells.blank() for site, cells in rows.items()}
+    names = dict.fromkeys(name for table in tables.values() for name in table if name not in used)
+
+    def read(name: str) -> pd.Series:
+        sites = blank | {site: table[name] for site, table in tables.items() if name in table}
+        return categories(name, sites, {})[0]
+
+    return {name: partial(read, name) for name in names}
 
 
 def check_settings(

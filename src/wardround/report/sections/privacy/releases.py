@@ -75,7 +75,7 @@ def _summaries(evidence: Evidence) -> list[str]:
         f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
         f"how many there are, its metrics, {facts.told} (summaries.jsonl); before training, how many rows it "
         f"has{facts.told_before} and ages{DIRECTIONS if compares_labels(evidence) else ''}.",
-        f"{facts.withheld.format(smallest=smallest)}; groups by sex and age need {evidence.smallest_group}.",
+        f"{facts.withheld.format(smallest=smallest)}; groups of patients need {evidence.smallest_group}.",
     ]
 
 

@@ -1,0 +1,1 @@
+"""How evenly hospitals and groups of patients are served."""
