@@ -26,7 +26,7 @@ HELPERS = {
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
 SPECIAL |= {"robustness.screening", "robustness.contribution", "tuning", "numbers.intervals", "numbers.residuals"}
 SPECIAL |= {"analyses.all_analyses", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"robustness.adversaries"}
+SPECIAL |= {"robustness.adversaries", "participation.virtual_time"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

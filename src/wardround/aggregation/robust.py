@@ -134,9 +134,12 @@ def with_momentum(rows: Tensor, arrivals: Sequence[Arrival], kept: Tree, momentu
     """Each site's updates so far in place of its last one, the older the less (Karimireddy et al. 2021, algorithm
     1)."""
     places = torch.tensor([arrival.site for arrival in arrivals], device=rows.device)
-    updates = kept["updates"].clone()
-    updates[places] = momentum * updates[places] + (1 - momentum) * rows
-    return updates[places], {"updates": updates}
+    before = kept["updates"]
+    if len(places) == len(before) and torch.equal(places, torch.arange(len(before), device=rows.device)):
+        updates = torch.lerp(rows, before, momentum)  # all sites, in their order: nothing needs to be copied
+        return updates, {"updates": updates}
+    moved = torch.lerp(rows, before[places], momentum)
+    return moved, {"updates": before.index_copy(0, places, moved)}
 
 
 def weights_of(arrivals: Sequence[Arrival], rule: Rule, rows: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ from wardround.study.robustness.contribution import Contribution as Contribution
 from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.robustness.screening import Screening as Screening
 from wardround.study.timing import Asynchronous, Late, Timing
+from wardround.study.timing import Stragglers as Stragglers
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -101,14 +102,6 @@ class Decay:
     factor: Share
     every: Count
     minimum: NonNegative = 0.0
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """This share of a round's sites completes only part of its local epochs (Li et al. 2020, section 5.2)."""
-
-    share: Annotated[float, Range(low=0, high=1)]
-    policy: Literal["drop", "keep"]
 
 
 @dataclass(frozen=True)
