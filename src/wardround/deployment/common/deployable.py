@@ -116,6 +116,12 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             _leave_out(arm),
         ),
         (
+            bool(arm.aggregation.facts.root) and not arm.by_mean,
+            f"arms: {arm.name}: aggregation: rule",
+            f"{arm.aggregation.name} asks for root data, and a coordinator across hospitals has no rows",
+            _leave_out(arm),
+        ),
+        (
             not arm.sites.facts.keeps_hospitals,
             f"arms: {arm.name}: sites: partition",
             f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site",
