@@ -34,7 +34,11 @@ from wardround.training.trial import Trial, assign
 INPUTS, HIDDEN, CLASSES = 784, (1050, 160), 10
 BAD = 1
 MEASURED: dict[str, tuple[str, dict[str, Any], Preaggregation]] = {
-    **{name: (name, {"bad": BAD} if RULES[name]().bad else {}, Preaggregation()) for name in RULES},
+    **{
+        name: (name, {"bad": BAD} if RULES[name]().bad else {}, Preaggregation())
+        for name in RULES
+        if not RULES[name]().root
+    },
     "norm-bound, a number": ("norm-bound", {"bound": 1.0}, Preaggregation()),
     "median, bucketing": ("median", {"bad": BAD}, Preaggregation("bucketing")),
     "median, nearest neighbours": ("median", {"bad": BAD}, Preaggregation("nearest-neighbours")),

@@ -84,8 +84,7 @@ def clustered(
 
 
 def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
-    sizes = [leaf[slot].numel() for leaf in models.values()]
-    for leaf, part in zip(models.values(), torch.split(change, sizes), strict=True):
+    for leaf, part in zip(models.values(), change.split([leaf[slot].numel() for leaf in models.values()]), strict=True):
         leaf[slot] += part.reshape(leaf[slot].shape)
 
 
