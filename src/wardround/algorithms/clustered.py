@@ -84,7 +84,9 @@ def clustered(
 
 
 def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
-    for leaf, part in zip(models.values(), change.split([leaf[slot].numel() for leaf in models.values()]), strict=True):
+    for leaf, part in zip(
+        models.values(), torch.split(change, [m[slot].numel() for m in models.values()]), strict=True
+    ):
         leaf[slot] += part.reshape(leaf[slot].shape)
 
 
