@@ -115,6 +115,26 @@ TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split
 range unless the row says otherwise. Other algorithms train a task as they train classes:
 `tests/contract/test_tasks.py` has each of them with each task in both engines."""
 
+SLOW: dict[str, dict[str, Any]] = {
+    "asynchronous": {"training.asynchronous.buffer": 3},
+    "deadline": {"sites.speed.kind": "lognormal"},
+    "late": {"sites.speed.kind": "lognormal", "training.late": "on"},
+}
+SLOW_COLUMNS: dict[str, dict[str, str]] = {
+    "asynchronous": {},
+    "asynchronous: stacked": {"place": "stacked"},
+    "asynchronous: deployed": {"place": "deployed"},
+    "asynchronous: patient-level DP": {"privacy": "example"},
+    "asynchronous: site-level DP": {"privacy": "site"},
+    "asynchronous: secure sum": {"privacy": "secure_sum"},
+    "deadline": {"slow": "deadline"},
+    "late work used": {"slow": "late"},
+    "late work used: deployed": {"slow": "late", "place": "deployed"},
+}
+SLOW_TEXT = """`training.asynchronous` with a buffer of 3, and rounds that close at a deadline, where late work is
+dropped or used (`training.late`). See [Slow hospitals](../how-to/slow-hospitals.md)."""
+
+
 COMPRESSION_TEXT = """`[compression]` of updates, with `fedavg`; `vertical` with `split`. See [Compression of
 updates](../explanation/compression.md)."""
 
@@ -146,6 +166,7 @@ class Cell:
     norm: str = ""  # normalisation layers of the model; empty: its default
     task: str = ""  # a key of EXAMPLES; empty: two classes
     compression: str = "none"  # a kind of [compression]
+    slow: str = ""  # a key of SLOW: what is done about slow sites
 
     @property
     def study(self) -> dict[str, Any]:
@@ -164,7 +185,8 @@ class Cell:
             "privacy": {} if self.privacy == "none" else {self.privacy: PRIVACY[self.privacy]},
             **({} if self.compression == "none" else {"compression": {"kind": self.compression}}),
             "evaluation": {"seeds": {"count": 1}},
-            "arms": [{"algorithm": self.algorithm}],
+            "deployment": {} if self.slow in ("", "asynchronous") else {"quorum": 3, "deadline": 60},
+            "arms": [{"algorithm": self.algorithm, **SLOW.get(self.slow, {})}],
         }
 
 
@@ -216,6 +238,17 @@ COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
     "site-level DP": {"privacy": "site"},
     "secure sum": {"privacy": "secure_sum"},
 }
+
+
+def slow_rows() -> dict[str, dict[str, Cell]]:
+    """By algorithm, then by title of the column."""
+    return {
+        name: {
+            title: replace(Cell(name, "none", "flat", "serial", slow="asynchronous"), **changes)
+            for title, changes in SLOW_COLUMNS.items()
+        }
+        for name in ALGORITHMS
+    }
 
 
 def compression_rows() -> dict[str, dict[str, Cell]]:
@@ -284,6 +317,7 @@ def page() -> str:
     parts = [HEAD]
     for privacy, title in PRIVACY_TITLES.items():
         parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
+    parts.append(f"## Slow hospitals\n\n{SLOW_TEXT}\n\n{table('algorithm', slow_rows(), reasons)}")
     parts.append(f"## Compression\n\n{COMPRESSION_TEXT}\n\n{table('kind', compression_rows(), reasons)}")
     parts.append(f"## Compression by algorithm\n\n{table('algorithm', compressing_rows(), reasons)}")
     parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
