@@ -531,8 +531,9 @@ def results_without_arms(plan: Plan) -> dict[str, Any]:
 
     if plan.analysed is None:
         raise ValueError("a study has arms or analyses")
-    content = without_arms(Analysed(plan.study, plan.families, plan.analysed))
-    return {**content, "notices": with_texts(plan.source_notices)}
+    sites = Analysed(plan.study, plan.families, plan.analysed).sites
+    content = without_arms(plan.study, plan.analysed.records.task, list(sites))
+    return {**content, "notices": with_texts(plan.source_notices), "synthetic": plan.synthetic}
 
 
 def log_named(log: AuditLog, results: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from wardround.adversaries.of_arm import (
     turning_rounds,
 )
 from wardround.aggregation.robust import by_rule
+from wardround.aggregation.root import root_of
 from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
@@ -301,6 +302,7 @@ class Plan:
             topology=arm.topology,
             screening=arm.screened,
             groups=self.groups_of(arm, [site.name for site in trainers]),
+            root=root_of(arm, sites, members, model),
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
             forgers=forgers(arm, self.families.adversaries, members),
@@ -317,7 +319,6 @@ class Plan:
         return draw_groups(self.seed_of_groups(), trainers, count)
 
     def seed_of_groups(self) -> int:
-        """One for all seeds and arms of a run."""
         return self.study.evaluation.seeds.first
 
     def _trained(

@@ -19,17 +19,15 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_deployed_adversaries(study)
     refuse_undeployable_uncertainty(study)
-    if study.analyses:
-        problem = "analyses run in a simulation of rows that are at one place"
-        raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
     refuse_undeployable_contribution(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
-    if is_vertical(study):
+    if study.arms and is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
+    refuse_undeployable_analyses(study, sites)
     refuse_undeployable_regions(study, sites)
     for arm in study.trained_arms:
         _refuse_undeployable_arm(arm, study.arms[0], sites)
@@ -56,6 +54,22 @@ def refuse_undeployable_tuning(study: Study) -> None:
             "values into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
         )
         raise StudyError("tuning", problem, remedy)
+
+
+def refuse_undeployable_analyses(study: Study, sites: Sequence[str]) -> None:
+    for chosen in study.analyses:
+        where, rows = f"analyses: {chosen.name}", chosen.rows
+        if not rows.sites.facts.keeps_hospitals:
+            problem = f"partition {rows.sites.name!r} moves rows between sites; here each hospital is one site"
+            raise StudyError(f"{where}: sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].')
+        if is_hierarchical(study):
+            problem = "its steps go from one coordinator to the hospitals, and here regions stand between them"
+            raise StudyError(where, problem, "Write a study of its own for it, without [topology].")
+        secure = rows.privacy.secure_sum
+        needed = max(LEAST_SITES, (secure and secure.threshold) or 0)
+        if secure is not None and len(sites) < needed:
+            problem = f"{len(sites)} hospitals take part, and a secure sum takes {needed}"
+            raise StudyError(f"{where}: privacy: secure_sum", problem, "Let more hospitals take part.")
 
 
 def refuse_undeployable_contribution(study: Study) -> None:
@@ -99,6 +113,12 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             arm.algorithm.facts.pools,
             f"arms: {arm.name}",
             f"{arm.algorithm.name}: all rows at one place is what a deployment avoids",
+            _leave_out(arm),
+        ),
+        (
+            bool(arm.aggregation.facts.root) and not arm.by_mean,
+            f"arms: {arm.name}: aggregation: rule",
+            f"{arm.aggregation.name} asks for root data, and a coordinator across hospitals has no rows",
             _leave_out(arm),
         ),
         (

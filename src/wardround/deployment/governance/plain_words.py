@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from wardround.core.notices.code import listed
+from wardround.deployment.governance.analysis_words import analysis_lines
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Arm, Study
@@ -101,9 +102,10 @@ def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
         lines = [
             f"Hospitals: {hospitals}.",
             *_regions(study, sites),
-            *_training(study),
+            *(_training(study) if study.arms else []),
+            *analysis_lines(study),
             *_protection(study),
-            *_leaving(study),
+            *(_leaving(study) if study.arms else []),
             *_staying(study),
             _quorum(study, sites),
         ]
