@@ -206,6 +206,8 @@ def answer(cell: Cell) -> str:
     except WardroundError as error:
         return general_reason(cell, error)
     [trial] = units[0].trials(plan)
+    if cell.slow and not trial.algorithm.federated:
+        return NO_EFFECT
     protected = cell.privacy == "none" or getattr(trial.privacy, cell.privacy) is not None
     protected = protected and trial.compression.kind == cell.compression
     return YES if protected and (cell.topology != "regional" or trial.algorithm.regions is not None) else NO_EFFECT
@@ -317,11 +319,11 @@ def page() -> str:
     parts = [HEAD]
     for privacy, title in PRIVACY_TITLES.items():
         parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
-    parts.append(f"## Slow hospitals\n\n{SLOW_TEXT}\n\n{table('algorithm', slow_rows(), reasons)}")
     parts.append(f"## Compression\n\n{COMPRESSION_TEXT}\n\n{table('kind', compression_rows(), reasons)}")
     parts.append(f"## Compression by algorithm\n\n{table('algorithm', compressing_rows(), reasons)}")
     parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
     parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
+    parts.append(f"## Slow hospitals\n\n{SLOW_TEXT}\n\n{table('algorithm', slow_rows(), reasons)}")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([*parts, "## Reasons of refusals\n", *notes]) + "\n"
 
