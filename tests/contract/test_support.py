@@ -14,6 +14,8 @@ from scripts.write_support_page import (
     PRIVACY_TITLES,
     YES,
     Cell,
+    aggregating_rows,
+    aggregation_rows,
     algorithm_rows,
     compressing_rows,
     compression_rows,
@@ -119,6 +121,18 @@ def test_each_algorithm_with_compression_trains_or_is_refused_as_the_page_says(a
         expect(cell, mark)
 
 
+@pytest.mark.parametrize("rule", represented(aggregation_rows(), by=["median", "norm-bound", "fltrust"]))
+def test_each_rule_trains_or_is_refused_as_the_page_says(rule: str) -> None:
+    for cell, mark in cells_of("Aggregation", rule, aggregation_rows()[rule]):
+        expect(cell, mark)
+
+
+@pytest.mark.parametrize("algorithm", represented(aggregating_rows(), by=["scaffold", "fednova"]))
+def test_each_algorithm_with_a_rule_trains_or_is_refused_as_the_page_says(algorithm: str) -> None:
+    for cell, mark in cells_of("Aggregation by algorithm", algorithm, aggregating_rows()[algorithm]):
+        expect(cell, mark)
+
+
 @pytest.mark.parametrize(
     "row", represented(task_rows(), by=["multiclass", "regression", 'count, dispersion = "fitted"'])
 )
@@ -136,6 +150,8 @@ def test_the_page_has_all_algorithms_and_models_and_no_others() -> None:
         *(("Slow hospitals", name) for name in slow_rows()),
         *(("Compression", kind) for kind in compression_rows()),
         *(("Compression by algorithm", name) for name in compressing_rows()),
+        *(("Aggregation", rule) for rule in aggregation_rows()),
+        *(("Aggregation by algorithm", name) for name in aggregating_rows()),
     }
     assert {row.split(",")[0] for row in task_rows()} == {*TASKS, "several outcomes"}
     assert {row.split(",")[0] for row in model_rows()} == set(MODELS)
