@@ -258,7 +258,7 @@ def algorithm_rows(privacy: str) -> dict[str, dict[str, Cell]]:
     }
 
 
-COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
+COMPRESSION_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},
@@ -324,7 +324,7 @@ def aggregating_rows() -> dict[str, dict[str, Cell]]:
     return {name: {"median": Cell(name, "none", "flat", "serial", rule="median")} for name in ALGORITHMS}
 
 
-MODEL_COLUMNS: dict[str, dict[str, str]] = {
+MODEL_COLUMNS: dict[str, dict[str, Any]] = {
     "serial engine": {},
     "stacked engine": {"place": "stacked"},
     "patient-level DP": {"privacy": "example"},
@@ -346,7 +346,7 @@ def model_rows() -> dict[str, dict[str, Cell]]:
     return rows
 
 
-TASK_COLUMNS: dict[str, dict[str, str]] = {
+TASK_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},

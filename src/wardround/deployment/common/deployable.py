@@ -6,6 +6,7 @@ from wardround.core.errors import StudyError, suggest
 from wardround.deployment.regional.regions import is_federated as is_federated
 from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
+from wardround.privacy.secure_sum.groups import refuse_small_groups
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
 from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
@@ -169,6 +170,9 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
     """Refuse rounds that always have too few sites for their secure sum."""
     if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
+    groups = None if arm.by_mean else arm.preaggregation.groups
+    if groups is not None:
+        refuse_small_groups(len(trainers(arm, sites)), groups, f"arms: {arm.name}: aggregation: groups")
     working = max(1, round(arm.training.share * len(trainers(arm, sites))))
     needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
     if working < needed:

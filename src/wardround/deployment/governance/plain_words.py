@@ -176,11 +176,22 @@ def _protection(study: Study) -> list[str]:
             "learns the sum over the hospitals of a round and no single hospital's part. More than two thirds of them, "
             "or as many as the study says, must remain to the end of a round; else it comes to nothing."
         )
+    lines += _groups(masked)
     if open_arms:
         lines.append(
             f"No secure aggregation in {_listed(open_arms)}: the coordinator sees each hospital's part by itself."
         )
     return lines
+
+
+def _groups(masked: Sequence[Arm]) -> list[str]:
+    return [
+        f"Groups in arm {arm.name}: hospitals form {arm.preaggregation.groups} groups, and the coordinator learns the "
+        "sum of each, so that yours is hidden among those of its group alone. All hospitals draw the groups together, "
+        "once for this study: each sends the hash of a random number, and then the number."
+        for arm in masked
+        if arm.preaggregation.groups is not None and not arm.by_mean
+    ]
 
 
 def _patients(study: Study) -> list[str]:
