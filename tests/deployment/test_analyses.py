@@ -35,6 +35,11 @@ def study(family: str = "logistic", privacy: Mapping[str, Any] | None = None, **
     }
 
 
+def table_one(privacy: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    analysis = {"name": "effect", "kind": "table-one", "columns": ["dose", "age", "sex", "ward"], "by": "y"}
+    return study(privacy=privacy) | {"name": "cohort", "analyses": [analysis | settings]}
+
+
 def records_of(frames: Mapping[str, pd.DataFrame]) -> Records:
     whole = pd.concat(frames.values(), ignore_index=True)
     features = whole.drop(columns="patient").astype({"sex": float})
@@ -85,6 +90,21 @@ def test_a_site_below_the_floor_is_left_out_and_says_so(tmp_path: Path) -> None:
     assert result["left_out"] == [{"site": "h00", "rule": "smallest-cell"}]
     alone = deployed(study(), {site: frames[site] for site in ("h01", "h02")}, tmp_path / "without")
     assert result["terms"] == alone["terms"]
+
+
+@pytest.mark.parametrize("privacy", [None, SECURE], ids=["open", "secure"])
+def test_a_table_one_is_that_of_a_simulation_without_a_site_below_the_floor(
+    privacy: Mapping[str, Any] | None, tmp_path: Path
+) -> None:
+    frames = hospital_rows("logistic", 4, 9, visits=2)
+    frames["h02"] = frames["h02"].head(8)  # of four patients
+    document = table_one(privacy, hospitals=privacy is None)
+    across, here = deployed(document, frames, tmp_path / "a"), simulated(document, frames, tmp_path / "b")
+    assert across["left_out"] == [{"site": "h02", "rule": "smallest-cell"}]
+    assert across == here
+    others = {site: frame for site, frame in frames.items() if site != "h02"}
+    assert across["columns"] == simulated(document, others, tmp_path / "c")["columns"]
+    assert across["rows"]["overall"] == sum(map(len, others.values()))
 
 
 def test_without_a_hospital_a_secure_sum_comes_to_nothing(tmp_path: Path) -> None:
@@ -142,6 +162,25 @@ def test_the_same_question_about_nearly_the_same_patients_is_refused(tmp_path: P
     second.coordinator.messenger.again = True
     result = second.run().read_json("results.json")["analyses"]["effect"]
     assert {"site": "h01", "rule": "earlier-release"} in result["left_out"]
+
+
+@pytest.mark.parametrize(
+    ("taken_out", "refused"),
+    [(1, True), (4, True), (5, False), (0, False)],
+    ids=["one patient", "four patients", "five patients", "the same patients"],
+)
+def test_the_difference_of_two_tables_is_not_that_of_few_patients(
+    taken_out: int, refused: bool, tmp_path: Path
+) -> None:
+    frames = hospital_rows("logistic", 3, 2, visits=2)
+    first = network(table_one(), frames, tmp_path).run().read_json("results.json")["analyses"]["effect"]
+    assert first["left_out"] == []
+    fewer = {**frames, "h01": frames["h01"].iloc[2 * taken_out :]}
+    second = network(table_one() | {"name": "without-one"}, fewer, tmp_path)
+    second.coordinator.messenger.again = True
+    result = second.run().read_json("results.json")["analyses"]["effect"]
+    assert result["left_out"] == ([{"site": "h01", "rule": "earlier-release"}] if refused else [])
+    assert ("h01" in result["flow"]["hospitals"]) != refused
 
 
 def test_plain_words_say_what_is_computed_and_what_leaves() -> None:

@@ -475,7 +475,7 @@ class Glm:
 
 def _means(design: Design, rows: SiteRows) -> Sums:
     """With the number of rows that were left out, unless it would tell of a few patients."""
-    few = 0 < rows.excluded_people < SMALLEST_TOLD
+    few = 0 < rows.excluded_people < rows.limits.smallest_cell
     counts = [len(design.outcome), design.people.max() + 1, 0 if few else rows.excluded, few]
     return {
         "counts": np.array(counts, dtype=np.float64),
@@ -516,7 +516,6 @@ def _violations(design: Design, along: np.ndarray, family: str) -> np.ndarray:
     return np.array([wrong.sum(), tied.sum()], dtype=np.float64)
 
 
-SMALLEST_TOLD = 5  # patients behind a number of rows that were left out
 _ADVANCE = {
     "means": Glm._after_means,
     "moments": Glm._after_moments,
