@@ -15,6 +15,7 @@ from wardround.analyses.site_rows import SiteRows
 from wardround.analyses.table_one.table_one import TableOne
 from wardround.core.errors import StudyError
 from wardround.privacy.disclosure import Limits
+from wardround.privacy.disclosure.told_cells import ToldCells
 from wardround.study.schema import SecureSum
 
 SCHEMA: Schema = {
@@ -45,10 +46,17 @@ def frame(rows: int, seed: int, deaths: float = 0.2, rare: float = 0.0) -> pd.Da
 
 
 def described(
-    frames: Mapping[str, pd.DataFrame], visits: int = 1, secure: SecureSum | None = None, **settings: Any
+    frames: Mapping[str, pd.DataFrame],
+    visits: int = 1,
+    secure: SecureSum | None = None,
+    told: Mapping[str, ToldCells] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     sites = {
-        name: SiteRows(name, own.drop(columns="patient", errors="ignore"), np.arange(len(own)) // visits)
+        name: SiteRows(
+            *(name, own.drop(columns="patient", errors="ignore"), np.arange(len(own)) // visits),
+            told=(told or {}).get(name, ToldCells()),
+        )
         for name, own in frames.items()
     }
     steps = conduct(TableOne(**settings), Terms("t", Limits(smallest_cell=FLOOR), secure), SCHEMA, sites)

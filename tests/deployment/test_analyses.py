@@ -1,6 +1,7 @@
 """Analyses across hospitals: the same figures as in a simulation, and what a hospital does not answer."""
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.analyses.pooled import COLUMNS, hospital_rows
+from tests.deployment.federation_processes import hospitals
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from wardround.core.errors import WardroundError
 from wardround.data.records import Column, Records
@@ -18,7 +20,7 @@ from wardround.data.sources import Source
 from wardround.deployment import Policy
 from wardround.deployment.governance.plain_words import in_plain_words
 from wardround.deployment.governance.policy import objections
-from wardround.runs.catalog import load_study
+from wardround.runs.catalog import find_study, load_study
 from wardround.runs.execute import run_study
 
 SECURE: dict[str, Any] = {"secure_sum": {}}
@@ -183,6 +185,17 @@ def test_the_difference_of_two_tables_is_not_that_of_few_patients(
     assert ("h01" in result["flow"]["hospitals"]) != refused
 
 
+def test_a_hospital_remembers_the_counts_of_its_tables(tmp_path: Path) -> None:
+    frames = hospital_rows("logistic", 3, 2)
+    network(table_one(columns=["ward"]), frames, tmp_path).run()
+    changed = frames["h01"].assign(ward=frames["h01"]["ward"].where(frames["h01"].index != 0, "icu"))
+    assert (changed["ward"] != frames["h01"]["ward"]).any()
+    second = network(table_one() | {"name": "further-columns"}, {**frames, "h01": changed}, tmp_path)
+    second.coordinator.messenger.again = True
+    result = second.run().read_json("results.json")["analyses"]["effect"]
+    assert result["left_out"] == [{"site": "h01", "rule": "earlier-release"}]
+
+
 def test_plain_words_say_what_is_computed_and_what_leaves() -> None:
     parsed, _ = load_study(study(privacy=SECURE), sources={"own": source(hospital_rows("logistic", 2, 1))})
     text = "\n".join(in_plain_words(parsed, ["h00", "h01", "h02"]))
@@ -203,3 +216,17 @@ def test_plain_words_say_what_is_computed_and_what_leaves() -> None:
 def test_a_policy_refuses(policy: Policy, formula: str, reason: str) -> None:
     parsed, _ = load_study(study(formula=formula), sources={"own": source(hospital_rows("logistic", 2, 1))})
     assert reason in "; ".join(objections(policy, parsed, "h00", ["h00", "h01"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["heart-table-one", "heart-regression"])
+def test_a_study_without_arms_in_processes_of_their_own(name: str, tmp_path: Path) -> None:
+    document = tomllib.loads(find_study(name).read_text(encoding="utf-8"))
+    with hospitals(document, tmp_path) as here:
+        coordinator = here.coordinate(report=True)
+        here.join_all()
+        assert coordinator.ended() == 0, coordinator.said
+        folder = here.run_folder()
+        assert (folder.path / "report.html").is_file()
+        simulated = run_study(document, tmp_path / "here").results["analyses"]
+        assert json.dumps(folder.read_json("results.json")["analyses"]) == json.dumps(simulated)

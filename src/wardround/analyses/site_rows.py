@@ -1,7 +1,7 @@
 """The rows of one site as an analysis sees them: columns as they were recorded, with the outcome under its name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 from wardround.core.errors import StudyError
 from wardround.data.records import Column, Records
 from wardround.privacy.disclosure import Limits
+from wardround.privacy.disclosure.told_cells import ToldCells
 from wardround.tasks import Task
 
 Made = TypeVar("Made")
@@ -25,6 +26,7 @@ class SiteRows:
     excluded: int = 0  # rows of the site that an analysis leaves out
     excluded_people: int = 0  # the patients behind them
     limits: Limits = field(default_factory=Limits)  # of what may be told of them
+    told: ToldCells = field(default_factory=ToldCells)  # of all rows of the site, in every table
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -34,10 +36,10 @@ class SiteRows:
         out = len(np.unique(self.people[~mask])) if not mask.all() else 0
         excluded = self.excluded + int((~mask).sum())
         out += self.excluded_people
-        return SiteRows(self.site, self.frame.loc[mask], self.people[mask], excluded, out, self.limits)
+        return SiteRows(self.site, self.frame.loc[mask], self.people[mask], excluded, out, self.limits, self.told)
 
     def under(self, limits: Limits) -> "SiteRows":
-        return SiteRows(self.site, self.frame, self.people, self.excluded, self.excluded_people, limits)
+        return replace(self, limits=limits, _made={})
 
     def once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
         """What follows from the rows and is needed in every step, such as a design matrix, is made once."""

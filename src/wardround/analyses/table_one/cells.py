@@ -2,17 +2,20 @@
 
 Each column of the table partitions the rows: by level, with those of other levels and those without a value. Where the
 table has groups, there is a line of cells for all rows and one for each group. The relations between these cells are
-known to whoever reads them, so that cells are hidden for all columns together.
+known to whoever reads them, so that cells are hidden for all columns together, and for the tables before that were of
+the same patients.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from wardround.privacy.disclosure.secondary_suppression import Mask, Total, hidden_cells
+from wardround.privacy.disclosure.secondary_suppression import Mask, Total
 from wardround.privacy.disclosure.small_cells import is_small, patients_by_class
+from wardround.privacy.disclosure.told_cells import NamedTotal, ToldCells
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +26,23 @@ class Rows:
     group: np.ndarray | None
     groups: int
     levels: Mapping[str, np.ndarray]
-    widths: Mapping[str, int]  # levels of each column
+    names: Mapping[str, tuple[str, ...]]  # of the levels of each column; alike in every table that has them
+    lines_named: tuple[str, ...]  # all rows, then each group
 
     @property
     def lines(self) -> int:
         """All rows, then each group."""
         return 1 + self.groups
+
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        return {name: len(levels) for name, levels in self.names.items()}
+
+    @cached_property
+    def cell_names(self) -> list[str]:
+        """In the order of the cells: the lines' rows first, then column by column, line by line."""
+        inner = [(name, level, line) for name in self.levels for line in self.lines_named for level in self.names[name]]
+        return [json.dumps(parts) for parts in [*(("rows", line) for line in self.lines_named), *inner]]
 
     @cached_property
     def most_rows(self) -> int:
@@ -46,23 +60,50 @@ class Cells:
     hidden: Mapping[str, Mask]
 
 
-def cells_of(rows: Rows, smallest: int) -> Cells:
-    """What the site tells."""
-    of_lines, few_lines = _counted(rows, None, 1, smallest)
-    counts, few = {}, {}
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """All cells of a table in a row, before any is hidden."""
+
+    counts: np.ndarray
+    small: Mask
+    totals: Sequence[Total]
+
+
+def counted(rows: Rows, smallest: int) -> Counted:
+    parts = [_counted(rows, None, 1, smallest)]
     for name, level in rows.levels.items():
-        counts[name], few[name] = _counted(rows, level, rows.widths[name], smallest)
-        few[name][:, -1] = False  # that few have no value says how records are kept, and nothing of a patient
-    order = list(counts)
-    everything = np.concatenate([of_lines[:, 0], *(counts[name].ravel() for name in order)])
-    small = np.concatenate([few_lines[:, 0], *(few[name].ravel() for name in order)])
+        counts, few = _counted(rows, level, rows.widths[name], smallest)
+        few[:, -1] = False  # that few have no value says how records are kept, and nothing of a patient
+        parts.append((counts, few))
+    everything = np.concatenate([counts.ravel() for counts, _ in parts])
+    small = np.concatenate([few.ravel() for _, few in parts])
     small[0] = False  # the number of rows is known to all
-    totals = _totals(rows.lines, [rows.widths[name] for name in order])
-    costs = _costs(rows, [rows.widths[name] for name in order], everything)
-    hidden = hidden_cells(everything, totals, small, {0}, smallest * rows.most_rows, costs)
-    told = np.where(hidden, 0, everything)
+    return Counted(everything, small, _totals(rows.lines, [rows.widths[name] for name in rows.levels]))
+
+
+def cells_of(rows: Rows, smallest: int, earlier: ToldCells) -> Cells:
+    """What the site tells, which is added to what it told earlier."""
+    order, whole, names = list(rows.levels), counted(rows, smallest), rows.cell_names
+    costs = _costs(rows, [rows.widths[name] for name in order], whole.counts)
+    floor = float(smallest * rows.most_rows)
+    hidden = earlier.hide_beside(names, whole.counts, whole.totals, whole.small, {0}, floor, costs)
+    own = [name for name, hide in zip(names, hidden.tolist(), strict=True) if hide]
+    earlier.add(dict(zip(names, whole.counts.tolist(), strict=True)), own, named_totals(whole.totals, names))
+    told = np.where(hidden, 0, whole.counts)
     parts, masks = _columns(told, rows, order), _columns(hidden, rows, order)
     return Cells(told[: rows.lines], hidden[: rows.lines], parts, masks)
+
+
+def contradicts(rows: Rows, earlier: ToldCells) -> bool:
+    """Whether records have changed since a table of the same patients was told."""
+    if not earlier.counts:
+        return False
+    counts = counted(rows, 1).counts.tolist()
+    return earlier.contradict(dict(zip(rows.cell_names, counts, strict=True)))
+
+
+def named_totals(totals: Sequence[Total], names: Sequence[str]) -> list[NamedTotal]:
+    return [(names[total.whole], tuple(names[part] for part in total.parts)) for total in totals]
 
 
 def _counted(rows: Rows, level: np.ndarray | None, width: int, smallest: int) -> tuple[np.ndarray, Mask]:

@@ -17,7 +17,7 @@ import pandas as pd
 from wardround.analyses.agreement import BINARY
 from wardround.analyses.analysis import Agreed, Block, Blocks, Question, Schema, Sums, Uses
 from wardround.analyses.site_rows import SiteRows, levels_of
-from wardround.analyses.table_one.cells import Cells, Rows, cells_of
+from wardround.analyses.table_one.cells import Cells, Rows, cells_of, contradicts
 from wardround.analyses.table_one.differences import largest_of_means, largest_of_shares
 from wardround.analyses.table_one.quantiles import Quantile, bounds_below, edges_between, quantile, told_in_groups
 from wardround.core.errors import DeployError, StudyError, suggest
@@ -85,7 +85,8 @@ class TableOne:
         return np.ones(len(rows), dtype=bool)
 
     def release(self, agreed: Agreed, rows: SiteRows) -> Release:
-        return Release(rows.people, within=("secondary-suppression", "dominance"))
+        changed = contradicts(self._coded(agreed, rows), rows.told)
+        return Release(rows.people, within=("secondary-suppression", "dominance"), changed=changed)
 
     # -- the loop
 
@@ -167,7 +168,7 @@ class TableOne:
 
     def _counts(self, agreed: Agreed, rows: SiteRows) -> Sums:
         coded, limits = self._coded(agreed, rows), rows.limits
-        cells = cells_of(coded, limits.smallest_cell)
+        cells = self._cells(agreed, rows)
         sums: dict[str, np.ndarray] = {
             "patients": np.array([float(len(np.unique(rows.people)))]),
             "complete": self._complete(agreed, rows, coded, cells),
@@ -178,7 +179,7 @@ class TableOne:
             sums[f"cells {name}"], sums[f"hidden {name}"] = counts.astype(np.float64), cells.hidden[name].astype(float)
         for name in self.numbers(agreed):
             values = _numbers(rows, name)
-            told = _told_lines(values, coded, limits)
+            told = _told_lines(values, coded, limits, cells.hidden[name][:, 0])
             lines = [
                 values[mask & ~np.isnan(values)] if tell else values[:0]
                 for mask, tell in zip(_masks(coded), told, strict=True)
@@ -196,13 +197,13 @@ class TableOne:
         return np.array([0.0, 1.0]) if withheld else np.array([float(whole.sum()), 0.0])
 
     def _quartiles(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums:
-        coded, sums = self._coded(agreed, rows), dict[str, np.ndarray]()
+        coded, cells, sums = self._coded(agreed, rows), self._cells(agreed, rows), dict[str, np.ndarray]()
         for name in self.numbers(agreed):
             if f"edges {name}" not in question.arrays:
                 continue
             edges, centres = question.arrays[f"edges {name}"], question.arrays[f"centres {name}"]
             values = _numbers(rows, name)
-            told = _told_lines(values, coded, rows.limits)
+            told = _told_lines(values, coded, rows.limits, cells.hidden[name][:, 0])
             low, high = _bounds(values, coded, told, edges, rows.limits.smallest_cell)
             squares = [
                 float(((values[mask & ~np.isnan(values)] - centre) ** 2).sum()) if tell else 0.0
@@ -211,17 +212,32 @@ class TableOne:
             sums |= {f"low {name}": low, f"high {name}": high, f"squares {name}": np.array(squares)}
         return sums
 
+    def _cells(self, agreed: Agreed, rows: SiteRows) -> Cells:
+        coded = self._coded(agreed, rows)
+        return rows.once(("cells", self), lambda: cells_of(coded, rows.limits.smallest_cell, rows.told))
+
     def _coded(self, agreed: Agreed, rows: SiteRows) -> Rows:
         def make() -> Rows:
             levels = {name: self._levels(agreed, rows, name) for name in self.names(agreed.schema)}
-            widths = {name: self._width(agreed, name) for name in levels}
+            names = {name: self._level_names(agreed, name) for name in levels}
             group = np.minimum(self._levels(agreed, rows, self.by), len(agreed.levels[self.by])) if self.by else None
-            return Rows(rows.people, group, len(self.groups(agreed)), levels, widths)
+            lines = ("", *(f"{self.by} = {level}" for level in self._groups_named(agreed)))
+            return Rows(rows.people, group, len(self.groups(agreed)), levels, names, lines)
 
         return rows.once(("table one", self), make)
 
     def _width(self, agreed: Agreed, name: str) -> int:
         return 2 if name in self.numbers(agreed) else len(agreed.levels[name]) + 2
+
+    def _level_names(self, agreed: Agreed, name: str) -> tuple[str, ...]:
+        """Which rows are others hangs on the levels that are named."""
+        if name in self.numbers(agreed):
+            return "a number", "no value"
+        return (*(f"= {level}" for level in agreed.levels[name]), _none_of(agreed.levels[name]), "no value")
+
+    def _groups_named(self, agreed: Agreed) -> tuple[str, ...]:
+        known = agreed.levels[self.by] if self.by else ()
+        return (*known, f"{_none_of(known)}, or none") if self.by else ()
 
     def _levels(self, agreed: Agreed, rows: SiteRows, name: str) -> np.ndarray:
         """By number: the levels that are named, others, and no value; of a number, whether it is there."""
@@ -309,6 +325,10 @@ class TableOne:
         return {"mean": mean, "sd": (max(away, 0.0) / (count - 1)) ** 0.5 if count > 1 else None, **quartiles, **errors}
 
 
+def _none_of(levels: Sequence[str]) -> str:
+    return f"none of {sorted(levels)}"
+
+
 def _largest(agreed: Agreed, name: str) -> float:
     limits = agreed.schema[name].limits
     return UNDECLARED if limits is None else max(abs(limits[0]), abs(limits[1]))
@@ -324,9 +344,10 @@ def _masks(rows: Rows) -> list[np.ndarray]:
     return [everybody] if rows.group is None else [everybody, *(rows.group == group for group in range(rows.groups))]
 
 
-def _told_lines(values: np.ndarray, rows: Rows, limits: Limits) -> list[bool]:
-    """Of each line whether its sums leave the site. Those of all rows are told where they may be; then the groups whose
-    sums are not told must, together, be patients enough: their sum is what the others leave of it."""
+def _told_lines(values: np.ndarray, rows: Rows, limits: Limits, uncounted: np.ndarray) -> list[bool]:
+    """Of each line whether its sums leave the site: not where the number of its values is hidden (`uncounted`), which
+    counts below edges would tell. Sums of all rows are told where they may be; then the groups whose sums are not told
+    must, together, be patients enough: their sum is what the others leave of it."""
     present = ~np.isnan(values)
 
     def forbidden(mask: np.ndarray) -> bool:
@@ -334,9 +355,9 @@ def _told_lines(values: np.ndarray, rows: Rows, limits: Limits) -> list[bool]:
         return bool(own.any() and broken_rule(Release(rows.people[own], summed=values[own]), limits))
 
     everybody, *groups = _masks(rows)
-    if forbidden(everybody):
+    if uncounted[0] or forbidden(everybody):
         return [False] * (1 + len(groups))
-    told = [not forbidden(mask) for mask in groups]
+    told = [not hide and not forbidden(mask) for mask, hide in zip(groups, uncounted[1:].tolist(), strict=True)]
     by_size = sorted(range(len(groups)), key=lambda number: int((groups[number] & present).sum()))
     while not all(told) and forbidden(
         np.any([mask for mask, tell in zip(groups, told, strict=True) if not tell], axis=0)

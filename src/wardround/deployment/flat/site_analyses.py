@@ -70,7 +70,14 @@ class AnalysesAtSite:
     def rows(self) -> SiteRows:
         site, records = self.session.site, self.cohort.records
         limits = self.limits(terms_for(self.session.study, self.session.study.analyses[0]))  # alike for all of them
-        return site_rows(records, {site: np.arange(len(records))})[site].under(limits)
+        rows = site_rows(records, {site: np.arange(len(records))})[site].under(limits)
+        return replace(rows, told=self.memory.cells(self._marks(rows))) if self._tells_tables() else rows
+
+    def _tells_tables(self) -> bool:
+        """Whether an analysis of the study tells counts of all rows, which must go together with those told before."""
+        kinds = self.session.families.analyses
+        built: list[Analysis] = [build_analysis(chosen, kinds) for chosen in self.session.study.analyses]
+        return any(analysis.uses(self.schema).every_row for analysis in built)
 
     @cached_property
     def memory(self) -> ReleaseMemory:
@@ -141,6 +148,8 @@ class AnalysesAtSite:
         check_sums(question, analysis.blocks(agreed, question), sums, self.session.site)
         if number not in kept.begun_analyses:
             self.memory.remember(question_of(chosen), self._marks(counted))
+            if analysis.uses(self.schema).every_row:
+                self.memory.remember_cells(self._marks(counted), counted.told)
             kept.begun_analyses.append(number)
             write_session(self.session)
         return sums

@@ -51,9 +51,10 @@ RULES: dict[str, DisclosureRule] = {
         lambda release, limits: is_saturated(_given(release.design), release.people, limits.smallest_cell),
     ),
     "earlier-release": DisclosureRule(
-        "an answer to a question that was answered before of the same patients but for fewer than `smallest_cell`",
-        lambda release: bool(release.earlier),
-        lambda release, limits: differs_by_few(release.marks, release.earlier, limits.smallest_cell),
+        "an answer to a question that was answered before of the same patients but for fewer than `smallest_cell`, or "
+        "before their records changed",
+        lambda release: bool(release.earlier) or release.changed,
+        lambda release, limits: release.changed or differs_by_few(release.marks, release.earlier, limits.smallest_cell),
     ),
 }
 

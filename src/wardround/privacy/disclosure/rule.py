@@ -38,6 +38,7 @@ class Release:
     contributors: int | None = None  # sites with rows in the sum that the coordinator opens
     earlier: Sequence[frozenset[str]] = ()  # marks of the patients of each earlier answer to the same question
     marks: frozenset[str] = frozenset()  # and of the patients of this one
+    changed: bool = False  # whether counts of the same patients are others than were told
     within: tuple[str, ...] = ()  # rules that decide figure by figure what of it stays
 
 

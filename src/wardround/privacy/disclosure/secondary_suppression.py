@@ -37,7 +37,7 @@ def hidden_cells(
     """The cells to hide: those that are `small`, and what would give one of them away to within `floor`.
 
     Cells in `shown` are known anyway, such as a number of rows. Hiding another one costs its `cost`; by default large
-    counts cost more. Where hiding all is not enough, what is then known of a small cell was known before.
+    counts cost more. Where hiding all is not enough, no more follows from the table than from the cells in `shown`.
     """
     hidden = np.array(small, dtype=bool)
     costs = 1 + np.log1p(counts) if cost is None else np.asarray(cost, dtype=np.float64)
@@ -46,8 +46,10 @@ def hidden_cells(
     safe: set[int] = set()  # hiding more makes no interval narrower
     while (exposed := next((n for n in np.flatnonzero(hidden).tolist() if n not in safe), None)) is not None:
         low, high = possible_values(counts, totals, hidden, exposed)
-        if high - low <= floor:
-            hidden |= _changed(counts, relations, np.where(hidden, 0.0, costs), fixed, exposed, floor + 1)
+        if high - low < floor + 1 - TOLERANCE:  # they are whole numbers
+            least, most = possible_values(counts, totals, ~fixed, exposed)  # where all others are hidden
+            apart = min(floor + 1, np.floor(most - least))
+            hidden |= _changed(counts, relations, np.where(hidden, 0.0, costs), fixed, exposed, apart)
         safe.add(exposed)
     return hidden
 
