@@ -10,6 +10,7 @@ from typing import Any
 
 from wardround.core.tree import Tree
 from wardround.engines import serial
+from wardround.runs.decisions.holding import read_decisions
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.runs.prediction_tables import saved_leaves
@@ -43,7 +44,8 @@ def replay(plan: Plan, folder: RunFolder) -> Parity:
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             recorded = [record for record in records if (record["arm"], record["seed"]) == (arm.name, seed)]
-            run = replay_trial(plan.trial(arm, seed), recorded)
+            trial = replace(plan.trial(arm, seed), decisions=read_decisions(folder))
+            run = replay_trial(trial, recorded)
             ours = saved_leaves(replace(run, memories={}))
             theirs = folder.load_model(arm.name, seed) if ours else {}
             for digest, leaves in zip(hashes, (theirs, ours), strict=True):
