@@ -10,6 +10,7 @@ import torch
 from tests.representatives import represented
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
+from wardround.core.errors import RunError
 from wardround.data.site import Rows
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.lanes import Lane, LaneOrder
@@ -254,3 +255,57 @@ def test_trials_with_different_learning_rates_share_a_stack(optimiser: str) -> N
         *_, (alone, _) = SERIAL.rounds([trained], SERIAL.start([trained]))
         for name, leaf in alone.server["params"].items():
             torch.testing.assert_close(run.server["params"][name], leaf, atol=1e-5, rtol=1e-4)
+
+
+IN_TIME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "buffered": ("fedprox", {"asynchronous": {"buffer": 2}}, {}),
+    "mixed": ("fedavg", {"asynchronous": {"buffer": 1, "most_stale": 3}}, {}),
+    "some at a time": ("fedadam", {"asynchronous": {"buffer": 2, "staleness": "none"}, "share": 0.6}, {}),
+    "waiting": ("scaffold", {"share": 0.6}, {"speed": {"kind": "lognormal"}}),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", IN_TIME)
+def test_rounds_on_a_clock_are_the_same_in_a_stack(name: str, model: str) -> None:
+    algorithm, training, sites = IN_TIME[name]
+    raw = study(algorithm, model, {"rounds": 15, "lr_decay": {"factor": 0.9, "every": 2}, **training})
+    raw["sites"] |= {"away": {"share": 0.2, "length": 100}, **sites}
+    plan, trials = planned(raw)
+    assert [unit.engine for unit in cut(plan, "auto")] == ["stacked"]
+    fast, fast_records, fast_curves = last_run(STACKED, trials)
+    for t, trial in enumerate(trials):
+        (slow,), slow_records, (slow_curve,) = last_run(SERIAL, [trial])
+        assert_equal(fast[t], slow, 1e-10)
+        assert fast_curves[t] == pytest.approx(slow_curve, abs=1e-10)
+        for of_round, (slow_record,) in zip(fast_records, slow_records, strict=True):
+            record = of_round[t]
+            for exact in ("sites", "dropped", "time", "staleness", "bytes_down", "bytes_up"):
+                assert getattr(record, exact) == getattr(slow_record, exact), exact
+            for near in ("loss", "update_norm", "divergence", "change"):
+                assert getattr(record, near) == pytest.approx(getattr(slow_record, near), abs=1e-10), near
+    if "asynchronous" in training:
+        stale = [ago for of_round in fast_records for record in of_round for ago in record.staleness.values()]
+        assert max(stale) > 1
+
+
+def test_a_stack_on_a_clock_is_saved_with_the_models_that_work_began_with() -> None:
+    raw = study("fedavg", "logistic", {"rounds": 12, "asynchronous": {"buffer": 1}})
+    _, trials = planned(raw)
+    states = [STACKED.start(trials), *(state for state, _ in STACKED.rounds(trials, STACKED.start(trials)))]
+    kept = STACKED.restore(trials, *STACKED.leaves(states[6]))
+    assert kept.earlier.keys() == states[6].earlier.keys()
+    assert kept.earlier
+    for after, _ in STACKED.rounds(trials, kept):
+        kept = after
+    for name, leaf in states[-1].server["params"].items():
+        assert torch.equal(kept.server["params"][name], leaf)
+
+
+def test_rounds_that_close_at_a_deadline_run_one_site_at_a_time() -> None:
+    raw = study("fedavg", "logistic", {})
+    raw["sites"] |= {"speed": {"kind": "lognormal"}}
+    plan, _ = planned(raw | {"deployment": {"quorum": 2, "deadline": 10}})
+    assert {unit.engine for unit in cut(plan, "auto")} == {"serial"}
+    with pytest.raises(RunError, match="does not support"):
+        cut(plan, "stacked")

@@ -20,7 +20,7 @@ from tests.noticed import noticed
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.calibration_curves import decision_curve
 from wardround.evaluation.deployed_results import diverged_arms, withheld
-from wardround.evaluation.participation import participation, was_there
+from wardround.evaluation.participation.hospitals import participation, was_there
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries.merged_summaries import gather_summaries, merge_summaries
 from wardround.evaluation.summaries.score_histograms import EDGES, score_cells

@@ -9,7 +9,8 @@ from wardround.core.notices import Notice, some_of, with_texts
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.evaluation.comparisons.selection import choose_by, scored_name
 from wardround.evaluation.hospitals.screening_results import screening_notices
-from wardround.evaluation.participation import not_finite
+from wardround.evaluation.participation.hospitals import not_finite
+from wardround.evaluation.participation.virtual_time import never_counted
 from wardround.evaluation.regional import REGIONAL, score_region_summaries
 from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.summaries.merged_summaries import Summaries, Summary, gather_summaries
@@ -49,6 +50,7 @@ def deployed_results(
             *not_finite(records),
             *diverged_arms(tested, len(seeds)),
             *training_notices(records),
+            *never_counted(content["arms"], len(seeds)),
             *screening_notices(study, records),
             *withheld(study, of_all, content["classes"]),
         ]

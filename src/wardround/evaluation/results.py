@@ -40,6 +40,7 @@ from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.hospitals.screening_results import describe_screening, is_screened, screening_notices
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_exchange, score_missing_party
+from wardround.evaluation.participation.virtual_time import describe_time, never_counted, times_to_equal
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scores, task_of, within_sites
 from wardround.evaluation.summaries.merged_summaries import Scored, Summaries
@@ -92,7 +93,7 @@ def results(
     fixed = not isinstance(study.evaluation.threshold, str)
     scores = Scores.of(predictions, groups, thresholds, fixed, task)
     content = assemble(study, scores, choices, records, sites)
-    content["notices"] = with_texts(notices)
+    content["notices"] = with_texts([*notices, *never_counted(content["arms"], len(content["seeds"]))])
     over_patients = {
         name
         for name, arm in origins(study, choices).items()
@@ -168,6 +169,7 @@ def assemble(
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
         | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
+        | {"time": describe_time(study, arm, scores.task, of_arm[name], _sites_of(arm, sites))}
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -190,6 +192,9 @@ def assemble(
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
+        "time_to_equal": times_to_equal(
+            scores.task, arms, of_arm, {name: Resampling.of(study.evaluation_of(origin[name])) for name in arms}
+        ),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
@@ -320,6 +325,12 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
         return describe_exchange(arm, records)
     federated = arm.algorithm.facts.federated
     return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
+
+
+def _sites_of(arm: Arm, sites: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The sites that train in an arm, as they were described."""
+    known: Mapping[str, Any] = next((group["sites"] for group in sites if arm.name in group["arms"]), {})
+    return {name: site for name, site in known.items() if not arm.train_at or name in arm.train_at}
 
 
 def _comparisons(

@@ -96,7 +96,7 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
         if engine == "split":
             problem = "the split engine trains parties with different features, and this arm has none"
             raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
-        alone = serial_setting(arm)
+        alone = reason_for_serial(arm, trial)
         small = trial.light and not shapes.buffers and not alone
         stacked = engine == "stacked" or (engine == "auto" and small)
         if not stacked:
@@ -104,7 +104,7 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             units.append(Unit("serial", ((arm.name, seed),), trial.light))
             continue
         refuse_unstackable(trial, shapes, alone)
-        shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
+        shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions, trial.clock is None)
         # trials that try settings share a stack whatever their learning rates; other studies keep the stacks they had
         training = replace(arm.training, lr=1.0) if is_trial(arm) else arm.training
         rule = (arm.aggregation, arm.preaggregation)
@@ -128,10 +128,17 @@ def serial_setting(arm: Arm) -> str | None:
         "adversaries that forge updates or turn bad later": is_serial_only(arm),
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
-        "training.asynchronous": training.asynchronous is not None and arm.algorithm.facts.federated,
-        "sites.speed": arm.timing.speed is not None and arm.algorithm.facts.federated,
+        "training.asynchronous": training.asynchronous is not None and is_trial(arm) and arm.algorithm.facts.federated,
     }
     return next((name for name, used in settings.items() if used), None)
+
+
+def reason_for_serial(arm: Arm, trial: Trial) -> str | None:
+    """A setting that keeps an arm out of stacks. Rounds that close at a deadline have other numbers of sites in each
+    trial, and a stack has one for all."""
+    clock = trial.clock
+    early = clock is not None and clock.deadline is not None and trial.training.asynchronous is None
+    return serial_setting(arm) or ("deployment.deadline where sites have speeds" if early else None)
 
 
 @dataclass(frozen=True)

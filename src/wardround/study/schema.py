@@ -50,6 +50,7 @@ from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
 from wardround.study.timing import Asynchronous, Late, Timing
+from wardround.study.timing import Stragglers as Stragglers
 from wardround.study.tuning import Tuning
 
 CHOSEN = "chosen"  # thresholds: on validation rows
@@ -98,14 +99,6 @@ class Decay:
     factor: Share
     every: Count
     minimum: NonNegative = 0.0
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """This share of a round's sites completes only part of its local epochs (Li et al. 2020, section 5.2)."""
-
-    share: Annotated[float, Range(low=0, high=1)]
-    policy: Literal["drop", "keep"]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,14 @@ from wardround.core.settings import Count, Fraction, NonNegative, Positive, Rang
 
 
 @dataclass(frozen=True)
+class Stragglers:
+    """This share of a round's sites completes only part of its local epochs (Li et al. 2020, section 5.2)."""
+
+    share: Annotated[float, Range(low=0, high=1)]
+    policy: Literal["drop", "keep"]
+
+
+@dataclass(frozen=True)
 class Late:
     """Work that arrives after its round has closed is used in the round that is open then, weighed by its staleness:
     how often the shared model was updated since the work began."""

@@ -7,7 +7,8 @@ from wardround.study.schema import Arm, Study
 from wardround.study.timing import Asynchronous, Late
 
 OFF = 'or write `"training.asynchronous" = "off"` in this arm.'
-Rules = Iterator[tuple[bool, str, str, str]]  # whether it is broken; where, problem, remedy
+Rule = tuple[bool, str, str, str]  # whether it is broken; where, problem, remedy
+Rules = Iterator[Rule]
 OF_STALENESS = {"exponent": "polynomial", "slope": "hinge", "free": "hinge"}  # the settings that only one kind has
 
 
@@ -38,6 +39,7 @@ def _of_asynchronous(arm: Arm) -> Rules:
     problem = "is the part of one site's model in the next one, and only a buffer of 1 has one site"
     mixed = asynchronous.buffer > 1 and asynchronous.mixing != Asynchronous().mixing
     yield mixed, f"{at}: mixing", problem, "Leave it out, or write `buffer = 1`."
+    yield _screened(arm)
     yield from _of_staleness(asynchronous, at)
 
 
@@ -55,7 +57,13 @@ def _of_late(arm: Arm, deadline: bool) -> Rules:
     yield arm.training.stragglers is not None, "training: stragglers", problem, remedy
     problem = f"in a {arm.topology.kind} topology late work cannot be used"
     yield arm.topology.kind != "flat", at, problem, f'Write `"topology.kind" = "flat"`, {off}'
+    yield _screened(arm)
     yield from _of_staleness(late, at)
+
+
+def _screened(arm: Arm) -> Rule:
+    problem = "updates that began with different models differ for that reason, and a slow hospital would be named"
+    return arm.screened is not None, "screening: policy", problem, 'Write `"screening.policy" = "off"` in this arm.'
 
 
 def _of_staleness(late: Late, at: str) -> Rules:

@@ -126,6 +126,15 @@ RUN_CODES: Mapping[str, Code] = {
             "counted for nothing there"
         ),
     ),
+    "never-counted": warning(
+        "No work of a site counted in an arm: it always came too late, or was too stale.",
+        "Raise `most_stale` or the deadline, let `late` use such work, or wait for the site: the shared model has "
+        "learnt nothing from its patients.",
+        lambda n: (
+            f"none of its work counted in {n.arm}, so that the shared model has learnt nothing from its patients; "
+            f"{plural(count(n, 'dropped'), 'piece')} of it came too late"
+        ),
+    ),
     "update-differs": warning(
         "A site's updates differ from the other hospitals' by a rule of `[screening]`: it may be broken, hostile, or "
         "rightly different. Of honest hospitals as the named generator draws them, one in 20 runs names any.",

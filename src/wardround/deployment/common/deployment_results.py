@@ -13,7 +13,7 @@ from wardround.core.notices import Notice, text_of
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
-from wardround.evaluation.participation import participation
+from wardround.evaluation.participation.hospitals import participation
 from wardround.protocol.catalogue import Described, Summaries
 from wardround.runs.continual.outcome import describe_deployed_start
 from wardround.runs.continual.saved import describe_models

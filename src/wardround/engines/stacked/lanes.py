@@ -79,10 +79,11 @@ class Lane:
     rows: Rows
     size: int
     epochs: int
+    ago: int = 0  # rounds since its work began
 
     @property
-    def key(self) -> tuple[int, str, int, int]:
-        return self.seed, self.site, id(self.rows), self.epochs
+    def key(self) -> tuple[int, str, int, int, int]:
+        return self.seed, self.site, id(self.rows), self.epochs, self.ago
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class LaneBatches:
         rows = np.zeros((len(members), epochs, width), dtype=np.int64)
         for j, lane in enumerate(lanes):
             draw = _small_orders if size * lane.epochs <= SMALL_ORDER else _orders
-            order = draw(lane.seed, self.round, lane.site, size, lane.epochs)
+            order = draw(lane.seed, self.round - lane.ago, lane.site, size, lane.epochs)
             rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[order]
         rows[:, :, size:] = rows[:, :1, :1]
         return np.array(members), rows.reshape(len(members), epochs * per_epoch, self.order.width)
@@ -198,7 +199,8 @@ class LaneBatches:
         if not model.mask_shapes:
             return {}
         if not self.masks:
-            self.masks = [seeds.generator(lane.seed, "dropout", self.round, lane.site) for lane in self.order.distinct]
+            began = ((lane, self.round - lane.ago) for lane in self.order.distinct)
+            self.masks = [seeds.generator(lane.seed, "dropout", number, lane.site) for lane, number in began]
         drawn = []
         for stream, part in zip(self.masks, share, strict=False):
             rows = int((part > 0).sum())

@@ -5,8 +5,8 @@ values of the settings that are leaves of the server's state. The round is that 
 once; the local loop and the algorithm's functions are the same code.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,14 +19,15 @@ from wardround.core import tree
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.engines.engine import Engine
-from wardround.engines.stacked.lanes import Lane, LaneBatch, LaneBatches, LaneOrder, RowPool
+from wardround.engines.stacked.crew import Crew, crew_of, rosters_of, with_time, work_of
+from wardround.engines.stacked.lanes import LaneBatch, LaneBatches, LaneOrder, RowPool
 from wardround.models.model import Gradient
 from wardround.training.intake import with_traffic
 from wardround.training.local import Memory, Point, descend
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import first_weights, start
-from wardround.training.schedule import Roster, roster
+from wardround.training.schedule import Roster
 from wardround.training.trial import Run, Trial
 
 
@@ -41,6 +42,7 @@ class StackState:
     server: State
     memory: State
     private: Tree
+    earlier: Mapping[int, State] = field(default_factory=dict)  # what sites were sent that still work, by round
 
 
 def start_stack(trials: Sequence[Trial]) -> StackState:
@@ -61,20 +63,6 @@ def _first_weights_key(trial: Trial) -> tuple[int, int, int]:
     return id(trial.model), trial.init_seed, id(trial.starting)
 
 
-@dataclass(frozen=True)
-class Crew:
-    """Which sites work in a round, for all trials of a stack. It stays the same if all sites take part."""
-
-    rosters: tuple[Roster, ...]
-    lanes: LaneOrder
-    counted: tuple[tuple[int, ...], ...]  # site numbers whose work counts, of each trial
-    trial_of: Tensor  # of each lane, in the order of `lanes`
-    site_of: Tensor
-    back: Tensor  # from the order of `lanes` to (trial, site)
-    weights: Tensor  # (trials, counted sites)
-    names: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # counted and dropped sites, of each trial
-
-
 def rounds_of_stack(trials: Sequence[Trial], state: StackState) -> Iterator[tuple[StackState, list[RoundRecord]]]:
     pool = RowPool([site.train for trial in trials for site in trial.sites])
     sizes = [[len(site.train) for site in trial.sites] for trial in trials]
@@ -82,42 +70,15 @@ def rounds_of_stack(trials: Sequence[Trial], state: StackState) -> Iterator[tupl
     while state.round < trials[0].training.rounds:
         # without autograd's bookkeeping where nothing is differentiated: a tenth of a small round
         with torch_threads(1), torch.inference_mode(trials[0].model.closed_gradient is not None):
-            rosters = _rosters(trials, state.round)
-            if crew is None or crew.rosters != rosters:
-                crew = _crew(trials, sizes, rosters)
-            state, records = _round(trials, state, pool, crew)
+            rosters = rosters_of(trials, state.round)
+            if crew is None or crew.work != work_of(trials, rosters, state.round):
+                crew = crew_of(trials, sizes, rosters, state.round)
+            state, records = _round(trials, state, pool, crew, rosters)
         yield state, records
 
 
-def _rosters(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]:
-    keys = [(len(trial.sites), trial.batch_seed) for trial in trials]
-    drawn = {key: roster(trials[0].training, *key, round_number) for key in set(keys)}
-    return tuple(drawn[key] for key in keys)
-
-
-def _crew(trials: Sequence[Trial], all_sizes: list[list[int]], rosters: tuple[Roster, ...]) -> Crew:
-    first = trials[0]
-    counted = tuple(tuple(n for n in drawn.numbers if n not in drawn.dropped) for drawn in rosters)
-    lanes, weights, names = [], [], []
-    for trial, known, drawn, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
-        sites, sizes = [trial.sites[n] for n in numbers], [known[n] for n in numbers]
-        lanes += [
-            Lane(trial.batch_seed, site.name, site.train, size, drawn.epochs[n])
-            for n, site, size in zip(numbers, sites, sizes, strict=True)
-        ]
-        weights.append([float(size) if first.algorithm.weighting == "samples" else 1.0 for size in sizes])
-        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(drawn.dropped))))
-    order = LaneOrder(lanes, first.training.batch_size) if lanes else LaneOrder([], 1)
-    sort = torch.from_numpy(order.order)
-    trial_of = torch.arange(len(trials)).repeat_interleave(len(counted[0]))
-    site_of = torch.tensor([n for numbers in counted for n in numbers], dtype=torch.int64)
-    back = torch.argsort(sort)
-    table = torch.tensor(weights, dtype=first.dtype)
-    return Crew(rosters, order, counted, trial_of[sort], site_of[sort], back, table, tuple(names))
-
-
 def _round(
-    trials: Sequence[Trial], state: StackState, pool: RowPool, crew: Crew
+    trials: Sequence[Trial], state: StackState, pool: RowPool, crew: Crew, rosters: Sequence[Roster]
 ) -> tuple[StackState, list[RoundRecord]]:
     first = trials[0]
     algorithm = first.algorithm
@@ -129,10 +90,10 @@ def _round(
             nothing = with_regions(nothing, algorithm.regions, server)
         return StackState(state.round + 1, server, state.memory, state.private), nothing
     lane = (crew.trial_of, crew.site_of)
-    shared = _broadcast(first, state.server, *lane)
+    shared = _sent(first, state, crew)
     memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
     begin = algorithm.begin(shared, memory)
-    lr = _rates(trials, state.round, crew.trial_of)
+    lr = crew.rates(trials, state.round)
     end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round, lr)
     update, kept = algorithm.finish(end.params, shared, memory, work)
     moved, private_end = tree.sub(end.params, begin), end.private
@@ -143,6 +104,10 @@ def _round(
         kept = {**kept, **algorithm.own.finish(own_end.params, shared, memory, work)[1]}
         private_end = own_end.private
 
+    if first.training.mixes_models and crew.agos != (0,):  # how far the sites' models are from the shared one now
+        away = tree.sub(shared["params"], _broadcast(first, state.server, *lane)["params"])
+        update = {**update, "params": tree.add(update["params"], away)}
+
     def by_trial(leaf: Tensor) -> Tensor:
         return leaf.index_select(0, crew.back).reshape(*crew.weights.shape, *leaf.shape[1:])
 
@@ -151,10 +116,33 @@ def _round(
     server = tree.settle(_aggregate(first, state.server, update, crew, shares, state.round))
     _store(state.memory, kept, *lane)
     _store({"private": state.private}, {"private": private_end}, *lane)
-    new = StackState(state.round + 1, server, state.memory, state.private)
+    new = StackState(state.round + 1, server, state.memory, state.private, _earlier(trials, state))
     sizes = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
     records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sizes)
+    if first.schedule is not None:
+        records = [with_time(*each, sizes[0]) for each in zip(trials, rosters, records, strict=True)]
     return new, with_regions(records, algorithm.regions, server) if algorithm.regions else records
+
+
+def _sent(first: Trial, state: StackState, crew: Crew) -> State:
+    """What each lane was sent when its work began: now, or some rounds ago."""
+    if crew.agos == (0,):
+        return _broadcast(first, state.server, crew.trial_of, crew.site_of)
+    now = first.algorithm.broadcast(state.server, 0)
+    models = [state.earlier[state.round - ago] if ago else now for ago in crew.agos]
+    return {
+        part: {
+            name: torch.stack([model[part][name] for model in models])[crew.ago_of, crew.trial_of] for name in leaves
+        }
+        for part, leaves in now.items()
+    }
+
+
+def _earlier(trials: Sequence[Trial], state: StackState) -> dict[int, State]:
+    """As `training.rounds.earlier`, for all trials together."""
+    needed = {n for trial in trials if trial.schedule is not None for n in trial.schedule.needed(state.round + 1)}
+    models = ((n, state.earlier.get(n)) for n in sorted(needed))
+    return {n: trials[0].algorithm.broadcast(state.server, 0) if model is None else model for n, model in models}
 
 
 def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -> State:
@@ -167,12 +155,6 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
         return _stack_states([first.algorithm.broadcast({}, site) for site in site_of.tolist()])
     to_each: Callable[..., State] = torch.vmap(first.algorithm.broadcast)
     return to_each(_pick(server, trial_of), site_of)
-
-
-def _rates(trials: Sequence[Trial], round_number: int, trial_of: Tensor) -> float | Tensor:
-    """The learning rate of the round: one for all, or of each lane where trials differ in it."""
-    rates = [trial.training.lr_in(round_number) for trial in trials]
-    return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=trials[0].dtype)[trial_of]
 
 
 def _local_work(
@@ -249,7 +231,8 @@ def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: T
     if algorithm.regions is not None:
         return aggregate_regions(algorithm, algorithm.regions, server, update, crew.weights, crew.counted, round_number)
     if algorithm.aggregate_each is None:
-        mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
+        worth = shares if crew.factors is None else shares * crew.factors
+        mean = _map(update, lambda leaf: (leaf * tree.align(worth, leaf)).sum(1))
         return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
     weights, updates = crew.weights.tolist(), [_unstack(of_trial) for of_trial in _unstack(update)]
     servers = []
@@ -297,7 +280,7 @@ def _records(
             change=change[t],
             sites=crew.names[t][0],
             dropped=crew.names[t][1],
-            bytes_down=down * len(crew.rosters[t].numbers),
+            bytes_down=down * sum(map(len, crew.names[t])),
             settings={name: values[t] for name, values in settings.items()},
         )
         for t, trial in enumerate(trials)
@@ -343,13 +326,17 @@ def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
 
 def leaves_of_stack(state: StackState) -> tuple[int, Tree]:
     parts = {"server": tree.flatten(state.server), "memory": tree.flatten(state.memory), "private": state.private}
-    return state.round, tree.flatten(parts)
+    earlier = {
+        f"{n}/{name}": leaf for n, shared in state.earlier.items() for name, leaf in tree.flatten(shared).items()
+    }
+    return state.round, tree.flatten({**parts, "earlier": earlier})
 
 
 def restore_stack(trials: Sequence[Trial], round_number: int, leaves: Tree) -> StackState:
     parts = tree.unflatten(leaves)
     server, memory = (tree.unflatten(parts.get(name, {})) for name in ("server", "memory"))
-    return StackState(round_number, server, memory, parts.get("private", {}))
+    earlier = {int(n): tree.unflatten(shared) for n, shared in tree.unflatten(parts.get("earlier", {})).items()}
+    return StackState(round_number, server, memory, parts.get("private", {}), earlier)
 
 
 def _cut(point: Point, part: slice) -> Point:

@@ -46,6 +46,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "uncertainty": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers != "number",
     "numbers.intervals": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers == "number",
     "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
+    "participation.virtual_time": lambda evidence: any(arm.get("time") for arm in evidence.arms.values()),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
     "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),

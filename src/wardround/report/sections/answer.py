@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from wardround.evaluation.participation import was_there
+from wardround.evaluation.participation.hospitals import was_there
 from wardround.report.evidence import Evidence
 from wardround.report.phrases import SYNTHETIC
 from wardround.report.section import Section

@@ -1,0 +1,1 @@
+"""Who took part: across hospitals, and on a clock."""

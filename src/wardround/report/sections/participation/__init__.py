@@ -1,0 +1,1 @@
+"""Who took part in which rounds, and how long they took."""
