@@ -20,6 +20,7 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import (
     AdaptiveClip,
     Deployment,
@@ -27,7 +28,6 @@ from wardround.study.schema import (
     Evaluation,
     ExamplePrivacy,
     NoiseSchedule,
-    Preaggregation,
     Preparation,
     SecureSum,
     SitePrivacy,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wardround.aggregation import RULES, Rule
 from wardround.aggregation.mixing import buckets, evenly, fewest, most_bad, nearest_neighbours
-from wardround.study.schema import Preaggregation
+from wardround.study.robustness.preaggregation import Preaggregation
 
 WITHSTANDING = [name for name in RULES if RULES[name]().most_bad(99)]
 FAR = (1e3, 1e9)

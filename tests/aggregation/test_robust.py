@@ -16,7 +16,7 @@ from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.core import tree
 from wardround.core.tree import State
-from wardround.study.schema import Preaggregation
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
 from wardround.training.rounds import start

@@ -32,7 +32,8 @@ from wardround.algorithms.regions import Regions
 from wardround.core.tree import State
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.stacked import STACKED
-from wardround.study.schema import Preaggregation, Stragglers
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import Stragglers
 from wardround.training.rounds import start
 from wardround.training.trial import Trial
 

@@ -19,7 +19,8 @@ from wardround.engines import serial
 from wardround.privacy.secure_sum.groups import draw_groups, refuse_small_groups
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan, rehearse
-from wardround.study.schema import Preaggregation, Privacy, SecureSum
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import Privacy, SecureSum
 from wardround.training.intake import weight_of
 from wardround.training.local import Outcome
 from wardround.training.rounds import rounds, start

@@ -15,7 +15,7 @@ from wardround.aggregation.distances import squared_distances, weighted
 from wardround.aggregation.rule import Rule, Updates
 from wardround.core import seeds
 from wardround.core.tree import Tree
-from wardround.study.schema import Preaggregation
+from wardround.study.robustness.preaggregation import Preaggregation
 
 
 def mixed(updates: Updates, before: Preaggregation, draw: Tree) -> Updates:

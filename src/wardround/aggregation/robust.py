@@ -22,7 +22,8 @@ from wardround.core import tree
 from wardround.core.errors import StudyError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
-from wardround.study.schema import Arm, Preaggregation, Training
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import Arm, Training
 
 # parts of the server's state: what the rule keeps, updates with momentum, what buckets are drawn by
 KEPT, MOMENTUM, BUCKETS = "aggregation", "site momentum", "buckets"

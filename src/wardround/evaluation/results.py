@@ -48,7 +48,8 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.evaluation.under_attack.damage import describe_adversaries
-from wardround.study.schema import KIND_OF_SETTING, Arm, Preaggregation, Study, anonymous
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.study.tuning import tuned_keys
 from wardround.tasks import METRIC_FACTS, Task
 from wardround.tasks.class_metrics import SMALLEST_GROUP, mean_or_none

@@ -49,7 +49,7 @@ from wardround.protocol.values import (
 with needs("deploy", "a study across hospitals"):
     from msgspec import UNSET, Meta, UnsetType
 
-PROTOCOL = 7  # both ends must speak the same one
+PROTOCOL = 8  # both ends must speak the same one
 
 End = Literal["site", "region", "party"]  # who answers a coordinator
 
@@ -196,6 +196,20 @@ LayoutOfArm = Annotated[list[Place | None], Meta(max_length=MOST_TRIALS)]  # by 
 Commons = Annotated[list[Common | None], Meta(max_length=MOST_TRIALS)]
 
 
+class Commitment(Part):
+    """To a number that is not yet known."""
+
+    commitment: Hash  # of the site's number, its name, the study and the sites
+    signature: Hex  # with the key of its kit
+
+
+class Draw(Part):
+    """From which the groups of secure sums follow: what every site has committed to, and the numbers."""
+
+    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]  # of every site
+    numbers: Annotated[dict[Name, Hash], Meta(max_length=MOST_SITES)]  # that they have committed to
+
+
 class Agreement(Part):
     """What all agreed on; a site that was away receives it with its next request."""
 
@@ -206,6 +220,7 @@ class Agreement(Part):
     inputs: Shape | None
     commons: Commons
     target_scales: Annotated[list[Sums], Meta(max_length=MOST_TRIALS)]  # by kind of arm: of what is predicted
+    draw: Draw | None = None  # where an arm has groups with a secure sum each
 
 
 # -- parts: a secure sum
@@ -569,6 +584,41 @@ class AskMoments(Request):
     commons: Commons
 
 
+class Committed(Answer):
+    kind = "committed"
+    leaves = "The hash of a random number, signed. Nothing of your rows."
+    when = "once a run, if an arm has groups with a secure sum each"
+
+    commitment: Commitment  # to the site's number
+
+
+class Commit(Request):
+    """To a random number, before anybody's is known."""
+
+    kind = "commit"
+    answers: ClassVar = {"site": Committed}
+
+
+class Opened(Answer):
+    kind = "opened"
+    leaves = (
+        "The random number. From the numbers of all hospitals it follows who is in a group with whom, so that nobody "
+        "can choose it. Nothing of your rows."
+    )
+    when = "once a run, if an arm has groups with a secure sum each"
+
+    number: Hash  # that it has committed to
+
+
+class Open(Request):
+    """The number, now that all are committed."""
+
+    kind = "open"
+    answers: ClassVar = {"site": Opened}
+
+    commitments: Annotated[dict[Name, Commitment], Meta(max_length=MOST_SITES)]  # of every site, its own too
+
+
 class Prepared(Answer):
     kind = "prepared"
     leaves = "Nothing of yours."
@@ -595,6 +645,7 @@ class Prepare(Request):
     inputs: Shape | None
     commons: Commons
     target_scales: Annotated[list[Sums], Meta(max_length=MOST_TRIALS)]
+    draw: Draw | None = None  # where an arm has groups with a secure sum each
 
 
 # -- rounds

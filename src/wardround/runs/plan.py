@@ -312,7 +312,11 @@ class Plan:
         if count is None:
             return ()
         refuse_small_groups(len(trainers), count, f"arms: {arm.name}: aggregation: groups")
-        return draw_groups(self.study.evaluation.seeds.first, trainers, count)
+        return draw_groups(self.seed_of_groups(), trainers, count)
+
+    def seed_of_groups(self) -> int:
+        """One for all seeds and arms of a run."""
+        return self.study.evaluation.seeds.first
 
     def _trained(
         self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int

@@ -49,6 +49,7 @@ from wardround.study.protection import NoiseSchedule as NoiseSchedule
 from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.timing import Stragglers as Stragglers
 from wardround.study.tuning import Tuning
@@ -208,17 +209,6 @@ class Screening:
     """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
 
     policy: Literal["off", "notice", "drop"] = "notice"
-
-
-@dataclass(frozen=True)
-class Preaggregation:
-    """The keys of [aggregation] that every rule has: what is done with updates before it (`aggregation.mixing`)."""
-
-    before: Literal["none", "bucketing", "nearest-neighbours"] = "none"
-    bucket_size: Annotated[int, Range(low=2)] = 2  # bucketing: updates in each
-    momentum: Fraction = 0.0  # of each site's updates, at the coordinator
-    # with secure sums: groups of sites that each have a sum of their own; the rule is between the groups' means
-    groups: Annotated[int, Range(low=2)] | None = None
 
 
 @dataclass(frozen=True)

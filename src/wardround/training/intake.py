@@ -141,6 +141,8 @@ class Intake:
             roster = [name for name in names if name in summing]
             if (summed := self._masked_sum(part, secure, roster, group_name(group))) is not None:
                 self.total_of_group(group, *summed)
+        came = set(self.names)
+        self.names = [a.site.name for a in self.assignments if a.site.name in came]  # in the order of the sites
 
     def total_of_group(self, group: int, summed: np.ndarray, weight: float) -> None:
         """What the secure sum of a group gave: for a rule, one update."""

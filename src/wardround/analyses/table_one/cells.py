@@ -7,6 +7,7 @@ known to whoever reads them, so that cells are hidden for all columns together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Rows:
         """All rows, then each group."""
         return 1 + self.groups
 
-    @property
+    @cached_property
     def most_rows(self) -> int:
         """Of one patient."""
         return int(np.unique(self.people, return_counts=True)[1].max(initial=1))

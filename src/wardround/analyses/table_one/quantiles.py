@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wardround.privacy.disclosure.small_cells import patients_in
+
 BINS = 400
 
 
@@ -27,19 +29,18 @@ def edges_between(low: float, high: float) -> np.ndarray:
 
 
 def told_edges(
-    values: np.ndarray, people: np.ndarray, edges: np.ndarray, smallest: int, among: np.ndarray | None = None
+    values: np.ndarray, people: np.ndarray | None, edges: np.ndarray, smallest: int, among: np.ndarray | None = None
 ) -> np.ndarray:
-    """A mask: the edges, of those in `among`, at which the number of smaller values is told."""
+    """A mask: the edges, of those in `among`, at which the number of smaller values is told. `people` are their
+    patients; None: each has one of its own."""
     place = np.searchsorted(edges, values, side="right")  # a value is below all edges from this number on
     order = np.argsort(place, kind="stable")
     begins = np.searchsorted(place[order], np.arange(len(edges) + 2))
-    alone = len(np.unique(people)) == len(people)
     told, since = np.zeros(len(edges), dtype=bool), 0
 
     def enough(first: int, last: int) -> bool:
         rows = order[begins[first] : begins[last]]
-        count = len(rows) if alone else len(np.unique(people[rows]))
-        return count == 0 or count >= smallest
+        return not len(rows) or (len(rows) if people is None else patients_in(people[rows])) >= smallest
 
     for edge in range(len(edges)) if among is None else np.flatnonzero(among).tolist():
         if enough(since, edge + 1) and enough(edge + 1, len(edges) + 1):
@@ -48,7 +49,7 @@ def told_edges(
 
 
 def told_in_groups(
-    values: np.ndarray, people: np.ndarray, groups: list[np.ndarray], edges: np.ndarray, smallest: int
+    values: np.ndarray, people: np.ndarray | None, groups: list[np.ndarray], edges: np.ndarray, smallest: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The edges at which counts over all rows are told, and those of them at which each group's are: the same edges for
     all groups, since the count of one would otherwise follow from those of the others. `groups` are masks, and
@@ -58,7 +59,8 @@ def told_in_groups(
     while changes:  # an edge that one group cannot tell is told by none, which widens the bins of the others
         narrower = common
         for group in groups:
-            narrower = told_edges(values[group], people[group], edges, smallest, narrower)
+            own = None if people is None else people[group]
+            narrower = told_edges(values[group], own, edges, smallest, narrower)
         changes, common = bool((narrower != common).any()), narrower
     return overall, common
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 
 from wardround.analyses.agreement import BINARY
 from wardround.analyses.analysis import Agreed, Block, Question, Schema, Sums, Uses
@@ -217,10 +218,11 @@ class TableOne:
         missing = rows.frame[name].isna().to_numpy()
         if name in self.numbers(agreed):
             return missing.astype(np.int64)
-        known = agreed.levels[name]
-        own = levels_of(rows.frame[name], agreed.schema[name].kind == "numeric")
-        number = {level: place for place, level in enumerate(known)}
-        coded = np.array([number.get(level, len(known)) for level in own.tolist()], dtype=np.int64)
+        known, values = agreed.levels[name], rows.frame[name]
+        numeric = agreed.schema[name].kind == "numeric"
+        place = pd.Index([float(level) for level in known]) if numeric else pd.Index(known, dtype=object)
+        coded = place.get_indexer(pd.Index(values if numeric else levels_of(values, numeric)))
+        coded = np.where(coded < 0, len(known), coded)
         coded[missing] = len(known) + 1
         return coded
 
@@ -348,7 +350,7 @@ def _bounds(
     shown = [mask & present for mask, tell in zip(masks[1:], told[1:], strict=True) if tell]
     rest = [mask & present for mask, tell in zip(masks[1:], told[1:], strict=True) if not tell]
     together = [*shown, *([np.any(rest, axis=0)] if rest else [])]
-    own, people = values[present], rows.people[present]
+    own, people = values[present], None if rows.most_rows == 1 else rows.people[present]
     overall, common = told_in_groups(own, people, [mask[present] for mask in together], edges, smallest)
     low[0], high[0] = bounds_below(own, edges, overall)
     for line in range(1, len(told)):

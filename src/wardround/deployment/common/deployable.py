@@ -26,7 +26,6 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
-    refuse_undeployable_groups(study)
     if is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
@@ -77,16 +76,6 @@ def refuse_undeployable_start(study: Study) -> None:
         if not arm.algorithm.facts.federated:
             problem = "hospitals that train alone are sent no model, and do not have the one to start from"
             raise StudyError(where, problem, f"Write {off}")
-
-
-def refuse_undeployable_groups(study: Study) -> None:
-    """Sites would have to draw the groups together, or the coordinator could put whom it likes with whom."""
-    for arm in study.trained_arms:
-        if arm.preaggregation.groups is not None and not arm.by_mean:
-            problem = "hospitals cannot yet draw groups together, and must not leave it to the coordinator"
-            raise StudyError(
-                f"arms: {arm.name}: aggregation: groups", problem, "Simulate the study with `wardround run`."
-            )
 
 
 def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from wardround.algorithms.regions import with_only
-from wardround.core.errors import StudyError
+from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
 from wardround.data.brightness import levels
@@ -73,6 +73,7 @@ class DeployedPlan(Plan):
     agreed: dict[Key, Agreed] = field(default_factory=dict)
     # the sites of one region, whose rounds are a flat federation; empty without regions and at the coordinator of all
     within: tuple[str, ...] = ()
+    group_seed: int | None = None  # of the groups that the sites have drawn together
 
     def _seeds_in_memory(self) -> int:
         return super()._seeds_in_memory() if self.cohorts else 1024
@@ -148,6 +149,11 @@ class DeployedPlan(Plan):
         there = replace(arm.topology, regions=with_only(arm.topology.regions, self.sites))
         return super().trial(replace(arm, topology=there), seed)
 
+    def seed_of_groups(self) -> int:
+        if self.group_seed is None:
+            raise DeployError("groups", "were not drawn by the hospitals", "Start the coordinator again.")
+        return self.group_seed
+
     def own_notices(self) -> list[Notice]:
         """Notices about this hospital's own rows, without repeats and without those about all sites."""
         notices: dict[tuple[object, ...], Notice] = {}
@@ -196,10 +202,10 @@ class DeployedPlan(Plan):
         """All arms with all seeds, in the order of the study, split where a message would become too large.
 
         Arms with masked updates have waves of their own, because such a round counts for all of them or for none. So
-        have arms whose regions run another number of rounds by themselves.
+        have arms whose regions run another number of rounds by themselves, and arms whose sites are in groups.
         """
         cut: list[list[tuple[str, int]]] = []
-        filled, kind = 0, (False, 1)
+        filled, kind = 0, (False, 1, 0)
         for arm in sorted(self.study.trained_arms, key=_travels):
             for seed in self.study.evaluation.seeds:
                 size = self.trial(arm, seed).model.shared_size * (
@@ -217,8 +223,9 @@ def _is_masked(arm: Arm) -> bool:
     return arm.privacy.secure_sum is not None and is_federated(arm)
 
 
-def _travels(arm: Arm) -> tuple[bool, int]:
-    return _is_masked(arm), span_of(arm)
+def _travels(arm: Arm) -> tuple[bool, int, int]:
+    groups = 0 if arm.by_mean else arm.preaggregation.groups
+    return _is_masked(arm), span_of(arm), groups or 0
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:

@@ -49,8 +49,9 @@ REMEDY = "The round is lost, and nothing of it is shown."
 class SumDecisions:
     """The settled parts of one round's sum: `roster`, `adverts`, `shares`, `survivors`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "sum.decisions"  # no site's answer is called so
+    def __init__(self, folder: Path, group: int | None) -> None:
+        name = "sum" if group is None else f"sum-{group}"
+        self.path = folder / f"{name}.decisions"  # no site's answer is called so
         self.settled: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
 
     def settle(self, name: str, content: Any) -> Any:
@@ -99,12 +100,10 @@ class Sum:
         return structs.replace(self.terms, adverts=self.adverts, sealed=sealed)
 
 
-def begin_sum(
-    messenger: Messenger, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path
-) -> Sum:
+def begin_sum(messenger: Messenger, place: Place, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
     """DeployError if too few sites are left."""
-    decisions, place = SumDecisions(folder), Place(messenger.study.hash, messenger.run_name, wave, number)
-    present = [site for site in expected_sites(trials, number) if site in messenger.present]
+    decisions = SumDecisions(folder, place.group)
+    present = [site for site in expected_sites(trials, place.round) if site in messenger.present]
     roster = decisions.settled.get("roster", present)
     terms = terms_of(place, trials, roster, models)
     decisions.settle("roster", roster)

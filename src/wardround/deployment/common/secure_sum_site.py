@@ -19,6 +19,7 @@ from wardround.deployment.common.secure_wave import (
     expected_sites,
     in_round,
     is_secure,
+    needed_answers,
     shortfall,
     terms_of,
     vector_of,
@@ -28,6 +29,7 @@ from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
 from wardround.protocol.catalogue import AdvertPart, SealedShares, SumTerms
+from wardround.protocol.text import plain_text
 from wardround.runs.ledger import sync
 from wardround.study.schema import Study
 
@@ -111,7 +113,13 @@ def checked_terms(study: Study, site: str, sites: list[str], place: Place, trial
     if not is_secure(list(trials.values())):
         raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
     roster, expected = proposed.roster, expected_sites(trials, place.round)
-    needed = min(study.deployment.quorum or len(sites), len(expected))
+    needed = needed_answers(study, sites, trials, place.round)
+    if strangers := sorted(set(roster) - set(expected)):
+        names = plain_text(", ".join(strangers))
+        problem = (
+            f"asks for a sum with {names}, whose work is not in it: other groups were drawn, or others are at work"
+        )
+        raise DeployError("coordinator", problem, REMEDY)
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
         raise DeployError("coordinator", problem, REMEDY)
@@ -137,7 +145,7 @@ def check_survivors(
     study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
 ) -> None:
     """Checked before this site agrees to reveal the sum."""
-    needed = min(study.deployment.quorum or len(sites), len(expected_sites(trials, number)))
+    needed = needed_answers(study, sites, trials, number)
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
 

@@ -7,7 +7,7 @@ weight. A site without work in a trial has zeros there.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -16,8 +16,10 @@ from wardround.core.errors import DeployError, SecureSumError
 from wardround.core.tree import State
 from wardround.deployment.common.update_checks import shapes_of
 from wardround.privacy.secure_sum.fixed_point import Encoding, Whole, arrays_of, encoding_of, size_of
+from wardround.privacy.secure_sum.groups import group_name
 from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
 from wardround.privacy.validation import LEAST_SITES
+from wardround.study.schema import Study
 from wardround.training.intake import weight_of
 from wardround.training.trial import Trial
 
@@ -33,10 +35,52 @@ class Place:
     run: str
     wave: int
     round: int
+    group: int | None = None  # where each group of sites has a sum of its own
 
     @property
     def context(self) -> bytes:
-        return "\x1f".join(("wardround", self.study, self.run, str(self.wave), str(self.round))).encode()
+        parts = ["wardround", self.study, self.run, str(self.wave), str(self.round)]
+        return "\x1f".join([*parts, *([] if self.group is None else [group_name(self.group)])]).encode()
+
+
+def groups_in(trials: Trials) -> list[int | None]:
+    """The groups of a wave, all of whose trials have the same; None stands for all of its sites together."""
+    groups = next((trial.groups for trial in trials.values()), ())
+    return [*sorted(set(groups))] or [None]
+
+
+def group_of(trials: Trials, site: str) -> int | None:
+    """A site's group; None where there are no groups."""
+    trial = next(iter(trials.values()))
+    names = [member.name for member in trial.sites]
+    return trial.groups[names.index(site)] if trial.groups and site in names else None
+
+
+def in_group(trials: Trials, group: int | None) -> dict[int, Trial]:
+    """The trials as a group's sum has them: nobody else's work is asked for."""
+    if group is None:
+        return dict(trials)
+    return {
+        number: replace(
+            trial,
+            within=tuple(site.name for site, of in zip(trial.sites, trial.groups, strict=True) if of == group),
+        )
+        for number, trial in trials.items()
+    }
+
+
+def own_group(trials: Trials, site: str) -> dict[int, Trial]:
+    return in_group(trials, group_of(trials, site))
+
+
+def needed_answers(study: Study, sites: Sequence[str], trials: Trials, round_number: int) -> int:
+    """The sites of a sum without which the study does not close a round. Of a group, all that may be away at all may be
+    away."""
+    expected = expected_sites(trials, round_number)
+    quorum = study.deployment.quorum or len(sites)
+    if any(trial.groups for trial in trials.values()):
+        return max(len(expected) - (len(sites) - quorum), 1)
+    return min(quorum, len(expected))
 
 
 def is_secure(trials: Sequence[Trial]) -> bool:

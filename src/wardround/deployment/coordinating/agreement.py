@@ -43,6 +43,7 @@ from wardround.deployment.common.schema_agreement import (
     refuse_outlier,
     write_common,
 )
+from wardround.deployment.flat.group_draw import drawn_seed
 from wardround.privacy.disclosure.target_sums import Exact, refuse_unpaid_scale, scale_of
 from wardround.protocol import catalogue
 from wardround.protocol.catalogue import (
@@ -227,6 +228,7 @@ def read_federation(content: bytes, study: Study, families: Families, sites: Seq
     known = json.decode(content)
     plan = coordinator_plan(study, families, sites, read_task(known["task"]))
     prepare = convert(known["prepare"], Prepare)
+    plan.group_seed = drawn_seed(study, sites, prepare.draw)
     plan.agreed = {
         kind: replace(agreed, split_sizes=sizes)
         for (kind, agreed), sizes in zip(agreed_of(plan, prepare).items(), known["split_sizes"], strict=True)

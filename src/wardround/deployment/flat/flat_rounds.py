@@ -18,8 +18,11 @@ from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.messaging import Answered, Messenger, Step
 from wardround.deployment.common.secure_sum_coordinator import Sum, begin_sum, share_keys, unmask
 from wardround.deployment.common.secure_wave import (
+    Place,
     block_size,
     expected_sites,
+    groups_in,
+    in_group,
     is_secure,
     masked_length,
     refuse_implausible,
@@ -32,6 +35,7 @@ from wardround.deployment.common.waves import TrialRecord, WaveState, model_hash
 from wardround.deployment.coordinating.closing import close_round
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.noise import SecretStream, Stream, site_key
+from wardround.privacy.secure_sum.groups import group_name
 from wardround.protocol.catalogue import Train, TrialWork, Update
 from wardround.runs.audit import NAMED
 from wardround.screening import Evidence
@@ -77,12 +81,42 @@ Sums = Mapping[int, tuple[np.ndarray, float]]  # by trial, as `sums_of` has them
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The answers of a round, and in a secure wave the sums of the updates, or why there are none."""
+    """The answers of a round, and in a secure wave the sums of the updates."""
 
     entries: Mapping[str, Entry[Update]]
     missing: Sequence[str] = ()  # sites that were asked
-    sums: Sums | None = None
+    secure: Sequence["SecureRound"] = ()
+
+    @property
+    def failed(self) -> str:
+        """Why the round, or that of a group, came to nothing; empty where it did not."""
+        named = ((one.group, one.failed) for one in self.secure if one.failed)
+        return "; ".join(why if group is None else f"{group_name(group)}: {why}" for group, why in named)
+
+    @property
+    def counting(self) -> list[str]:
+        """Where a round came to nothing, what sites remembered before it stays in force."""
+        lost = {site for one in self.secure if one.failed for site in one.sites}
+        return [site for site in self.entries if site not in lost]
+
+    @property
+    def sums(self) -> Sums | None:
+        """Of all sites together."""
+        return next((one.total for one in self.secure if one.group is None), None)
+
+
+@dataclass
+class SecureRound:
+    """The sum of a round's sites, or of a group of them, and what has become of it."""
+
+    group: int | None  # None: all sites of the round
+    sums: Sum
+    total: Sums | None = None
     failed: str = ""
+
+    @property
+    def sites(self) -> list[str]:
+        return expected_sites(self.sums.trials, self.sums.place.round)
 
 
 @dataclass(frozen=True)
@@ -121,20 +155,25 @@ class FlatRounds:
     def _gather(self, state: WaveState, site_tasks: dict[str, Task]) -> Generator[Step, None, Arrivals]:
         spool = self.spool(state.round)
         if not is_secure(self.trials) or not any(task.work for task in site_tasks.values()):
-            yield from self._train(state, spool, site_tasks, None)
+            yield from self._train(state, spool, site_tasks, [])
             return self._arrivals(spool, site_tasks, ())
-        models, sum_of, failed = model_hashes(self.trials, state), None, ""
+        models = model_hashes(self.trials, state)
         by_number = dict(enumerate(self.trials))
-        sums = begin_sum(self.messenger, self.number, state.round, by_number, models, spool.folder)
         # a site that has spent its epsilon adds zeros: the others' masks need it
-        site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
-        try:
-            sum_of = yield from self._summed(state, spool, site_tasks, sums)
-        except SecureSumError as error:
-            failed = f"{error.where}: {error.problem}"
-            line = f"round {state.round + 1} of {self.messenger.title} came to nothing: {failed}"
-            self.messenger.lines.append(line)
-        return replace(self._arrivals(spool, site_tasks, sums.survivors or ()), sums=sum_of, failed=failed)
+        site_tasks = {**{site: Task() for site in expected_sites(by_number, state.round)}, **site_tasks}
+        rounds = [
+            SecureRound(
+                group,
+                begin_sum(
+                    self.messenger, Place(self.messenger.study.hash, self.messenger.run_name, self.number, state.round,
+                    group), in_group(by_number, group), models, spool.folder,
+                ),
+            )
+            for group in groups_in(by_number)
+        ]  # fmt: skip
+        yield from self._summed(state, spool, site_tasks, rounds)
+        settled = [site for one in rounds for site in one.sums.survivors or ()]
+        return replace(self._arrivals(spool, site_tasks, settled), secure=rounds)
 
     def _arrivals(self, spool: Spool, site_tasks: Mapping[str, Task], settled: Collection[str]) -> Arrivals:
         """A vector that is part of a sum counts even if its site has left since."""
@@ -144,31 +183,52 @@ class FlatRounds:
         return Arrivals(entries, [site for site in site_tasks if site not in entries])
 
     def _summed(
-        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum
-    ) -> Generator[Step, None, Sums | None]:
-        """SecureSumError where the sum comes to nothing."""
+        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], rounds: Sequence["SecureRound"]
+    ) -> Generator[Step]:
+        """Each group for itself: where one comes to nothing, the others go on."""
         messenger = self.messenger
-        yield from share_keys(messenger, sums)
-        messenger.prepared |= set(sums.sharers)
-        yield from self._train(state, spool, site_tasks, sums)
-        yield from unmask(messenger, sums, spool.entries(messenger.members, Update))
-        if sums.total is None:
-            return None
-        sum_of = sums_of(sums.trials, state.round, sums.total)
-        refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
-        return sum_of
+        for one in rounds:
+            yield from self._try(one, share_keys(messenger, one.sums))
+            messenger.prepared |= set(one.sums.sharers)
+        if all(one.failed for one in rounds):
+            return
+        yield from self._train(state, spool, site_tasks, [one.sums for one in rounds])
+        for one in rounds:
+            if not one.failed:
+                entries = spool.entries(messenger.members, Update)
+                yield from self._try(one, self._unmasked(state, one, entries))
+
+    def _unmasked(self, state: WaveState, one: "SecureRound", entries: Mapping[str, Entry[Update]]) -> Generator[Step]:
+        """SecureSumError where the sum comes to nothing."""
+        sums = one.sums
+        yield from unmask(self.messenger, sums, entries)
+        if sums.total is not None:
+            sum_of = sums_of(sums.trials, state.round, sums.total)
+            refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+            one.total = sum_of
+
+    def _try(self, one: "SecureRound", steps: Generator[Step]) -> Generator[Step]:
+        try:
+            yield from steps
+        except SecureSumError as error:
+            one.failed = f"{error.where}: {error.problem}"
+            of = "" if one.group is None else f" in {group_name(one.group)}"
+            line = f"round {one.sums.place.round + 1} of {self.messenger.title} came to nothing{of}: {one.failed}"
+            self.messenger.lines.append(line)
 
     def _train(
-        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None
+        self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], all_sums: Sequence[Sum]
     ) -> Generator[Step]:
         messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
         shapes = self.shapes  # before anybody is waited for
-        asked = [site for site in messenger.present if site in site_tasks]
-        if sums is not None:
-            settled = sums.survivors  # once they are settled, sites answer nothing else in this round
-            asked = [s for s in asked if _takes_part(s, state.round, sums)] if settled is None else settled
+        sum_at = {site: sums for sums in all_sums for site in expected_sites(sums.trials, state.round)}
+        asked = asked_sites([site for site in messenger.present if site in site_tasks], all_sums, sum_at)
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         requests = {}
+
+        def masks(site: str) -> bool:
+            return site in sum_at and site in sum_at[site].sharers
+
         for site in asked:
             task = site_tasks[site]
             request = Train(
@@ -180,19 +240,19 @@ class FlatRounds:
                 work=task.work,
                 seconds=seconds,
             )
-            if sums is not None and site in sums.sharers:
-                request = structs.replace(request, sum=sums.payload(site))
+            if masks(site):
+                request = structs.replace(request, sum=sum_at[site].payload(site))
             requests[site] = request, task.trials
 
         def take(site: str, answered: Answered[Update]) -> None:
             body, task = answered.body, site_tasks[site]
             check_update(body, task.work, self.trials)
             check_figures(site, body.figures, task.score, self.trials, self.plan)
-            masked = sums is not None and site in sums.sharers
+            masked = masks(site)
             finite = [n for n in task.work if body.trials[n].finite]
             expected = {f"{n}/{name}": shape for n in finite for name, shape in shapes[n].items()}
-            if sums is not None and masked:
-                expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
+            if masked:
+                expected = {MASKED: ("I64", (masked_length(sum_at[site].trials, state.round),))}
 
             def problem_in(entry: Entry[Update]) -> str:
                 servers = ((n, state.runs[n].server) for n in finite)
@@ -229,8 +289,7 @@ class FlatRounds:
                 self._noise(state.round, trial),
             )
             records.append(record)
-        # where a round came to nothing, what sites remembered before it stays in force
-        counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
+        counted = {**state.counted, **dict.fromkeys(arrivals.counting, state.round)}
         return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted), records
 
     def _log_named(self, records: Sequence[TrialRecord]) -> None:
@@ -267,11 +326,6 @@ def log_round(
 def _evidence(numbers: Sequence[float]) -> dict[str, Any]:
     found = Evidence.of_numbers(numbers)
     return {"rule": found.rule, "value": found.value}
-
-
-def _takes_part(site: str, round_number: int, sums: Sum) -> bool:
-    """A site without keys or shares is not part of the round's sum; one that only scores needs none."""
-    return site in sums.sharers or site not in expected_sites(sums.trials, round_number)
 
 
 def _intake(
@@ -312,8 +366,29 @@ def _arrived(
 def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
     """A failed sum has its cost as well: the sites have worked."""
     intake.came(work, 8 * block_size(intake.trial))
-    if arrivals.failed:
-        intake.fail(arrivals.failed)
-    elif work and arrivals.sums is not None:
-        intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
-        intake.total(*arrivals.sums[number])
+    intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
+    for one in arrivals.secure:
+        came = [assignment.site.name for assignment in work if assignment.site.name in one.sites]
+        if one.group is None:
+            _take_whole(intake, number, one, came)
+        elif one.failed:
+            intake.fail_part(group_name(one.group), one.failed, came)
+        elif came and one.total is not None:
+            intake.total_of_group(one.group, *one.total[number])
+
+
+def _take_whole(intake: Intake, number: int, one: SecureRound, came: Sequence[str]) -> None:
+    """Of all sites together."""
+    if one.failed:
+        intake.fail(one.failed)
+    elif came and one.total is not None:
+        intake.total(*one.total[number])
+
+
+def asked_sites(present: Sequence[str], all_sums: Sequence[Sum], sum_at: Mapping[str, Sum]) -> list[str]:
+    """Who is asked to train. Once the survivors of a sum are settled, its sites answer nothing else in this round. A
+    site without keys or shares is not part of its sum; one that only scores needs none."""
+    settled = [site for sums in all_sums for site in sums.survivors or ()]
+    closed = {site for site, sums in sum_at.items() if sums.survivors is not None}
+    takes_part = {site: site in sum_at[site].sharers if site in sum_at else not settled for site in present}
+    return [site for site in present if takes_part[site] and site not in closed] + settled

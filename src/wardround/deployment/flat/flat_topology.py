@@ -13,6 +13,7 @@ from wardround.deployment.coordinating.agreement import Federation, agree_on
 from wardround.deployment.coordinating.coordinator import Closed, Coordinator
 from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_scores, scored_at_the_end
 from wardround.deployment.coordinating.greeting import Greeting, federate
+from wardround.deployment.flat.flat_draw import with_groups
 from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
 from wardround.protocol.catalogue import Prepared, Ready, Summary
 from wardround.training.round_record import RoundRecord
@@ -36,7 +37,8 @@ class Flat:
 
         def negotiate(ready: Mapping[str, Ready]) -> Generator[Step, None, Federation]:
             study, families = messenger.study, messenger.families
-            return (yield from agree_on(study, families, ready, messenger.ask_required, messenger.run_name))
+            agreed = yield from agree_on(study, families, ready, messenger.ask_required, messenger.run_name)
+            return (yield from with_groups(messenger, agreed))
 
         self.federation = yield from federate(messenger, Greeting(Ready, Prepared, check, list, negotiate))
         return self.federation.plan

@@ -16,7 +16,7 @@ from wardround.deployment.common.secure_sum_site import (
     checked_terms,
     read_bytes,
 )
-from wardround.deployment.common.secure_wave import Place, is_secure
+from wardround.deployment.common.secure_wave import Place, group_of, is_secure, own_group
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
 from wardround.deployment.governance.policy import Refusal, Refused
@@ -28,10 +28,14 @@ from wardround.protocol.catalogue import (
     AskFacts,
     AskFillValues,
     AskMoments,
+    Commit,
+    Committed,
     Confirm,
     Confirmed,
     Evaluate,
     Keys,
+    Open,
+    Opened,
     Prepare,
     Revealed,
     Shared,
@@ -60,6 +64,8 @@ def open_flat_run(session: Session, signer: Signer, peers: Mapping[str, Verifier
             AskFacts: without_tensors(session.facts),
             AskFillValues: without_tensors(session.fill_values),
             AskMoments: without_tensors(session.moments),
+            Commit: without_tensors(work.commit),
+            Open: without_tensors(work.open),
             Prepare: without_tensors(session.prepare),
             Keys: without_tensors(work.advertise),
             Shares: without_tensors(work.share),
@@ -78,6 +84,13 @@ class FlatWork:
         self.session, self.signer, self.peers = session, signer, peers
         self.seat: tuple[bytes, SumParticipant] | None = None  # in the last secure sum, by its terms
         self.past_sums = Commitments(session.folder.parent / "sums.jsonl")
+
+    def commit(self, request: Commit) -> Committed:
+        return Committed(**request.place, commitment=self.session.draw.commit(self.signer))
+
+    def open(self, request: Open) -> Opened:
+        refuse_unknown_keys(self.session, self.peers)
+        return Opened(**request.place, number=self.session.draw.open(request.commitments, self.peers))
 
     def train(self, request: Train, tensors: Tree) -> Reply:
         session, number, terms = self.session, request.round, request.sum
@@ -135,7 +148,7 @@ class FlatWork:
         session, survivors = self.session, request.sum.survivors
         if survivors is None:
             raise DeployError("coordinator", "does not say who is in a secure sum", ASK_WHY)
-        trials = trials_of(session, request.wave)
+        trials = own_group(trials_of(session, request.wave), session.site)
         check_survivors(session.study, session.site, session.sites, trials, request.round, survivors)
         return survivors
 
@@ -143,7 +156,8 @@ class FlatWork:
         """This site's participant in the sum that a message is about."""
         session, number = self.session, request.round
         trials = trials_of(session, request.wave)
-        place = Place(session.study.hash, session.run, request.wave, number)
+        trials, group = own_group(trials, session.site), group_of(trials, session.site)
+        place = Place(session.study.hash, session.run, request.wave, number, group)
         terms = checked_terms(session.study, session.site, session.sites, place, trials, proposed)
         if self.seat is None or self.seat[0] != terms.digest:
             refuse_unknown_keys(session, self.peers)

@@ -40,6 +40,7 @@ from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
+from wardround.deployment.flat.site_draw import SiteDraw
 from wardround.deployment.governance.gate import Gate
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.site.session import FlatRun, agreement_of, read_session, restored, write_session
@@ -105,6 +106,7 @@ class Session:
         refuse_errors(self.plan.own_notices())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store, self.secret = Store(folder), RunSecret(folder)
+        self.draw = SiteDraw(self.study, site, self.sites, folder.parent / "draws.jsonl")
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")
         self.kept = FlatRun(hello=hello)
         self.waves: list[tuple[tuple[str, int], ...]] = []
@@ -287,6 +289,7 @@ class Session:
         try:
             self._use(agreement.columns)
             self.plan.agreed = agreed_of(self.plan, agreement)
+            self.plan.group_seed = self.draw.seed(agreement.draw)
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
             self.kept.prepare = agreement

@@ -204,4 +204,6 @@ def _averaged(arm: Arm, site: str, sites: Sequence[str], near: Sequence[str]) ->
     dropped = round(stragglers.share * working) if stragglers is not None and stragglers.policy == "drop" else 0
     if near:
         return max(1, len([name for name in members if name in near]) - (len(members) - working) - dropped)
+    if arm.preaggregation.groups is not None and not arm.by_mean:  # of the smallest group: the others' sums are apart
+        return max(1, len(members) // arm.preaggregation.groups - (len(members) - working) - dropped)
     return working - dropped

@@ -5,7 +5,8 @@ the sites are known (`aggregation.robust`)."""
 from collections.abc import Sequence
 
 from wardround.core.errors import StudyError
-from wardround.study.schema import Arm, Preaggregation, Study
+from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.schema import Arm, Study
 
 OFF = '"aggregation.rule" = "mean" in this arm.'
 
