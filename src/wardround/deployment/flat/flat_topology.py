@@ -15,6 +15,7 @@ from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_
 from wardround.deployment.coordinating.greeting import Greeting, federate
 from wardround.deployment.flat.flat_draw import with_groups
 from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
+from wardround.deployment.flat.overlapping_rounds import OverlappingRounds, lateness
 from wardround.protocol.catalogue import Prepared, Ready, Summary
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
@@ -50,7 +51,8 @@ class Flat:
         return self.federation
 
     def wave(self, number: int, trials: Sequence[Trial]) -> "FlatWave":
-        return FlatWave(FlatRounds(self.messenger, self.agreed.plan, number, trials))
+        rounds, late = FlatRounds(self.messenger, self.agreed.plan, number, trials), lateness(trials)
+        return FlatWave(rounds, None if late is None else OverlappingRounds(rounds, late))
 
     def write_results(self, waves: int) -> None:
         messenger, agreed = self.messenger, self.agreed
@@ -64,6 +66,7 @@ class FlatWave:
     """A step is a round."""
 
     rounds: FlatRounds
+    overlapping: OverlappingRounds | None = None  # where a round does not wait for all work
 
     def first(self) -> WaveState:
         return first_state(self.rounds.trials)
@@ -73,8 +76,11 @@ class FlatWave:
 
     def step(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[WaveState]]:
         study, trials = self.rounds.messenger.study, self.rounds.trials
-        unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
-        closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
+        if self.overlapping is not None:  # sites have models of several rounds, and no curve is made of them
+            closed = yield from self.overlapping.round(state)
+        else:
+            unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
+            closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
         figures = [entry.body.figures for entry in closed.arrivals.entries.values()]
         ready, waiting = scored_records(pending, trials, state.round, figures, final=False)
         return Closed(closed.state, ready, [*waiting, *closed.records])
