@@ -7,7 +7,7 @@ STAMP := $(VENV)/.complete
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-tasks bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-tasks bench-aggregation bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench-uncertainty: $(STAMP)  ## What 30 passes of dropout cost beside one
 
 bench-tasks: $(STAMP)  ## What a number, a count or several outcomes cost to train beside two classes
 	$(BIN)/python -m benchmarks.tasks
+
+bench-aggregation: $(STAMP)  ## What a rule in place of the mean adds to a round of a million parameters and 10 sites
+	$(BIN)/python -m benchmarks.aggregation
 
 bench-prediction: $(STAMP)  ## Speed and memory of `predict`, and one row over HTTP
 	$(BIN)/python -m benchmarks.prediction

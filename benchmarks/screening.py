@@ -30,7 +30,7 @@ from wardround.training.rounds import rounds, start
 from wardround.training.screen import screened, seen_of
 from wardround.training.trial import Trial
 
-FRESH = 1_000_000  # no such seed had a part in choosing limits
+FRESH = 3_000_000  # no such seed had a part in choosing limits
 NOWHERE = np.array([], dtype=np.int64)
 CLEAN: dict[str, dict[str, Any]] = {
     "10 hospitals": {},

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wardround.aggregation import RULES
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
 from wardround.data.records import Source
@@ -115,6 +116,28 @@ TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split
 range unless the row says otherwise. Other algorithms train a task as they train classes:
 `tests/contract/test_tasks.py` has each of them with each task in both engines."""
 
+SLOW: dict[str, dict[str, Any]] = {
+    "asynchronous": {"training.asynchronous.buffer": 3},
+    "deadline": {"sites.speed.kind": "lognormal"},
+    "late": {"sites.speed.kind": "lognormal", "training.late": "on"},
+}
+SLOW_COLUMNS: dict[str, dict[str, str]] = {
+    "asynchronous": {},
+    "asynchronous: stacked": {"place": "stacked"},
+    "asynchronous: deployed": {"place": "deployed"},
+    "asynchronous: patient-level DP": {"privacy": "example"},
+    "asynchronous: site-level DP": {"privacy": "site"},
+    "asynchronous: secure sum": {"privacy": "secure_sum"},
+    "deadline": {"slow": "deadline"},
+    "late work used": {"slow": "late"},
+    "late work used: deployed": {"slow": "late", "place": "deployed"},
+}
+SLOW_TEXT = """`training.asynchronous` with a buffer of 3, and rounds that close at a deadline, where late work is
+dropped or used (`training.late`). See [Slow hospitals](../how-to/slow-hospitals.md)."""
+
+AGGREGATION_TEXT = """`[aggregation]` with `fedavg`, `bad = 0` or a number as bound. See [Robust
+aggregation](../explanation/robust-aggregation.md)."""
+
 COMPRESSION_TEXT = """`[compression]` of updates, with `fedavg`; `vertical` with `split`. See [Compression of
 updates](../explanation/compression.md)."""
 
@@ -146,6 +169,9 @@ class Cell:
     norm: str = ""  # normalisation layers of the model; empty: its default
     task: str = ""  # a key of EXAMPLES; empty: two classes
     compression: str = "none"  # a kind of [compression]
+    slow: str = ""  # a key of SLOW: what is done about slow sites
+    rule: str = "mean"  # of [aggregation]
+    groups: int | None = None  # of hospitals with a secure sum each
 
     @property
     def study(self) -> dict[str, Any]:
@@ -163,8 +189,31 @@ class Cell:
             "topology": TOPOLOGIES[self.topology],
             "privacy": {} if self.privacy == "none" else {self.privacy: PRIVACY[self.privacy]},
             **({} if self.compression == "none" else {"compression": {"kind": self.compression}}),
+            **({} if self.rule == "mean" else {"aggregation": self.aggregation}),
             "evaluation": {"seeds": {"count": 1}},
-            "arms": [{"algorithm": self.algorithm}],
+            "deployment": {} if self.slow in ("", "asynchronous") else {"quorum": 3, "deadline": 60},
+            "arms": [
+                {
+                    "algorithm": self.algorithm,
+                    **SLOW.get(self.slow, {}),
+                    **({"train_at": list(SITES[:-1])} if self.by_root else {}),
+                }
+            ],
+        }
+
+    @property
+    def by_root(self) -> bool:
+        """Whether the last site's rows are the coordinator's."""
+        return bool(RULES[self.rule]().root)
+
+    @property
+    def aggregation(self) -> dict[str, Any]:
+        """A rule that six sites are enough for."""
+        return {
+            "rule": self.rule,
+            **({"bad": 0} if RULES[self.rule]().bad else {"bound": 1.0}),
+            **({"root": SITES[-1]} if self.by_root else {}),
+            **({} if self.groups is None else {"groups": self.groups}),
         }
 
 
@@ -184,16 +233,20 @@ def answer(cell: Cell) -> str:
     except WardroundError as error:
         return general_reason(cell, error)
     [trial] = units[0].trials(plan)
+    if cell.slow and not trial.algorithm.federated:
+        return NO_EFFECT
     protected = cell.privacy == "none" or getattr(trial.privacy, cell.privacy) is not None
     protected = protected and trial.compression.kind == cell.compression
+    protected = protected and (cell.rule == "mean" or trial.algorithm.needs == "each" or trial.bound is not None)
     return YES if protected and (cell.topology != "regional" or trial.algorithm.regions is not None) else NO_EFFECT
 
 
 def general_reason(cell: Cell, error: WardroundError) -> str:
-    """A refusal without the names of the algorithm and the model, so that cells can share it."""
+    """A refusal without the names of the algorithm, the model and the rule, so that cells can share it."""
     reason = error.problem.removeprefix(f"{cell.algorithm}: ")
     reason = re.sub(rf"^{cell.algorithm}\b", "the algorithm", reason)
     reason = re.sub(rf"^{cell.model}\b", "the model", reason) if cell.model else reason
+    reason = re.sub(rf"^{cell.rule}\b", "the rule", reason) if cell.rule != "mean" else reason
     return f"{reason[0].upper()}{reason[1:]}."
 
 
@@ -205,7 +258,7 @@ def algorithm_rows(privacy: str) -> dict[str, dict[str, Cell]]:
     }
 
 
-COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
+COMPRESSION_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},
@@ -216,6 +269,17 @@ COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
     "site-level DP": {"privacy": "site"},
     "secure sum": {"privacy": "secure_sum"},
 }
+
+
+def slow_rows() -> dict[str, dict[str, Cell]]:
+    """By algorithm, then by title of the column."""
+    return {
+        name: {
+            title: replace(Cell(name, "none", "flat", "serial", slow="asynchronous"), **changes)
+            for title, changes in SLOW_COLUMNS.items()
+        }
+        for name in ALGORITHMS
+    }
 
 
 def compression_rows() -> dict[str, dict[str, Cell]]:
@@ -234,7 +298,33 @@ def compressing_rows() -> dict[str, dict[str, Cell]]:
     }
 
 
-MODEL_COLUMNS: dict[str, dict[str, str]] = {
+AGGREGATION_COLUMNS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "stacked": {"place": "stacked"},
+    "deployed": {"place": "deployed"},
+    "regional": {"topology": "regional"},
+    "patient-level DP": {"privacy": "example"},
+    "site-level DP": {"privacy": "site"},
+    "secure sum": {"privacy": "secure_sum"},
+    "secure sums of groups": {"privacy": "secure_sum", "groups": 2},
+}
+
+
+def aggregation_rows() -> dict[str, dict[str, Cell]]:
+    """By rule, then by title of the column."""
+    return {
+        rule: {title: replace(Cell("fedavg", "none", "flat", "serial", rule=rule), **changes)
+               for title, changes in AGGREGATION_COLUMNS.items()}
+        for rule in RULES if rule != "mean"
+    }  # fmt: skip
+
+
+def aggregating_rows() -> dict[str, dict[str, Cell]]:
+    """By algorithm. Which rule it is does not matter to an algorithm."""
+    return {name: {"median": Cell(name, "none", "flat", "serial", rule="median")} for name in ALGORITHMS}
+
+
+MODEL_COLUMNS: dict[str, dict[str, Any]] = {
     "serial engine": {},
     "stacked engine": {"place": "stacked"},
     "patient-level DP": {"privacy": "example"},
@@ -256,7 +346,7 @@ def model_rows() -> dict[str, dict[str, Cell]]:
     return rows
 
 
-TASK_COLUMNS: dict[str, dict[str, str]] = {
+TASK_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},
@@ -286,8 +376,11 @@ def page() -> str:
         parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
     parts.append(f"## Compression\n\n{COMPRESSION_TEXT}\n\n{table('kind', compression_rows(), reasons)}")
     parts.append(f"## Compression by algorithm\n\n{table('algorithm', compressing_rows(), reasons)}")
+    parts.append(f"## Aggregation\n\n{AGGREGATION_TEXT}\n\n{table('rule', aggregation_rows(), reasons)}")
+    parts.append(f"## Aggregation by algorithm\n\n{table('algorithm', aggregating_rows(), reasons)}")
     parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
     parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
+    parts.append(f"## Slow hospitals\n\n{SLOW_TEXT}\n\n{table('algorithm', slow_rows(), reasons)}")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([*parts, "## Reasons of refusals\n", *notes]) + "\n"
 

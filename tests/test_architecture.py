@@ -23,12 +23,14 @@ from wardround.models import MODELS
 from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import (
     AdaptiveClip,
+    Contribution,
     Deployment,
     EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
     NoiseSchedule,
     Preparation,
+    Screening,
     SecureSum,
     SitePrivacy,
     Start,
@@ -217,6 +219,8 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Topology,
         EmbeddingNoise,
         Uncertainty,
+        Screening,
+        Contribution,
         Start,
         StartFrom,
     ],

@@ -84,7 +84,20 @@ def numpy_centred_clipping(x: np.ndarray, weights: np.ndarray, bad: int) -> np.n
     return centre
 
 
+def root_of(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.median(x, axis=0) + np.linspace(-0.5, 0.5, x.shape[1]))
+
+
+def numpy_fltrust(x: np.ndarray, weights: np.ndarray, bad: int) -> np.ndarray:
+    root = root_of(x)
+    length = np.sqrt((root**2).sum())
+    trust = [max(0.0, float(row @ root) / length / np.sqrt((row**2).sum())) for row in x]
+    scaled = [score * length / np.sqrt((row**2).sum()) * row for score, row in zip(trust, x, strict=True)]
+    return np.asarray(np.sum(scaled, axis=0) / sum(trust))
+
+
 REFERENCES: dict[str, Reference] = {
+    "fltrust": numpy_fltrust,
     "mean": numpy_mean,
     "norm-bound": numpy_norm_bound,
     "median": numpy_median,
@@ -100,7 +113,7 @@ REFERENCES: dict[str, Reference] = {
 def ours(name: str, x: np.ndarray, weights: np.ndarray, bad: int) -> np.ndarray:
     options = {"centred-clipping": {"iterations": 3}}.get(name, {})
     rule: Rule = RULES[name](**options)
-    updates = Updates(torch.tensor(x), torch.tensor(weights / weights.sum()), bad)
+    updates = Updates(torch.tensor(x), torch.tensor(weights / weights.sum()), bad, torch.tensor(root_of(x)))
     kept = rule.init(torch.zeros(x.shape[1], dtype=torch.float64))
     result, kept = rule.combine(updates, kept)
     if name == "centred-clipping":

@@ -13,12 +13,16 @@ from wardround.aggregation import RULES, Rule
 from wardround.aggregation.mixing import buckets, evenly, fewest, most_bad, nearest_neighbours
 from wardround.study.robustness.preaggregation import Preaggregation
 
-WITHSTANDING = [name for name in RULES if RULES[name]().most_bad(99)]
+BY_ROOT = [name for name in RULES if RULES[name]().root]
+WITHSTANDING = [name for name in RULES if RULES[name]().most_bad(99) and name not in BY_ROOT]
 FAR = (1e3, 1e9)
 
 
 def combined(rule: Rule, rows: Tensor, bad: int) -> Tensor:
-    return rule.combine(evenly(rows, bad), rule.init(torch.zeros_like(rows[0])))[0]
+    updates = evenly(rows, bad)
+    if rule.root:
+        updates = updates._replace(root=rows.median(0).values)
+    return rule.combine(updates, rule.init(torch.zeros_like(rows[0])))[0]
 
 
 def honest(count: int, width: int, seed: int) -> Tensor:
@@ -118,7 +122,22 @@ def test_the_order_of_updates_does_not_matter(name: str) -> None:
         assert torch.allclose(first, second, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", RULES)
+def test_with_root_data_all_but_one_may_be_bad() -> None:
+    """No update makes the result longer than the root's, and what turns away from it counts for nothing."""
+    root = honest(1, 20, 5)[0]
+    good = root + 0.1 * honest(1, 20, 6)[0]
+    bad = torch.cat([-1e6 * root.repeat(5, 1), 1e9 * (torch.eye(20, dtype=torch.float64)[:1] * -root.sign()[0])])
+    rule: Rule = RULES["fltrust"](bad=6)
+    result, _ = rule.combine(evenly(torch.cat([good[None], bad]), 6)._replace(root=root), {})
+    assert torch.allclose(result, good * root.norm() / good.norm(), rtol=0, atol=1e-9)
+    nobody, _ = rule.combine(evenly(bad, 6)._replace(root=root), {})
+    assert float(nobody.norm()) == 0
+    mixed, _ = rule.combine(evenly(torch.cat([bad, 1e5 * honest(3, 20, 7)]), 6)._replace(root=root), {})
+    assert float(mixed.norm()) <= float(root.norm()) + 1e-9
+    assert (rule.most_bad(7), rule.most_bad(1)) == (6, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in BY_ROOT])
 def test_alike_updates_give_that_update(name: str) -> None:
     row = honest(1, 9, 0)
     rule: Rule = RULES[name]()

@@ -68,7 +68,7 @@ def test_the_model_changes_by_what_the_rule_makes_of_all_its_leaves() -> None:
 def test_each_site_counts_once_except_in_a_mean() -> None:
     """A bad site says itself how many rows it has."""
     weights = [1.0, 1.0, 98.0]
-    for name in RULES:
+    for name in (name for name in RULES if not RULES[name]().root):
         options: dict[str, Any] = {"bad": 0} if RULES[name]().bad else {}
         options |= {"bound": 1e6} if name == "norm-bound" else {}
         plain, _ = moved(robust(name, **options), arrivals(ROWS))

@@ -267,7 +267,7 @@ WORDING = {
         "a: its update of fedavg had numbers that are not finite in 1 round, and counted for nothing there"
     ),
     Notice("never-counted", "warning", "a", arm="fedbuff", counts={"dropped": 3}): (
-        "a: none of its work counted in fedbuff, so that the shared model has learnt nothing from its patients; 3 "
+        "a: none of its work counted in fedbuff, so that the shared model has learnt nothing from its patients: 3 "
         "pieces of it came too late"
     ),
     Notice(

@@ -92,7 +92,7 @@ def test_the_recorded_order_is_replayed_bit_for_bit(quiet: Federation) -> None:
     [
         (["fedadam", {"algorithm": "fedprox", "mu": 0.1}], {}),
         (["fedavg"], {"training": {"asynchronous": {"buffer": 1, "staleness": "hinge", "free": 1}}}),
-        (["fedavg"], {"compression": {"kind": "topk", "keep": 0.2}}),  # what was lost is remembered at the site
+        (["fedavg"], {"compression": {"kind": "topk", "share": 0.2}}),  # what was lost is remembered at the site
         (["fedavg"], {"training": {"asynchronous": {"buffer": 3, "most_stale": 1}}}),
         ([{"algorithm": "fedavg", "train_at": ["alder", "birch", "cedar"]}, "fedyogi"], {}),
     ],
@@ -191,7 +191,7 @@ def test_a_second_answer_to_one_request_counts_for_nothing(quiet: Federation, tm
 @pytest.mark.parametrize("wrong", [0, 7, 999])
 def test_an_update_of_another_round_than_was_asked_is_refused(wrong: int, tmp_path: Path) -> None:
     """birch says that its work began with another model, so that it would weigh more or less."""
-    network = begin(tmp_path, document(deployment={"quorum": 3}))
+    network = begin(tmp_path, document(deployment={"quorum": 3}), {})
 
     def lie(body: dict[str, Any], tensors: Tree) -> None:
         body["round"] = wrong
@@ -208,7 +208,7 @@ def test_an_update_of_another_round_than_was_asked_is_refused(wrong: int, tmp_pa
 
 
 def test_too_few_sites_end_the_run_with_the_reason(tmp_path: Path) -> None:
-    network = begin(tmp_path, document())
+    network = begin(tmp_path, document(), {})
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if site == "birch" and kind_of(sealed) == "train":

@@ -164,6 +164,15 @@ def test_from_what_sites_tell_gaps_are_those_of_the_rows() -> None:
     np.testing.assert_allclose(from_sums.rates, from_rows.rates, atol=1e-9)
 
 
+@pytest.mark.parametrize("seeds", [SEEDS, (0,)])
+def test_where_nobody_is_called_positive_a_gap_of_nothing_is_no_certainty(seeds: tuple[int, ...]) -> None:
+    predictions = two_arms(seeds=seeds)
+    predictions["score"] *= 0.4
+    for entry in content_of(predictions, groups_of())["group_gaps"]:
+        if entry["measure"] != "calibration":
+            assert (entry["difference"], entry["interval"], entry["verdict"]) == (0.0, None, "cannot be told")
+
+
 def test_spread_over_hospitals_by_hand() -> None:
     right = {
         (arm, seed, site): (hits + seed, 50)

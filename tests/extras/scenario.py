@@ -73,7 +73,7 @@ BAYESIAN = (
 )
 WITH_SERVER = ("serve", "deploy")  # Flower brings FastAPI and uvicorn too
 # studies whose data are not shipped: what is said of them depends on the machine
-DATA_NOT_SHIPPED = {"cxr-nih", "fashion-dirichlet"}
+DATA_NOT_SHIPPED = {"cxr-nih", "fashion-byzantine", "fashion-dirichlet"}
 QUICK = {  # so small that looking at them takes seconds
     "cxr-fedprox": ("--quick", "--set", "data.phantoms=600"),
     "cxr-private": ("--quick", "--set", "data.phantoms=600"),

@@ -6,6 +6,10 @@ import torch
 
 from tests.mutants.mutant import Mutant, with_field, with_part
 from wardround.algorithms.clustered import bipartition, clustered, split
+from wardround.algorithms.fairness.afl import on_simplex
+from wardround.algorithms.fairness.ditto import correct as ditto_pull
+from wardround.algorithms.fairness.ditto import own_model as ditto_model
+from wardround.algorithms.fairness.qfedavg import step as qfedavg_step
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fednova import fednova
 from wardround.algorithms.fedopt import _fedopt as fedopt
@@ -112,6 +116,34 @@ MUTANTS = (
         with_field(weighting="samples"),
         "SCAFFOLD's mean is over sites, each counted once",
         (f"{REFERENCES}::test_scaffold",),
+    ),
+    Mutant(
+        "qfedavg forgets how fast its objective bends",
+        qfedavg_step,
+        lambda original, mean: mean["params"],
+        "the sum of changes is divided by that of the h_k",
+        (f"{REFERENCES}::test_qfedavg",),
+    ),
+    Mutant(
+        "afl shares weights out instead of projecting them",
+        on_simplex,
+        lambda original, values, total: values / values.sum() * total,
+        "the projection is the closest point of the simplex",
+        (f"{FACTS}::test_the_projection_is_the_closest_point_of_the_simplex", f"{REFERENCES}::test_afl"),
+    ),
+    Mutant(
+        "ditto forgets the pull",
+        ditto_pull,
+        lambda original, grad, params, shared, memory: grad,
+        "the larger lam is, the closer a site's model is to the shared one",
+        (f"{FACTS}::test_the_more_ditto_pulls_the_closer_a_sites_model_is_to_the_shared_one",),
+    ),
+    Mutant(
+        "ditto's own model starts anew in each round",
+        ditto_model,
+        lambda original, shared, memory: shared["params"],
+        "a site's model goes on from where it was",
+        (f"{FACTS}::test_ditto_without_a_pull_is_local_training_bit_for_bit", f"{REFERENCES}::test_ditto"),
     ),
     Mutant(
         "fedprox forgets the square",

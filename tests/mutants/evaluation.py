@@ -8,7 +8,7 @@ import numpy as np
 from tests.mutants.mutant import Mutant, returns
 from wardround.evaluation import intervals, missing_party, scores, thresholds
 from wardround.evaluation.claims import verdicts
-from wardround.evaluation.comparisons import compare, differences, selection
+from wardround.evaluation.comparisons import compare, differences, fairness, selection
 from wardround.privacy.disclosure import small_cells
 from wardround.runs import plan
 from wardround.tasks import METRIC_FACTS
@@ -50,6 +50,20 @@ MUTANTS = (
         returns(False),
         "the same difference every time is no certainty",
         ("evaluation/test_intervals.py::test_the_same_difference_every_time_is_no_certainty",),
+    ),
+    Mutant(
+        "gaps are taken from the smallest group",
+        fairness.largest_group,
+        lambda original, kind: int(kind.rows.sum(axis=(0, 1)).argmin()),
+        "a gap is a group's figure less that of the largest group",
+        ("evaluation/test_fairness.py::test_gaps_are_those_of_a_group_less_the_largest_one_seed_by_seed",),
+    ),
+    Mutant(
+        "the worst hospital is the lowest, whatever the metric",
+        fairness.spread_over_sites,
+        lambda original, by_site, lower_is_better: original(by_site, False),
+        "where lower is better the worst hospital is the highest",
+        ("evaluation/test_fairness.py::test_where_lower_is_better_the_worst_hospital_is_the_highest",),
     ),
     Mutant(
         "a lower Brier score is a loss",

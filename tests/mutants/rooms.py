@@ -3,6 +3,7 @@
 ROOMS = (
     "algorithms",
     "training",
+    "adversaries",
     "compression",
     "privacy",
     "secure_sums",

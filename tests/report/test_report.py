@@ -52,7 +52,7 @@ OF_IMAGES = {
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
     *("interval-coverage", "number-referral", "predicted-observed", "residuals", "observed-expected"),  # of numbers
     *("target", "test-mae"),
-    *("ways", "forgetting", "tuning", "screening", "analysis-ratios"),
+    *("ways", "forgetting", "tuning", "screening", "contribution", "analysis-ratios"),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("roc-of-all-arms", "precision-recall-of-all-arms"),

@@ -24,9 +24,9 @@ HELPERS = {
     "privacy.private_arms",
 }  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
-SPECIAL |= {"robustness.screening", "tuning", "numbers.intervals", "numbers.residuals"}
+SPECIAL |= {"robustness.screening", "robustness.contribution", "tuning", "numbers.intervals", "numbers.residuals"}
 SPECIAL |= {"analyses.all_analyses", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"robustness.adversaries"}
+SPECIAL |= {"robustness.adversaries", "participation.virtual_time"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 

@@ -4,11 +4,16 @@ reason."""
 from typing import Any
 
 import pytest
+import torch
 
 from wardround.core.errors import StudyError
+from wardround.deployment import refuse_undeployable
+from wardround.engines import serial
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan, rehearse
+from wardround.runs.units import cut
 from wardround.study.schema import Study
+from wardround.training.rounds import rounds, start
 
 DATA = {"source": "synthetic", "count": 7, "iid": True, "features": 4, "classes": 2, "largest": 60}
 
@@ -159,6 +164,29 @@ def test_what_does_not_go_together_is_refused(what: str) -> None:
     blocks, problem = REFUSED[what]
     arms = blocks.get("arms", [{"algorithm": "fedavg"}])
     assert problem in refusal(*arms, **{name: block for name, block in blocks.items() if name != "arms"}).problem
+
+
+def test_root_data_are_those_of_a_site_that_does_not_train() -> None:
+    """And the coordinator trains on them as a site does: with good ones inverted sites count for nothing."""
+    others = [f"site-0{number}" for number in range(1, 7)]
+    trusting = {"rule": "fltrust", "root": "site-07", "bad": 5}
+    plan = load_plan(*load_study(study({"algorithm": "fedavg", "train_at": others}, aggregation=trusting)))
+    rehearse(plan)
+    trial = plan.trial(plan.study.arms[0], 42)
+    assert trial.root is not None
+    assert (trial.root.name, len(trial.sites)) == ("site-07", 6)
+    [unit] = cut(plan, "auto")
+    assert unit.engine == "serial"
+    *_, (run, record) = rounds(start(trial), trial, serial.train_sites)
+    assert not record.failed
+    assert "site-07" not in {*record.sites, *run.memories}
+    assert bool(torch.isfinite(run.server["params"]["weight"]).all())
+    assert "site-07 trains as well" in refusal(aggregation={**trusting, "bad": 1}).problem
+    assert "no site" in refusal(aggregation={"rule": "fltrust", "root": "elsewhere"}).problem
+    regions = {"kind": "hierarchical", "regions": {"a": ["site-0[1-3]"], "b": ["site-0[4-7]"]}}
+    assert "root data are at one coordinator" in refusal(aggregation=trusting, topology=regions).problem
+    with pytest.raises(StudyError, match="across hospitals has no rows"):
+        refuse_undeployable(plan.study, [*others, "site-07"])
 
 
 def test_an_unknown_rule_is_answered_with_a_suggestion() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from wardround.aggregation.bulyan import bulyan
 from wardround.aggregation.centred_clipping import centred_clipping
+from wardround.aggregation.fltrust import fltrust
 from wardround.aggregation.geometric_median import geometric_median
 from wardround.aggregation.krum import krum, multi_krum
 from wardround.aggregation.mean import mean
@@ -22,6 +23,7 @@ RULES: dict[str, Callable[..., Rule]] = {
     "multi-krum": multi_krum,
     "bulyan": bulyan,
     "centred-clipping": centred_clipping,
+    "fltrust": fltrust,
 }
 
 __all__ = ["RULES", "Rule", "Updates"]

@@ -24,7 +24,7 @@ def bulyan(bad: WholeNumber = 1) -> Rule:
     def combine(updates: Updates, kept: Tree) -> tuple[Tensor, Tree]:
         chosen = selection(squared_distances(updates.rows), updates.bad)
         count = len(updates.rows) - 4 * updates.bad
-        return by_column(updates.rows[chosen], lambda ordered: near_median(ordered, count)), kept
+        return by_column(updates.rows, lambda ordered: near_median(ordered, count), chosen), kept
 
     return Rule(combine, bad=bad, most_bad=most_bad, citation=CITATION)
 

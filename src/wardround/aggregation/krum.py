@@ -4,9 +4,10 @@ The score of an update is the sum of its squared distances to the n - f - 2 near
 the update with the least score, multi-Krum the mean of the n - f with the least.
 """
 
+import torch
 from torch import Tensor
 
-from wardround.aggregation.distances import squared_distances
+from wardround.aggregation.distances import squared_distances, weighted
 from wardround.aggregation.rule import Rule, Updates
 from wardround.core.settings import WholeNumber
 from wardround.core.tree import Tree
@@ -24,7 +25,9 @@ def krum(bad: WholeNumber = 1) -> Rule:
 def multi_krum(bad: WholeNumber = 1) -> Rule:
     def combine(updates: Updates, kept: Tree) -> tuple[Tensor, Tree]:
         best = ranked(squared_distances(updates.rows), updates.bad)[: len(updates.rows) - updates.bad]
-        return updates.rows[best.sort().values].mean(0), kept
+        shares = torch.zeros(len(updates.rows), dtype=torch.float64, device=updates.rows.device)
+        shares[best] = 1 / len(best)
+        return weighted(shares, updates.rows), kept
 
     return Rule(combine, bad=bad, most_bad=most_bad, citation=CITATION)
 

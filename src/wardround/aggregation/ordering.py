@@ -32,16 +32,17 @@ def comparisons(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def by_column(rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """`reduce` makes one row of sorted rows; here it does so block by block."""
+def by_column(rows: Tensor, reduce: Callable[[Tensor], Tensor], chosen: Tensor | None = None) -> Tensor:
+    """`reduce` makes one row of sorted rows; here it does so block by block. `chosen` are the numbers of the rows that
+    count; None: all."""
     if rows.shape[1] == 0:
         return rows.new_zeros(0)
-    return torch.cat([reduce(block) for block in sorted_blocks(rows)])
+    return torch.cat([reduce(block) for block in sorted_blocks(rows, chosen)])
 
 
-def sorted_blocks(rows: Tensor) -> Iterator[Tensor]:
+def sorted_blocks(rows: Tensor, chosen: Tensor | None = None) -> Iterator[Tensor]:
     for block in torch.split(rows, BLOCK, dim=1):
-        lines = list(block.clone().unbind(0))
+        lines = list((block.clone() if chosen is None else block[chosen]).unbind(0))
         spare = torch.empty_like(lines[0])
         for low, high in comparisons(len(lines)):
             torch.minimum(lines[low], lines[high], out=spare)

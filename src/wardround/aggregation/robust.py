@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wardround.aggregation.mixing import fewest, mixed, most_bad
 from wardround.aggregation.rule import Rule, Updates
-from wardround.algorithms.algorithm import Algorithm, Arrival
+from wardround.algorithms.algorithm import ROOT, Algorithm, Arrival
 from wardround.core import tree
 from wardround.core.errors import StudyError
 from wardround.core.threads import torch_threads
@@ -62,13 +62,16 @@ def with_rule(inner: Algorithm, rule: Rule, before: Preaggregation, sites: int, 
             after, draw = dict(server), server.get(BUCKETS, {})
             if draw:
                 after[BUCKETS] = {**draw, "round": draw["round"] + 1}
+            arrivals, root = [a for a in arrivals if a.site != ROOT], [a for a in arrivals if a.site == ROOT]
             usable, rows = finite_rows(arrivals)
-            if not usable:
+            trusted, root_row = finite_rows(root) if root else ([], rows)
+            if not usable or len(trusted) < len(root):
                 return after
             if before.momentum:
                 rows, after[MOMENTUM] = with_momentum(rows, usable, server[MOMENTUM], before.momentum)
             bad = max(rule.bad - (len(arrivals) - len(usable)), 0)
             updates = mixed(Updates(rows, weights_of(usable, rule, rows), bad), before, draw)
+            updates = updates._replace(root=root_row[0]) if root else updates
             vector, kept = rule.combine(updates, server.get(KEPT, {}))
             if kept:
                 after[KEPT] = kept
@@ -134,9 +137,12 @@ def with_momentum(rows: Tensor, arrivals: Sequence[Arrival], kept: Tree, momentu
     """Each site's updates so far in place of its last one, the older the less (Karimireddy et al. 2021, algorithm
     1)."""
     places = torch.tensor([arrival.site for arrival in arrivals], device=rows.device)
-    updates = kept["updates"].clone()
-    updates[places] = momentum * updates[places] + (1 - momentum) * rows
-    return updates[places], {"updates": updates}
+    before = kept["updates"]
+    if len(places) == len(before) and torch.equal(places, torch.arange(len(before), device=rows.device)):
+        updates = torch.lerp(rows, before, momentum)  # all sites, in their order: nothing needs to be copied
+        return updates, {"updates": updates}
+    moved = torch.lerp(rows, before[places], momentum)
+    return moved, {"updates": before.index_copy(0, places, moved)}
 
 
 def weights_of(arrivals: Sequence[Arrival], rule: Rule, rows: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ class Updates(NamedTuple):
     rows: Tensor  # (updates, numbers), all of them finite
     weights: Tensor  # (updates,), adding up to 1
     bad: int  # of these updates may be anything
+    root: Tensor | None = (
+        None  # (numbers,), the update that the coordinator made of root data, for rules that ask for it
+    )
 
 
 def nothing_kept(like: Tensor) -> Tree:

@@ -37,6 +37,9 @@ class Work(NamedTuple):
     start_loss: Tensor  # of the model that the site began with, on its training rows; NaN unless the algorithm asks
 
 
+ROOT = -1  # in place of a site's number: the coordinator's own update, of root data
+
+
 @dataclass(frozen=True)
 class Arrival:
     """One site's update, for algorithms that need each of them."""

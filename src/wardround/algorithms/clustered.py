@@ -95,8 +95,7 @@ def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: f
     if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []
     unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
-    similarity = unit @ unit.T
-    leaving = bipartition(similarity)
+    leaving = bipartition(similarity := unit @ unit.T)
     if not leaving.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[leaving][:, ~leaving].max())) / 2)):
         return []
     return leaving.nonzero().flatten().tolist()

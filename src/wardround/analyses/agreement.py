@@ -40,9 +40,17 @@ def survey(analysis: Analysis, schema: Schema, rows: SiteRows, limits: Limits) -
     return Survey(broken) if broken else Survey("", levels)
 
 
-def admission(analysis: Analysis, agreed: Agreed, rows: SiteRows, limits: Limits, masked: bool) -> Survey:
-    """The same once it is known what would be released. `masked`: the coordinator is to know the sum alone."""
+Before = tuple[frozenset[str], Sequence[frozenset[str]]]
+
+
+def admission(
+    analysis: Analysis, agreed: Agreed, rows: SiteRows, limits: Limits, masked: bool, before: Before | None = None
+) -> Survey:
+    """The same once it is known what would be released. `masked`: the coordinator is to know the sum alone. `before`:
+    the patients of this answer and of earlier ones to the same question, where the site remembers them."""
     release = analysis.release(agreed, rows)
+    if before is not None:
+        release = replace(release, marks=before[0], earlier=before[1])
     if masked:
         release = replace(release, contributors=len(agreed.sites))
     return Survey(broken_rule(release, limits), rules=rules_asked(release))

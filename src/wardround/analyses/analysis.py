@@ -4,7 +4,8 @@
     each site       eligible(rows)                  -> mask       its rows that count, before levels are agreed on
     each site       release(agreed, rows)           -> Release    what rules of disclosure look at
     coordinator     begin(agreed)                   -> state
-    each step       ask(state)                      -> Question   a step's name, a few arrays, and what sums come back
+    each step       ask(state)                      -> Question   a step's name and a few arrays
+      both          blocks(agreed, question)        -> Blocks     what sums are due, with a public cap of each
       each site     answer(agreed, question, rows)  -> Sums       over its own rows
       in between    protection and the sum: disclosure rules at the site, secure sums
       coordinator   advance(state, sums, by_site)   -> state
@@ -68,11 +69,13 @@ class Block:
     most: float
 
 
-@dataclass(frozen=True)
+Blocks = Mapping[str, Block]  # by name of the sum
+
+
+@dataclass(frozen=True, eq=False)
 class Question:
     step: str
     arrays: Mapping[str, np.ndarray]
-    blocks: Mapping[str, Block]  # of the answer
     title: str = ""  # for progress
 
 
@@ -93,6 +96,10 @@ class Analysis(Protocol):
     def begin(self, agreed: Agreed) -> Any: ...
 
     def ask(self, state: Any) -> Question | None: ...
+
+    def blocks(self, agreed: Agreed, question: Question) -> Blocks:
+        """DeployError where the question is none that this analysis asks: it may come from another institution."""
+        ...
 
     def answer(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums: ...
 

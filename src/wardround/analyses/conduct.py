@@ -78,9 +78,11 @@ def next_step(steps: int, terms: Terms) -> int:
 def _sum(
     analysis: Analysis, agreed: Agreed, question: Question, counted: Mapping[str, SiteRows], terms: Terms, step: int
 ) -> tuple[Sums, Mapping[str, Sums]]:
+    blocks = analysis.blocks(agreed, question)
+
     def answer(site: str) -> Sums:
         sums = analysis.answer(agreed, question, counted[site])
-        check_sums(question, sums, site)
+        check_sums(question, blocks, sums, site)
         return sums
 
     if terms.secure is None:
@@ -88,7 +90,7 @@ def _sum(
         return add_up(by_site), by_site
     context = f"{terms.context}/{terms.name}/{step}".encode()
     answers = ((site, lambda site=site: answer(site)) for site in agreed.sites)
-    return add_up_securely(question, answers, agreed.sites, terms.secure, context), {}
+    return add_up_securely(blocks, answers, agreed.sites, terms.secure, context), {}
 
 
 def refuse_secure(analysis: Analysis, terms: Terms) -> None:
@@ -115,13 +117,13 @@ def described(
         "rules": rules,
         "tells_sites": analysis.tells_sites or None,
         "steps": len(asked),
-        "secure_sum": None if terms.secure is None else _secure(agreed, asked),
+        "secure_sum": None if terms.secure is None else _secure(analysis, agreed, asked),
     }
 
 
-def _secure(agreed: Agreed, asked: list[Question]) -> dict[str, Any]:
+def _secure(analysis: Analysis, agreed: Agreed, asked: list[Question]) -> dict[str, Any]:
     """The widest cap of any block, and the finest step to which its sums were rounded."""
-    encodings = [encoding_for(question, len(agreed.sites)) for question in asked]
+    encodings = [encoding_for(analysis.blocks(agreed, question), len(agreed.sites)) for question in asked]
     return {
         "sites": len(agreed.sites),
         "largest_cap": max(encoding.largest_cap for encoding in encodings),

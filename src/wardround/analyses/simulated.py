@@ -1,6 +1,6 @@
 """The analyses of a study in a simulation: which rows they look at, and all of them one after another."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from wardround.privacy.disclosure import Limits
 from wardround.study.analyses import AnalysedRows, StudyAnalysis, build_analysis, in_analysis
 from wardround.study.parser import Families
 from wardround.study.schema import Study
+from wardround.tasks import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,15 @@ def terms_for(study: Study, analysis: StudyAnalysis) -> Terms:
     return Terms(analysis.name, Limits(smallest_cell=study.deployment.smallest_cell), privacy.secure_sum, study.hash)
 
 
+def check_columns(analysed: Analysed) -> None:
+    """StudyError where an analysis names a column that the data do not have, or that is of another kind."""
+    for chosen in analysed.study.analyses:
+        try:
+            build_analysis(chosen, analysed.families.analyses).uses(analysed.schema)
+        except StudyError as error:
+            raise in_analysis(error, chosen.name) from None
+
+
 def conduct_all(analysed: Analysed) -> Generator[tuple[int, str], None, dict[str, Any]]:
     """Yields how many are finished, and what is done now."""
     results: dict[str, Any] = {}
@@ -67,14 +77,12 @@ def conduct_all(analysed: Analysed) -> Generator[tuple[int, str], None, dict[str
     return results
 
 
-def without_arms(analysed: Analysed) -> dict[str, Any]:
+def without_arms(study: Study, task: Task, sites: Sequence[str], deployed: bool = False) -> dict[str, Any]:
     """`results.json` of a study that trains nothing: what a reader of any run relies on, and nothing to rank."""
-    study, task = analysed.study, analysed.cohort.records.task
     rows = rows_of(study)
-    sites = {name: {"rows": len(rows)} for name, rows in analysed.sites.items()}
     return {
         "schema_version": SCHEMA_VERSION,
-        "deployed": False,
+        "deployed": deployed,
         "task": task.to_json(),
         "findings": [],
         "classes": [],
@@ -95,6 +103,6 @@ def without_arms(analysed: Analysed) -> dict[str, Any]:
         "start_from": {},
         "privacy": None,
         "sites": [],
-        "analysed_sites": sites,
-        "synthetic": analysed.cohort.records.synthetic,
+        "analysed_sites": list(sites),
+        "synthetic": False,
     }

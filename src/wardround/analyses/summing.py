@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wardround.analyses.analysis import Question, Sums
+from wardround.analyses.analysis import Blocks, Question, Sums
 from wardround.core.errors import DataError, SecureSumError
 from wardround.privacy.secure_sum.limbs import Limbs
 from wardround.study.schema import SecureSum
@@ -13,11 +13,11 @@ COARSEST = 1e-18  # of what rounding may change in a sum
 Summed = tuple[Sums, Mapping[str, Sums]]  # over all sites; of each, where they are told
 
 
-def check_sums(question: Question, sums: Sums, site: str) -> None:
-    """What a site sends, or is about to."""
-    if set(sums) != set(question.blocks):
+def check_sums(question: Question, blocks: Blocks, sums: Sums, site: str) -> None:
+    """What a site is about to send."""
+    if set(sums) != set(blocks):
         raise DataError(site, f"does not answer what step {question.step} asks", "Install the same version everywhere.")
-    for name, block in question.blocks.items():
+    for name, block in blocks.items():
         if sums[name].shape != block.shape:
             raise DataError(site, f"step {question.step}: {name} has another shape", "Install the same version.")
         if not np.isfinite(sums[name]).all():
@@ -35,9 +35,9 @@ def add_up(by_site: Mapping[str, Sums]) -> Sums:
     return total
 
 
-def encoding_for(question: Question, sites: int) -> Limbs:
+def encoding_for(blocks: Blocks, sites: int) -> Limbs:
     """SecureSumError where the caps leave too coarse a step: results would not agree to 1e-8."""
-    encoding = Limbs(sites, {name: (block.shape, block.most) for name, block in question.blocks.items()})
+    encoding = Limbs(sites, {name: (block.shape, block.most) for name, block in blocks.items()})
     if sites * encoding.coarsest_step > COARSEST:
         problem = f"a cap of {encoding.largest_cap:.3g} is too wide for sums that are fine enough"
         raise SecureSumError("secure sum", problem, "Declare the columns' `ranges` in [data], or lower `most_rows`.")
@@ -45,7 +45,7 @@ def encoding_for(question: Question, sites: int) -> Limbs:
 
 
 def add_up_securely(
-    question: Question,
+    blocks: Blocks,
     answers: Iterable[tuple[str, Callable[[], Sums]]],
     roster: Sequence[str],
     secure: SecureSum,
@@ -54,7 +54,7 @@ def add_up_securely(
     """The same sum through the masks of the protocol; no site's own sums are seen."""
     from wardround.privacy.secure_sum.simulated_sum import sum_securely
 
-    encoding = encoding_for(question, len(roster))
+    encoding = encoding_for(blocks, len(roster))
     refuse_few(roster, secure)
     vectors = ((site, encoding.encode(answer(), site)) for site, answer in answers)
     return encoding.decode(sum_securely(vectors, roster, context, secure.threshold))

@@ -176,16 +176,19 @@ def show_check(
     sites: Sequence[Mapping[str, Any]],
     kinds: Sequence["Kind"],
     started: Mapping[str, Any],
+    trainings: Mapping[str, int],
 ) -> None:
     from wardround.core.notices import lines_of
 
     out = console()
     seeds = study.evaluation.seeds
     out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
-    out.print(
-        f"{len(study.arms)} arms x {seeds.count} seeds: " + ", ".join(arm.name for arm in study.arms), markup=False
-    )
-    _show_trainings(out, study)
+    if study.arms:
+        arms = ", ".join(arm.name for arm in study.arms)
+        out.print(f"{len(study.arms)} arms x {seeds.count} seeds: {arms}", markup=False)
+    if study.analyses:
+        out.print(f"Analyses: {', '.join(chosen.name for chosen in study.analyses)}", markup=False)
+    _show_trainings(out, study, trainings)
     for described in sites:
         out.print(_sites_of(described))
         known = {key: value for key, value in described["heterogeneity"].items() if value is not None}
@@ -208,17 +211,16 @@ def show_check(
         show_lines([f"Training would take about {total} here, by a few rounds of each kind; results come on top."])
 
 
-def _show_trainings(out: Console, study: "Study") -> None:
+def _show_trainings(out: Console, study: "Study", counts: Mapping[str, int]) -> None:
     """How many trainings a run is, where it is more than arms x seeds."""
     if study.tuning is not None:
-        from wardround.runs.tuning.tune import count_trainings
-
-        counts = count_trainings(study)
         out.print(
             f"{counts['tried'] + counts['compared']:,} trainings: {counts['tried']:,} try settings "
             f"({study.tuning.method}, {counts['rounds_tried']:,} rounds), then {counts['compared']:,} are compared.",
             markup=False,
         )
+    if counts["coalitions"]:
+        out.print(f"{counts['coalitions']:,} trainings of some of the hospitals show what each adds.", markup=False)
 
 
 def _show_start(started: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from wardround.deployment.site.answering import SiteWork
 from wardround.deployment.vertical.party_plan import own_vertical_plan
 from wardround.deployment.vertical.patient_matching import ids_of
 from wardround.deployment.vertical.vertical_validation import is_vertical
+from wardround.privacy.disclosure import Limits
 from wardround.privacy.dp.accountant import epsilon
 from wardround.privacy.psi.patient_ids import read_ids
 from wardround.protocol.signing import PublicKey, read_key, read_public_key
@@ -75,6 +76,10 @@ class SiteGate(Gate):
 
     def least_sites(self) -> int:
         return self.site.policy.least_sites
+
+    def limits(self) -> Limits:
+        policy = self.site.policy
+        return replace(super().limits(), smallest_cell=policy.smallest_cell, least_sites=policy.least_sites)
 
     def opening_hours(self) -> None:
         _stop_at(closed(self.site.policy, datetime.now().astimezone()))

@@ -799,6 +799,93 @@ class Unmask(Request):
     prepare: Agreement | None = None
 
 
+# -- analyses: exact figures from sums
+
+
+class AgreedAnalysis(Part):
+    """What holds at all hospitals: the columns that an analysis reads, their levels, who takes part."""
+
+    columns: Columns  # that the analysis reads
+    levels: Annotated[dict[Name, Levels], Meta(max_length=MOST_COLUMNS)]  # by column
+    sites: Sites  # that take part
+
+
+class Surveyed(Answer):
+    """Whether the site takes part in an analysis; if so, the columns that it reads and their levels."""
+
+    kind = "surveyed"
+    leaves = (
+        "Of the columns that the analysis reads: their names and types, public limits that you declared, and **the "
+        "names of the levels of categories that occur**: those that are declared, and others from `smallest_cell` "
+        "patients on. A site of which fewer patients would count says that alone."
+    )
+    when = "once for each analysis"
+
+    broken: Name | None  # the rule of disclosure that keeps it out; none: it takes part
+    columns: Columns  # that the analysis reads; none where it is kept out
+    levels: Annotated[dict[Name, Levels], Meta(max_length=MOST_COLUMNS)]  # by column
+
+
+class AskSurvey(Request):
+    """An analysis of the study, before its first step."""
+
+    kind = "survey"
+    answers: ClassVar = {"site": Surveyed}
+
+    analysis: Place  # its number in the study
+
+
+class Admitted(Answer):
+    """Whether every rule of disclosure is kept by what the site would release."""
+
+    kind = "admitted"
+    leaves = "The name of the rule that keeps your site out, or that none does. Nothing of your rows."
+    when = "once for each analysis, again where a hospital was left out"
+
+    broken: Name | None  # the rule that keeps it out
+    rules: Annotated[list[Name], Meta(max_length=100)]  # that were asked
+
+
+class AskAdmission(Request):
+    """What was agreed on for an analysis."""
+
+    kind = "admission"
+    answers: ClassVar = {"site": Admitted}
+
+    analysis: Place  # its number in the study
+    agreed: AgreedAnalysis
+    masked: bool  # whether the coordinator is to know the sum alone
+
+
+class StepSums(Answer):
+    """Sums over the site's rows, or one masked vector."""
+
+    kind = "step_sums"
+    leaves = (
+        "**Sums over the rows that count**: for a regression their number and that of patients, the sum of each column "
+        "of the design, their cross products, and in each step the likelihood, its gradient and its curvature, as "
+        "many numbers as columns and pairs of columns. In a secure sum they are under masks, six times as large."
+    )
+    when = "every step of an analysis, mostly five to ten"
+
+
+class Analyse(Request):
+    """A step of an analysis: a few arrays, such as coefficients."""
+
+    kind = "analyse"
+    answers: ClassVar = {"site": StepSums}
+
+    wave: Place
+    round: Place  # the number of the step
+    analysis: Place  # its number in the study
+    step: Name  # what it asks for
+    sum: SumTerms | None = None
+    prepare: Agreement | None = None
+
+
+# -- figures at the end of a wave
+
+
 class Summary(Answer):
     """Counts and figures; predictions stay at the site."""
 

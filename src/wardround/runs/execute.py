@@ -30,6 +30,14 @@ from wardround.runs.checkpoint import Checkpoint, Pace, has_begun, read_checkpoi
 from wardround.runs.continual.privacy import refuse_uncovered
 from wardround.runs.continual.saved import describe_models
 from wardround.runs.continual.tested_before import refuse_tested_before
+from wardround.runs.contribution.coalitions import (
+    Contributed,
+    contribute,
+    planned_rounds_of_coalitions,
+    refuse_contribution,
+)
+from wardround.runs.contribution.contribution_results import describe_contribution
+from wardround.runs.contribution.worths import save_worths
 from wardround.runs.environment import describe_environment
 from wardround.runs.finished_run import with_own
 from wardround.runs.folder import Predictions, RunFolder
@@ -50,6 +58,7 @@ from wardround.runs.tuning.tune import (
 )
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
+from wardround.study.robustness.contribution import is_coalition
 from wardround.study.schema import Study
 from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
@@ -185,6 +194,7 @@ def execute(
     units = cut(plan, engine)
     refuse_uncovered(plan)
     refuse_untunable(plan)
+    refuse_contribution(plan)
     plan.start_notices = refuse_tested_before(plan)
     analysed = yield from _analysed(plan, planned_rounds(study) + total_rounds(plan, units))  # while nothing is written
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
@@ -198,14 +208,19 @@ def execute(
             refuse_other_circumstances(folder, environment)
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
-        tuned, total = None, planned_rounds(study) + total_rounds(plan, units) + len(study.analyses)
+        tried_rounds = planned_rounds(study) + planned_rounds_of_coalitions(plan)
+        tuned, total = None, tried_rounds + total_rounds(plan, units) + len(study.analyses)
         if study.tuning is not None:
             tuned = yield from _tuned(plan, engine, folder, workers, total)
             units = cut(plan, engine)
         before, tried = planned_rounds(study) + len(study.analyses), len(tuned.units) if tuned else 0
+        contributed = None
+        if study.contribution is not None:
+            contributed = yield from _contributed(plan, engine, folder, workers, before, total, tried)
+            before, tried = before + planned_rounds_of_coalitions(plan), tried + len(contributed.units)
         for progress in train_units(plan, units, folder, workers, tried):
             yield replace(progress, done=before + progress.done, total=total)
-        finish(plan, folder, units, workers, tuned, analysed)
+        finish(plan, folder, units, workers, tuned, analysed, contributed)
         hashes = {name: file_hash(folder.path / name) for name in LOGGED if (folder.path / name).is_file()}
         log_named(log, folder.read_json("results.json"))
         try:
@@ -249,6 +264,24 @@ def _tuned(
         except StopIteration as end:
             tuned: Tuned = end.value
             return tuned
+
+
+def _contributed(
+    plan: Plan, engine: str, folder: RunFolder, workers: int | None, before: int, total: int, first: int
+) -> Generator[Progress, None, Contributed]:
+    """All coalitions of sites, trained and scored."""
+
+    def train(units: Sequence[Unit], first: int, starts: Mapping[int, Checkpoint]) -> Generator[int]:
+        for step in train_units(plan, units, folder, workers, first, starts):
+            yield step.done
+
+    steps = contribute(plan, engine, folder, train, first)
+    while True:
+        try:
+            yield Progress(before + next(steps), total, "some of the hospitals")
+        except StopIteration as end:
+            contributed: Contributed = end.value
+            return contributed
 
 
 def train_units(
@@ -300,7 +333,8 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
         begun = engine.restore(trials, done, checkpoint.leaves) if done else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
     arm = plan.arm(*unit.members[0])
-    selects = arm.held_out is not None or is_trial(arm)  # such rows are not test rows, and have no curve
+    # such rows are not test rows, and have no curve
+    selects = arm.held_out is not None or is_trial(arm) or is_coalition(arm.name)
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
@@ -327,6 +361,9 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
     pairs, study = list(zip(trials, runs, strict=True)), plan.study
+    if is_coalition(trials[0].arm):
+        save_worths(plan, folder, number, trials, runs)
+        return
     if is_trial(plan.arm(trials[0].arm, trials[0].seed)):
         save_scores(plan, folder, number, trials, runs)
         return
@@ -418,15 +455,23 @@ def finish(
     workers: int | None,
     tuned: Tuned | None,
     analysed: Mapping[str, Any],
+    contributed: Contributed | None = None,
 ) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
-    content = _results(plan, folder, units, workers, tuned) if units else results_without_arms(plan)
+    tried = [unit for part in (tuned, contributed) if part is not None for unit in part.units]
+    content = _results(plan, folder, units, workers, tuned, tried) if units else results_without_arms(plan)
+    content |= {"contribution": describe_contribution(plan, contributed)} if contributed is not None else {}
     content |= {"analyses": analysed} if analysed else {}
     folder.write_json("results.json", content)
 
 
 def _results(
-    plan: Plan, folder: RunFolder, units: Sequence[Unit], workers: int | None, tuned: Tuned | None
+    plan: Plan,
+    folder: RunFolder,
+    units: Sequence[Unit],
+    workers: int | None,
+    tuned: Tuned | None,
+    tried: Sequence[Unit],
 ) -> dict[str, Any]:
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
@@ -441,7 +486,7 @@ def _results(
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    records = folder.compact_records([unit.members for unit in (*(tuned.units if tuned else ()), *units)])
+    records = folder.compact_records([unit.members for unit in (*tried, *units)])
     all_records, records = records, of_arms(records, plan.study)
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
@@ -486,8 +531,9 @@ def results_without_arms(plan: Plan) -> dict[str, Any]:
 
     if plan.analysed is None:
         raise ValueError("a study has arms or analyses")
-    content = without_arms(Analysed(plan.study, plan.families, plan.analysed))
-    return {**content, "notices": with_texts(plan.source_notices)}
+    sites = Analysed(plan.study, plan.families, plan.analysed).sites
+    content = without_arms(plan.study, plan.analysed.records.task, list(sites))
+    return {**content, "notices": with_texts(plan.source_notices), "synthetic": plan.synthetic}
 
 
 def log_named(log: AuditLog, results: Mapping[str, Any]) -> None:
@@ -499,7 +545,7 @@ def log_named(log: AuditLog, results: Mapping[str, Any]) -> None:
 
 def of_arms(records: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Without those of trials, whose figures are those of the choice."""
-    if study.tuning is None:
+    if study.tuning is None and study.contribution is None:
         return records
     own = records["arm"].isin([arm.name for arm in study.trained_arms])
     return records[own].reset_index(drop=True)

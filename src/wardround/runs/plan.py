@@ -18,6 +18,7 @@ from wardround.adversaries.of_arm import (
     turning_rounds,
 )
 from wardround.aggregation.robust import by_rule
+from wardround.aggregation.root import root_of
 from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
@@ -39,8 +40,8 @@ from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
 from wardround.study.analyses import AnalysedRows
 from wardround.study.parser import Families
+from wardround.study.robustness.contribution import is_coalition, own_arm
 from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
-from wardround.study.tuning import TRIAL
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial, on_clock
@@ -88,7 +89,7 @@ class Plan:
 
     def add_tuned(self, arm: Arm, seed: int) -> None:
         """An arm of the study, or a trial of one, with settings of its own. Its rows are those of the study's arm."""
-        base = arm.name.partition(TRIAL)[0]
+        base = own_arm(arm.name)
         self.tuned[arm.name, seed] = arm
         self.alike[arm.name], self.first_with_rows[arm.name] = self.alike[base], self.first_with_rows[base]
 
@@ -195,7 +196,8 @@ class Plan:
         patient, selection = self.cohort_of(arm).patient, self.study.selection
         if arm.held_out is not None:
             return held_out_rows(splits, arm.held_out, patient)
-        if self.study.tuning is not None or (selection is not None and selection.on == "validation"):
+        tried = self.study.tuning is not None or self.study.contribution is not None
+        if tried or (selection is not None and selection.on == "validation"):
             return untested_validation(splits, patient)
         return splits
 
@@ -209,7 +211,7 @@ class Plan:
 
     def _model_name(self, arm: Arm) -> str:
         """Under which its model is kept. A tuned arm may have another model with each seed."""
-        name = arm.name.partition(TRIAL)[0]
+        name = own_arm(arm.name)
         if not self.tuned or self.study.arm(name).model == arm.model:
             return name
         self._tuned_models[named := f"{name} {_key(arm.model)}"] = arm
@@ -276,7 +278,8 @@ class Plan:
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, names := [site.name for site in sites])
-        refuse_strange_adversaries(self.study, arm, names, members)
+        # of some of the sites all may be bad
+        refuse_strange_adversaries(self.study, arm, names, names if is_coalition(arm.name) else members)
         trainers = tuple(site for site in sites if site.name in members)
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
@@ -299,6 +302,7 @@ class Plan:
             topology=arm.topology,
             screening=arm.screened,
             groups=self.groups_of(arm, [site.name for site in trainers]),
+            root=root_of(arm, sites, members, model),
             bound=arm.bounded_at_site,
             starting=self.starting(arm, seed, model, prepared),
             forgers=forgers(arm, self.families.adversaries, members),
@@ -315,7 +319,6 @@ class Plan:
         return draw_groups(self.seed_of_groups(), trainers, count)
 
     def seed_of_groups(self) -> int:
-        """One for all seeds and arms of a run."""
         return self.study.evaluation.seeds.first
 
     def _trained(

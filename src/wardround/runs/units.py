@@ -124,6 +124,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
         "screening": arm.screened is not None,
+        "aggregation.root": bool(arm.aggregation.facts.root) and not arm.by_mean,
         "compression": arm.compression.kind != "none" and arm.algorithm.facts.federated,
         "adversaries that forge updates or turn bad later": is_serial_only(arm),
         'data.schema = "own"': arm.preparation.schema == "own",

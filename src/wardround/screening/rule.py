@@ -26,7 +26,7 @@ Rule = Literal["direction", "length", "turned", "copy", "echo"]
 RULES: tuple[Rule, ...] = ("direction", "length", "turned", "copy", "echo")
 
 FIRST = np.array([3, 2, 1]) / 6  # weights of the first rounds: sites agree most before models have settled
-DIRECTION = -0.18
+DIRECTION = -0.15
 FACTOR = 5.0
 TURNED = -0.6
 ALIKE = 0.02  # sine of an angle: a degree

@@ -63,6 +63,7 @@ class RuleFacts:
     in_sums: bool = False  # can be kept to where the coordinator sees a sum only
     bound: float | None = None  # of an update's length, if that is a number known beforehand
     keeps: bool = False  # something from round to round
+    root: str = ""  # the site whose training rows are the coordinator's; empty: it needs none
     weighs: bool = False  # sites by their training rows, as the algorithm does; else each counts once
     citation: str = ""
 

@@ -17,6 +17,7 @@ from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.analyses import AnalysedRows, read_analyses
 from wardround.study.claims import Claim
 from wardround.study.facts import AdversaryFacts, AlgorithmFacts, ModelFacts, SourceFacts, TaskFacts, facts_of
+from wardround.study.robustness.contribution import Contribution
 from wardround.study.schema import (
     ARM_BLOCKS,
     SECTIONS,
@@ -40,7 +41,7 @@ from wardround.study.validation import check_whole
 TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
 ADVERSARIES = "adversaries"
 TOP = ("name", "question", *TABLES, "arms", "variants", ADVERSARIES, "analyses", "claims", "quick")
-Chooser = TypeVar("Chooser", Selection, Tuning)
+Chooser = TypeVar("Chooser", Selection, Tuning, Contribution)
 VARY = "evaluation.vary"  # the only key outside of an arm's blocks that a variant may change
 
 
@@ -125,6 +126,7 @@ class _Reader:
                 "evaluation": evaluation,
                 "selection": with_metric(blocks["selection"], evaluation, task, f"{where}: selection"),
                 "tuning": with_metric(blocks["tuning"], evaluation, task, f"{where}: tuning"),
+                "contribution": with_metric(blocks["contribution"], evaluation, task, f"{where}: contribution"),
             },
             name=_name(raw.get("name"), f"{where}: name"),
             question=_text(raw.get("question", ""), f"{where}: question"),

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -49,7 +49,9 @@ from wardround.study.protection import NoiseSchedule as NoiseSchedule
 from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.robustness.contribution import Contribution as Contribution
 from wardround.study.robustness.preaggregation import Preaggregation
+from wardround.study.robustness.screening import Screening as Screening
 from wardround.study.timing import Asynchronous, Late, Timing
 from wardround.study.timing import Stragglers as Stragglers
 from wardround.study.tuning import Tuning
@@ -202,13 +204,6 @@ class Compression:
     kind: Literal["none", "float16", "top-k", "quantised"] = "none"
     share: Share = 0.01  # top-k: of the numbers of an update that are sent
     bits: Literal[2, 4, 8, 16] = 8  # quantised: of each number
-
-
-@dataclass(frozen=True)
-class Screening:
-    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
-
-    policy: Literal["off", "notice", "drop"] = "notice"
 
 
 @dataclass(frozen=True)
@@ -392,6 +387,7 @@ class Study:
     deployment: Deployment = field(default_factory=Deployment)
     selection: Selection | None = None
     tuning: Tuning | None = None
+    contribution: Contribution | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -407,6 +403,8 @@ class Study:
             del content["evaluation"]["groups"]
         if self.tuning is None:
             del content["tuning"]
+        if self.contribution is None:
+            del content["contribution"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:

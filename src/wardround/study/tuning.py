@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from wardround.core.settings import Factory, Range, parse, settings_of, table_type
 from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
+from wardround.study.robustness.contribution import TRIAL
 
 if TYPE_CHECKING:  # they import this module, or what does
     from wardround.study.schema import Arm, Study
 
 DIGITS = 4  # of a drawn number, so that it can be read and written in a study file
-TRIAL = "?trial="  # fedprox?trial=3
 ATTEMPTS = 1000  # draws of values that no earlier trial has
 OWN_TABLES = ("training", "model")  # of an arm, beside the settings of its algorithm
 FIXED = ("training.rounds", "training.device", "training.precision")

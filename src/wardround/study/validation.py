@@ -7,7 +7,8 @@ from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_cla
 from wardround.study.facts import TaskFacts
 from wardround.study.robustness.adversary_validation import check_adversaries
 from wardround.study.robustness.aggregation_validation import check_aggregation
-from wardround.study.robustness.screening_validation import check_screening
+from wardround.study.robustness.contribution import check_contribution
+from wardround.study.robustness.screening import check_screening
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
 from wardround.study.sweeps import NAME
 from wardround.study.timing_validation import check_timing
@@ -101,6 +102,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     check_aggregation(study, where)
     check_uncertainty(study, where)
     check_screening(study, where)
+    check_contribution(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)

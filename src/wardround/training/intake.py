@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from wardround.algorithms.algorithm import Algorithm, Arrival, Work, setting
+from wardround.algorithms.algorithm import ROOT, Algorithm, Arrival, Work, setting
 from wardround.algorithms.hierarchical import active_regions
 from wardround.algorithms.regions import Regions, traffic
 from wardround.core import tree
@@ -32,6 +32,7 @@ class Intake:
     def __init__(self, trial: Trial, run: Run, assignments: Sequence[Assignment]) -> None:
         self.trial, self.run, self.assignments, self.algorithm = trial, run, assignments, trial.algorithm
         self.arrivals: list[Arrival] = []
+        self.root: State | None = None  # the coordinator's own update
         self.sum: State | None = None
         self.mean: State | None = None  # where it came out of a secure sum
         self.regions = self.algorithm.regions
@@ -237,7 +238,8 @@ class Intake:
                 why = too_few(len(self.arrivals), self.algorithm)
                 self.fail("; ".join(text for text in (self.failed, why) if text))
                 return server
-            return self.algorithm.aggregate_each(server, self.arrivals)
+            root = [] if self.root is None else [Arrival(ROOT, 0.0, self.root)]
+            return self.algorithm.aggregate_each(server, [*self.arrivals, *root])
         mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
         return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
 

@@ -11,6 +11,7 @@ from wardround.core import seeds, tree
 from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream
+from wardround.study.schema import Compression, Privacy
 from wardround.training.compression import first_residual
 from wardround.training.forging import with_forged
 from wardround.training.intake import Intake
@@ -87,8 +88,21 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         if parts and trial.privacy.secure_sum is not None:  # each region, or group, has a sum of its own
             counted.sort(key=lambda assignment: parts[assignment.number])
         intake.take(with_forged(trial, run, train_sites(trial, run, counted)))
+        if trial.root is not None:
+            intake.root = root_update(trial, trial.root, run, train_sites)
         run, record = close(run, trial, assignments, intake)
         yield run, record
+
+
+def root_update(trial: Trial, root: Site, run: Run, train_sites: TrainSites) -> State:
+    """What the coordinator makes of its own rows, by the same work as a site's. It remembers nothing of it."""
+    alone = replace(
+        trial, sites=(root,), scored=(), privacy=Privacy(), compression=Compression(), groups=(), root=None, bound=None,
+        forgers=(), turned={},
+    )  # fmt: skip
+    there = Run(run.round, run.server, {root.name: first_memory(alone, root)})
+    [(_, outcome)] = train_sites(alone, there, [Assignment(root, 0, trial.training.local_epochs, True, run.round)])
+    return outcome.update
 
 
 class Taken(Protocol):

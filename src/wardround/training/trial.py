@@ -40,6 +40,7 @@ class Trial:
     topology: Topology = field(default_factory=Topology)
     screening: Screening | None = None
     groups: tuple[int, ...] = ()  # by site: its group, where each group of sites has a secure sum of its own
+    root: Site | None = None  # whose training rows are the coordinator's, where a rule asks for root data
     bound: float | None = None  # to which each site shortens its update, where nobody else sees it
     within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
     starting: StartingModel | None = None  # None: the first weights are drawn by `init_seed`

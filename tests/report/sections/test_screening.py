@@ -35,7 +35,7 @@ def test_the_section_and_the_notice_name_the_hospital_with_its_evidence(run: war
     assert (row[1], row[3], row[6]) == (INVERTED, 3, entry["value"])
     (notice,) = noticed(run.results, "update-differs")
     assert notice["site"] == INVERTED
-    assert f"mean cosine {entry['value']:.2f}, where -0.18 or less is named (round 3)" in notice["text"]
+    assert f"mean cosine {entry['value']:.2f}, where -0.15 or less is named (round 3)" in notice["text"]
     assert not contradictions(run.results, html)
 
 

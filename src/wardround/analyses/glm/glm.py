@@ -5,6 +5,7 @@
     score       likelihood, score and information of each model that has not arrived: the model itself, the one with an
                 intercept alone, and where they are asked for those without one term each
     direction   only where a likelihood seems to have no maximum: whether a direction separates the outcomes
+    hospitals   in place of all these, for random effects: each hospital's own regression
     final       deviance, information and, where robust errors are asked for, the scores' spread over patients
 
 Columns are centred and divided by their spread between sites and coordinator, so that Newton's equations are well
@@ -19,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from wardround.analyses.agreement import SITE
-from wardround.analyses.analysis import Agreed, Block, Question, Schema, Sums, Uses
+from wardround.analyses.analysis import Agreed, Block, Blocks, Question, Schema, Sums, Uses
 from wardround.analyses.glm.diagnosis import refuse_collinear, refuse_constant, refuse_few_rows, separation_error
 from wardround.analyses.glm.families import Family, family_of
 from wardround.analyses.glm.formula import (
@@ -34,7 +35,7 @@ from wardround.analyses.glm.formula import (
 )
 from wardround.analyses.glm.newton import Climb, halved, looked, packed, stepped, unpacked
 from wardround.analyses.site_rows import SiteRows, without_gaps
-from wardround.core.errors import DataError, StudyError
+from wardround.core.errors import DataError, DeployError, StudyError
 from wardround.core.settings import Positive, Range
 from wardround.privacy.disclosure import Release
 
@@ -43,7 +44,7 @@ SPREAD = 1e6  # at most so many standard deviations is a value from its mean, ov
 LEAST_SPREAD = 1e-10  # relative: a column that varies less is constant
 CHECKED_AT = (10, 15, 20, 30, 45)  # iterations at which separation is looked for
 MARGIN = 1e-5
-Step = Literal["means", "moments", "score", "direction", "final", "done"]
+Step = Literal["hospitals", "means", "moments", "score", "direction", "final", "done"]
 Share = Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
 
 
@@ -60,6 +61,7 @@ class State:
     spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
     climbs: Mapping[str, Climb] = field(default_factory=dict)
     final: Mapping[str, np.ndarray] = field(default_factory=dict)
+    by_site: Mapping[str, Sums] = field(default_factory=dict)  # of random effects: each hospital's own regression
 
 
 MODEL, NULL, WITHOUT = "model", "null", "without "
@@ -78,6 +80,7 @@ class Glm:
     distribution: Literal["normal", "t"] = "normal"
     likelihood_ratio: bool = False
     firth: bool = False
+    site_effects: Literal["none", "random"] = "none"
 
     def __post_init__(self) -> None:
         self._check()
@@ -95,8 +98,17 @@ class Glm:
         if self.firth and (self.likelihood_ratio or self.errors == "robust"):
             problem = "has neither robust errors nor tests of single terms by likelihood"
             raise StudyError("firth", problem, "Leave `errors` and `likelihood_ratio` out.")
+        self._check_site_effects()
         if self.distribution == "t" and self.family != "gaussian":
             raise StudyError("distribution", "t is for Gaussian outcomes", 'Leave it out, or write "normal".')
+
+    def _check_site_effects(self) -> None:
+        if self.site_effects == "random" and (self.likelihood_ratio or self.distribution == "t" or self.firth):
+            problem = "are put together from each hospital's own regression, which has none of the other tests"
+            raise StudyError("site_effects", problem, "Leave `likelihood_ratio`, `distribution` and `firth` out.")
+        if self.site_effects == "random" and SITE in self.read.names:
+            problem = "are random, and `+ site` in the formula makes them fixed"
+            raise StudyError("site_effects", problem, "Leave one of the two out.")
 
     @cached_property
     def read(self) -> Formula:
@@ -112,6 +124,8 @@ class Glm:
 
     @property
     def tells_sites(self) -> str:
+        if self.site_effects == "random":
+            return "the estimates and standard errors of each hospital"
         return "the number of rows and the mean outcome of each hospital" if SITE in self.read.names else ""
 
     # -- what it reads
@@ -161,18 +175,16 @@ class Glm:
 
     def begin(self, agreed: Agreed) -> State:
         self.layout(agreed)
-        return State(agreed)
+        return State(agreed, "hospitals" if self.site_effects == "random" else "means")
 
     def ask(self, state: State) -> Question | None:
         if state.step == "done":
             return None
-        blocks, arrays = self._blocks(state), self._arrays(state)
         steps = max((climb.iterations for climb in state.climbs.values()), default=0)
-        title = f"step {steps + 1}" if state.step == "score" else state.step
-        return Question(state.step, arrays, blocks, title)
+        return Question(state.step, self._arrays(state), f"step {steps + 1}" if state.step == "score" else state.step)
 
     def _arrays(self, state: State) -> dict[str, np.ndarray]:
-        if state.step == "means":
+        if state.step in ("means", "hospitals"):
             return {}
         arrays = {"centre": state.centre}
         if state.step == "moments":
@@ -187,45 +199,77 @@ class Glm:
             return {key: arrays[key] for key in ("centre", "spread")} | {"direction": step / np.abs(step).max()}
         return arrays
 
-    def _blocks(self, state: State) -> dict[str, Block]:
-        rows, width = float(state.agreed.most_rows), len(self.layout(state.agreed).names)
-        if state.step == "means":
+    def blocks(self, agreed: Agreed, question: Question) -> Blocks:
+        shapes = self._shapes(agreed, question)
+        if shapes is None or {name: array.shape for name, array in question.arrays.items()} != shapes:
+            problem = "asks what is no step of a regression"
+            raise DeployError("coordinator", problem, "Install the same version everywhere.")
+        rows, width = float(agreed.most_rows), len(self.layout(agreed).names)
+        if question.step == "hospitals":
+            return {
+                "counts": Block((3,), rows),
+                "estimates": Block((width,), UNDECLARED),
+                "covariance": Block((half(width),), UNDECLARED**2),
+            }
+        if question.step == "means":
             far = rows * UNDECLARED
-            outcome = rows * self._largest_outcome(state.agreed)
             return {
                 "counts": Block((4,), rows),
                 "columns": Block((width,), far),
-                "outcome": Block((1,), outcome),
+                "outcome": Block((1,), rows * self._largest_outcome(agreed)),
                 "offset": Block((1,), far),
             }
-        if state.step == "moments":
-            return {"products": Block((width * (width + 1) // 2,), rows * UNDECLARED**2)}
-        if state.step == "direction":
+        if question.step == "moments":
+            return {"products": Block((half(width),), rows * UNDECLARED**2)}
+        if question.step == "direction":
             return {"violations": Block((2,), rows)}
         blocks: dict[str, Block] = {}
-        far = rows * UNDECLARED * SPREAD**2
-        for name, climb in state.climbs.items():
-            size = len(climb.columns)
-            half = Block((size * (size + 1) // 2,), far)
-            if state.step == "score" and not climb.done:
-                if climb.needs_hat:
-                    blocks[f"score {name}"] = Block((size,), far)
-                    continue
-                blocks[f"overflow {name}"] = Block((1,), 1.0)
-                blocks[f"log-likelihood {name}"] = Block((1,), far)
-                blocks[f"information {name}"] = half
-                if not climb.firth:
-                    blocks[f"score {name}"] = Block((size,), far)
-            elif state.step == "final":
-                blocks[f"log-likelihood {name}"] = Block((1,), far)
-                if name == MODEL:
-                    blocks |= {"information": half, "fit": Block((2,), far)}
-                    if self.own_family.differs:
-                        blocks["expected"] = half
-                    if self.errors == "robust":
-                        blocks["spread of scores"] = Block(half.shape, far * SPREAD)
-                if name == NULL:
-                    blocks["null deviance"] = Block((1,), far)
+        for name, columns in self._asked(agreed, question).items():
+            add = self._score_blocks if question.step == "score" else self._final_blocks
+            blocks |= add(name, len(columns), f"hat {name}" in question.arrays, rows * UNDECLARED * SPREAD**2)
+        return blocks
+
+    def _shapes(self, agreed: Agreed, question: Question) -> dict[str, tuple[int, ...]] | None:
+        """Of the arrays with which a step may come; None where there is no such step."""
+        width, asked = len(self.layout(agreed).names), self._asked(agreed, question)
+        centre: dict[str, tuple[int, ...]] = {"centre": (width,)}
+        points: dict[str, tuple[int, ...]] = {f"point {name}": (len(columns),) for name, columns in asked.items()}
+        hats = {
+            f"hat {name}": (len(columns),) * 2 for name, columns in asked.items() if f"hat {name}" in question.arrays
+        }
+        return {
+            "means": {},
+            **({"hospitals": {}} if self.site_effects == "random" else {}),
+            "moments": centre,
+            "direction": {**centre, "spread": (width,), "direction": (width,)},
+            "score": {**centre, "spread": (width,), **points, **(hats if self.firth else {})},
+            "final": {**centre, "spread": (width,), **points},
+        }.get(question.step)
+
+    def _asked(self, agreed: Agreed, question: Question) -> dict[str, list[int]]:
+        """The models that a step is about."""
+        columns = self._columns(agreed)
+        return {name: own for name, own in columns.items() if f"point {name}" in question.arrays}
+
+    def _score_blocks(self, name: str, size: int, hat: bool, far: float) -> dict[str, Block]:
+        if hat:
+            return {f"score {name}": Block((size,), far)}
+        blocks = {
+            f"overflow {name}": Block((1,), 1.0),
+            f"log-likelihood {name}": Block((1,), far),
+            f"information {name}": Block((half(size),), far),
+        }
+        return blocks if self.firth else blocks | {f"score {name}": Block((size,), far)}
+
+    def _final_blocks(self, name: str, size: int, hat: bool, far: float) -> dict[str, Block]:
+        blocks = {f"log-likelihood {name}": Block((1,), far)}
+        if name == NULL:
+            blocks["null deviance"] = Block((1,), far)
+        if name == MODEL:
+            matrices = ["information", *(["expected"] if self.own_family.differs else [])]
+            blocks |= {"fit": Block((2,), far)} | {matrix: Block((half(size),), far) for matrix in matrices}
+            if self.errors == "robust":
+                blocks["spread of scores"] = Block((half(size),), far * SPREAD)
         return blocks
 
     def _largest_outcome(self, agreed: Agreed) -> float:
@@ -238,6 +282,8 @@ class Glm:
 
     def answer(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums:
         design = self.design(agreed, rows)
+        if question.step == "hospitals":
+            return self._alone(agreed, rows)
         if question.step == "means":
             return _means(design, rows)
         arrays = question.arrays
@@ -251,18 +297,33 @@ class Glm:
         if question.step == "direction":
             return {"violations": _violations(design, standardised @ arrays["direction"], self.family)}
         sums: dict[str, np.ndarray] = {}
-        columns = self._columns(agreed)
-        for key, point in arrays.items():
-            what, _, name = key.partition(" ")
-            if what != "point":
-                continue
-            own = columns[name]
+        blocks = self.blocks(agreed, question)
+        for name, own in self._asked(agreed, question).items():
+            point = arrays[f"point {name}"]
             matrix = standardised if len(own) == standardised.shape[1] else standardised[:, own]
             if question.step == "score":
-                sums |= bounded(self._score(name, design, matrix, point, arrays.get(f"hat {name}")), name, question)
+                own_sums = self._score(name, design, matrix, point, arrays.get(f"hat {name}"))
+                sums |= bounded(own_sums, name, blocks)
             else:
                 sums |= self._final(name, design, matrix, point)
         return sums
+
+    def _alone(self, agreed: Agreed, rows: SiteRows) -> Sums:
+        """The hospital's own regression; zeros where it has none."""
+        size, alone = len(self.layout(agreed).names), replace(agreed, sites=(rows.site,))
+        fitted, estimates, covariance = 0.0, np.zeros(size), np.zeros((size, size))
+        own = replace(self, site_effects="none")
+        try:
+            state = own.begin(alone)
+            while (question := own.ask(state)) is not None:
+                state = own.advance(state, own.answer(alone, question, rows), {})
+            result = own.result(state)
+            estimates = np.array([term["estimate"] for term in result["terms"].values()])
+            fitted, covariance = 1.0, np.array(result["covariance"])
+        except (StudyError, DataError, np.linalg.LinAlgError):
+            pass  # such as a level that nobody has here: the report says that the hospital has no estimate
+        counts = np.array([float(len(rows)), float(len(np.unique(rows.people))), fitted])
+        return {"counts": counts, "estimates": estimates, "covariance": packed(covariance)}
 
     def _columns(self, agreed: Agreed) -> dict[str, list[int]]:
         """Of each model that is fitted, its columns of the design."""
@@ -316,6 +377,8 @@ class Glm:
         return sums
 
     def advance(self, state: State, sums: Sums, by_site: Mapping[str, Sums]) -> State:
+        if state.step == "hospitals":
+            return replace(state, step="done", by_site=by_site)
         return _ADVANCE[state.step](self, state, sums)
 
     def _after_means(self, state: State, sums: Sums) -> State:
@@ -399,9 +462,15 @@ class Glm:
         return replace(state, step="done", final=dict(sums))
 
     def result(self, state: State) -> dict[str, Any]:
-        from wardround.analyses.glm.inference import described_model  # its statistics take a second to import
+        from wardround.analyses.glm.inference import (  # its statistics take a second to import
+            described_hospitals,
+            described_model,
+        )
 
-        return described_model(self, state, self.layout(state.agreed))
+        layout = self.layout(state.agreed)
+        if self.site_effects == "random":
+            return described_hospitals(self, state, layout)
+        return described_model(self, state, layout)
 
 
 def _means(design: Design, rows: SiteRows) -> Sums:
@@ -420,13 +489,16 @@ def _is_text(schema: Schema, name: str) -> bool:
     return schema[name].kind == "categorical"
 
 
-def bounded(sums: dict[str, np.ndarray], name: str, question: Question) -> dict[str, np.ndarray]:
+def half(size: int) -> int:
+    """Numbers in the upper half of a symmetric matrix."""
+    return size * (size + 1) // 2
+
+
+def bounded(sums: dict[str, np.ndarray], name: str, blocks: Blocks) -> dict[str, np.ndarray]:
     """Where a step went so far that a sum is beyond its cap or no number, this is all that is told: it is halved."""
-    if f"overflow {name}" not in question.blocks:
+    if f"overflow {name}" not in blocks:
         return sums
-    within = all(
-        np.isfinite(array).all() and np.abs(array).max() <= question.blocks[key].most for key, array in sums.items()
-    )
+    within = all(np.isfinite(array).all() and np.abs(array).max() <= blocks[key].most for key, array in sums.items())
     told = sums if within else {key: np.zeros_like(array) for key, array in sums.items()}
     return told | {f"overflow {name}": np.array([0.0 if within else 1.0])}
 

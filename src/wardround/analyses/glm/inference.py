@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
+from wardround.analyses.agreement import SITE
+from wardround.analyses.glm.meta_analysis import LEAST_SITES, pooled_terms
 from wardround.analyses.glm.newton import unpacked
+from wardround.core.errors import StudyError
 
 if TYPE_CHECKING:
     from wardround.analyses.glm.formula import Layout
@@ -47,6 +50,7 @@ def described_model(glm: "Glm", state: "State", layout: "Layout") -> dict[str, A
         "confidence": glm.confidence,
         "distribution": glm.distribution,
         "firth": glm.firth,
+        "site_effects": "fixed" if SITE in glm.read.names else "none",
         "terms": terms,
         "covariance": own["se"].tolist(),
         "n": state.rows,
@@ -65,6 +69,35 @@ def described_model(glm: "Glm", state: "State", layout: "Layout") -> dict[str, A
         "aic": aic,
         "wald": _wald(layout, estimate, own["se"]),
         "likelihood_ratio": _ratios(likelihoods, state, layout),
+    }
+
+
+def described_hospitals(glm: "Glm", state: "State", layout: "Layout") -> dict[str, Any]:
+    """Random effects. StudyError where fewer than two hospitals have an estimate of their own."""
+    size = len(layout.names)
+    with_own = {site: own for site, own in state.by_site.items() if own["counts"][2]}
+    if len(with_own) < LEAST_SITES:
+        problem = f"{len(with_own)} hospitals have an estimate of their own, and random effects take {LEAST_SITES}"
+        raise StudyError("site_effects", problem, 'Leave it out, or write "+ site" for fixed effects.')
+    fitted = {site: (own["estimates"], unpacked(own["covariance"], size)) for site, own in with_own.items()}
+    terms, hospitals = pooled_terms(layout.names, fitted, glm.confidence, glm.own_family.ratio)
+    rows, patients, _ = np.sum([own["counts"] for own in with_own.values()], axis=0).tolist()
+    return {
+        "family": glm.family,
+        "dispersion": glm.dispersion,
+        "formula": glm.formula,
+        "offset": glm.offset or None,
+        "ratio": glm.own_family.ratio or None,
+        "errors": glm.errors,
+        "confidence": glm.confidence,
+        "site_effects": "random",
+        "terms": terms,
+        "hospitals": hospitals,
+        "without_estimate": [site for site in state.by_site if site not in with_own],
+        "n": round(rows),
+        "patients": round(patients),
+        "log_likelihood": None,
+        "iterations": None,
     }
 
 

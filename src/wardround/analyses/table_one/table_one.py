@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from wardround.analyses.agreement import BINARY
-from wardround.analyses.analysis import Agreed, Block, Question, Schema, Sums, Uses
+from wardround.analyses.analysis import Agreed, Block, Blocks, Question, Schema, Sums, Uses
 from wardround.analyses.site_rows import SiteRows, levels_of
 from wardround.analyses.table_one.cells import Cells, Rows, cells_of
 from wardround.analyses.table_one.differences import largest_of_means, largest_of_shares
 from wardround.analyses.table_one.quantiles import Quantile, bounds_below, edges_between, quantile, told_in_groups
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import DeployError, StudyError, suggest
 from wardround.privacy.disclosure import Limits, Release, broken_rule
 
 UNDECLARED = 1e15  # of a column without a public range: a cap under a secure sum, not a claim about the data
@@ -97,31 +97,41 @@ class TableOne:
         return (*agreed.levels[self.by], "other or missing") if self.by else ()
 
     def ask(self, state: State) -> Question | None:
-        agreed = state.agreed
-        rows, lines = float(agreed.most_rows), 1 + len(self.groups(agreed))
         if state.step == "counts":
-            blocks = {"patients": Block((1,), rows), "complete": Block((2,), rows)}
-            blocks |= {"rows": Block((lines,), rows), "rows hidden": Block((lines,), 1.0)}
-            for name in self.names(agreed.schema):
-                width = self._width(agreed, name)
-                blocks |= {f"cells {name}": Block((lines, width), rows), f"hidden {name}": Block((lines, width), 1.0)}
-            for name in self.numbers(agreed):
-                most = rows * _largest(agreed, name)
-                blocks |= {f"sums {name}": Block((lines,), most), f"sums hidden {name}": Block((lines,), 1.0)}
-                blocks[f"raw squares {name}"] = Block((lines,), most * _largest(agreed, name))
-            return Question("counts", {}, blocks, "counts")
+            return Question("counts", {}, "counts")
         if state.step == "done":
             return None
         arrays: dict[str, np.ndarray] = {}
-        blocks = {}
         for name, edges in state.edges.items():
             arrays |= {f"edges {name}": edges, f"centres {name}": state.centres[name]}
-            blocks |= {
-                f"low {name}": Block((lines, len(edges)), rows),
-                f"high {name}": Block((lines, len(edges)), rows),
-            }
+        return Question("quartiles", arrays, "quartiles")
+
+    def blocks(self, agreed: Agreed, question: Question) -> Blocks:
+        rows, lines = float(agreed.most_rows), 1 + len(self.groups(agreed))
+        if question.step == "counts" and not question.arrays:
+            return self._count_blocks(agreed, rows, lines)
+        asked = [name for name in self.numbers(agreed) if f"edges {name}" in question.arrays]
+        if question.step != "quartiles" or not asked or not _is_of_lines(question, asked, lines):
+            problem = "asks what is no step of a Table 1"
+            raise DeployError("coordinator", problem, "Install the same version everywhere.")
+        blocks: dict[str, Block] = {}
+        for name in asked:
+            width = len(question.arrays[f"edges {name}"])
+            blocks |= {f"{end} {name}": Block((lines, width), rows) for end in ("low", "high")}
             blocks[f"squares {name}"] = Block((lines,), rows * (2 * _largest(agreed, name)) ** 2)
-        return Question("quartiles", arrays, blocks, "quartiles")
+        return blocks
+
+    def _count_blocks(self, agreed: Agreed, rows: float, lines: int) -> dict[str, Block]:
+        blocks = {"patients": Block((1,), rows), "complete": Block((2,), rows)}
+        blocks |= {"rows": Block((lines,), rows), "rows hidden": Block((lines,), 1.0)}
+        for name in self.names(agreed.schema):
+            width = self._width(agreed, name)
+            blocks |= {f"cells {name}": Block((lines, width), rows), f"hidden {name}": Block((lines, width), 1.0)}
+        for name in self.numbers(agreed):
+            most = rows * _largest(agreed, name)
+            blocks |= {f"sums {name}": Block((lines,), most), f"sums hidden {name}": Block((lines,), 1.0)}
+            blocks[f"raw squares {name}"] = Block((lines,), most * _largest(agreed, name))
+        return blocks
 
     def answer(self, agreed: Agreed, question: Question, rows: SiteRows) -> Sums:
         return self._counts(agreed, rows) if question.step == "counts" else self._quartiles(agreed, question, rows)
@@ -375,3 +385,13 @@ def _difference(lines: Sequence[Line]) -> float | None:
         known = [np.array(own, dtype=np.float64) for own in counts if None not in own and sum(own)]
         return largest_of_shares([own / own.sum() for own in known])
     return largest_of_means([(line["mean"], line["sd"]) for line in lines if None not in (line["mean"], line["sd"])])
+
+
+def _is_of_lines(question: Question, asked: Sequence[str], lines: int) -> bool:
+    """Whether a question has edges of bins and the centres of all lines, of these columns and of no others."""
+    expected = {f"{what} {name}" for name in asked for what in ("edges", "centres")}
+    return (
+        set(question.arrays) == expected
+        and all(array.ndim == 1 for array in question.arrays.values())
+        and all(question.arrays[f"centres {name}"].shape == (lines,) for name in asked)
+    )

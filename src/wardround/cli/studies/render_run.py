@@ -140,6 +140,10 @@ def _show_arms(out: Console, evidence: "Evidence", run: "StudyRun", report: str 
     _show_sites_and_variants(out, evidence)
     show_lines([test["sentence"] for test in evidence.tests()])
     _show_claims(out, evidence)
+    if evidence.results.get("contribution"):
+        from wardround.report.sections.robustness.contribution import terminal_lines
+
+        show_lines(terminal_lines(evidence))
     show_lines(spent_lines(evidence))
     if started := results.get("start_from"):
         from wardround.report.sections.forgetting import composed_lines, forgetting_lines, start_lines

@@ -127,12 +127,16 @@ RUN_CODES: Mapping[str, Code] = {
         ),
     ),
     "never-counted": warning(
-        "No work of a site counted in an arm: it always came too late, or was too stale.",
-        "Raise `most_stale` or the deadline, let `late` use such work, or wait for the site: the shared model has "
-        "learnt nothing from its patients.",
+        "No work of a site counted in an arm: all of it came too late, was too stale, or was not done at the end.",
+        "Raise `rounds`, `most_stale` or the deadline, let `late` use such work, or wait for the site: the shared "
+        "model has learnt nothing from its patients.",
         lambda n: (
-            f"none of its work counted in {n.arm}, so that the shared model has learnt nothing from its patients; "
-            f"{plural(count(n, 'dropped'), 'piece')} of it came too late"
+            f"none of its work counted in {n.arm}, so that the shared model has learnt nothing from its patients: "
+            + (
+                f"{plural(count(n, 'dropped'), 'piece')} of it came too late"
+                if n.counts["dropped"]
+                else "it was not done"
+            )
         ),
     ),
     "update-differs": warning(

@@ -6,6 +6,7 @@ from wardround.core.errors import StudyError, suggest
 from wardround.deployment.regional.regions import is_federated as is_federated
 from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of, trainers
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
+from wardround.privacy.secure_sum.groups import refuse_small_groups
 from wardround.privacy.validation import LEAST_SITES, Rules, broken
 from wardround.runs.continual.privacy import refuse_uncovered_hospitals
 from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
@@ -20,16 +21,15 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the participating hospitals."""
     refuse_deployed_adversaries(study)
     refuse_undeployable_uncertainty(study)
-    if study.analyses:
-        problem = "analyses run in a simulation of rows that are at one place"
-        raise StudyError("analyses", problem, "Leave them out, or use `wardround analyse`.")
     refuse_undeployable_tuning(study)
+    refuse_undeployable_contribution(study)
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
-    if is_vertical(study):
+    if study.arms and is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
+    refuse_undeployable_analyses(study, sites)
     refuse_undeployable_regions(study, sites)
     for arm in study.trained_arms:
         _refuse_undeployable_arm(arm, study.arms[0], sites)
@@ -56,6 +56,36 @@ def refuse_undeployable_tuning(study: Study) -> None:
             "values into the arms and leave [tuning] out. Or list few values in an arm and let [selection] choose."
         )
         raise StudyError("tuning", problem, remedy)
+
+
+def refuse_undeployable_analyses(study: Study, sites: Sequence[str]) -> None:
+    for chosen in study.analyses:
+        where, rows = f"analyses: {chosen.name}", chosen.rows
+        if not rows.sites.facts.keeps_hospitals:
+            problem = f"partition {rows.sites.name!r} moves rows between sites; here each hospital is one site"
+            raise StudyError(f"{where}: sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].')
+        if is_hierarchical(study):
+            problem = "its steps go from one coordinator to the hospitals, and here regions stand between them"
+            raise StudyError(where, problem, "Write a study of its own for it, without [topology].")
+        secure = rows.privacy.secure_sum
+        needed = max(LEAST_SITES, (secure and secure.threshold) or 0)
+        if secure is not None and len(sites) < needed:
+            problem = f"{len(sites)} hospitals take part, and a secure sum takes {needed}"
+            raise StudyError(f"{where}: privacy: secure_sum", problem, "Let more hospitals take part.")
+
+
+def refuse_undeployable_contribution(study: Study) -> None:
+    """Figures of models with and without a hospital differ by that hospital alone."""
+    if study.contribution is not None:
+        problem = (
+            "what a hospital adds follows from models with and without it, scored on validation rows that stay at "
+            "other hospitals, and the figures of two such models tell of that hospital alone"
+        )
+        remedy = (
+            "Estimate it in a simulation of public or synthetic rows (`wardround run`), and leave [contribution] out. "
+            "Arms with `train_at` leave a hospital out where all agree to it."
+        )
+        raise StudyError("contribution", problem, remedy)
 
 
 def refuse_several_outcomes(outcomes: Sequence[str]) -> None:
@@ -85,6 +115,12 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             arm.algorithm.facts.pools,
             f"arms: {arm.name}",
             f"{arm.algorithm.name}: all rows at one place is what a deployment avoids",
+            _leave_out(arm),
+        ),
+        (
+            bool(arm.aggregation.facts.root) and not arm.by_mean,
+            f"arms: {arm.name}: aggregation: rule",
+            f"{arm.aggregation.name} asks for root data, and a coordinator across hospitals has no rows",
             _leave_out(arm),
         ),
         (
@@ -151,6 +187,9 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
     """Refuse rounds that always have too few sites for their secure sum."""
     if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
+    groups = None if arm.by_mean else arm.preaggregation.groups
+    if groups is not None:
+        refuse_small_groups(len(trainers(arm, sites)), groups, f"arms: {arm.name}: aggregation: groups")
     working = max(1, round(arm.training.share * len(trainers(arm, sites))))
     needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
     if working < needed:

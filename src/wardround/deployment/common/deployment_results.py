@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from wardround.analyses.simulated import without_arms
 from wardround.core.extras import needs
-from wardround.core.notices import Notice, text_of
+from wardround.core.notices import Notice, text_of, with_texts
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
@@ -51,8 +52,12 @@ def write_results(
     notices: Sequence[Notice],
     invited: Participants,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
+    analysed: Mapping[str, Any] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
+    if not plan.study.trained_arms:
+        folder.write_json("results.json", _without_arms(plan, notices, invited, analysed))
+        return
     lines = [line for wave in range(waves) for line in json.loads(_summaries_path(folder, wave).read_bytes())]
     missed = {site: Notice("site-away", "warning", site) for site in missed_an_evaluation(plan, lines)}
     if len(missed) < len(plan.sites):  # arms are compared on the same rows: a site that missed one arm counts for none
@@ -72,7 +77,27 @@ def write_results(
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
-    folder.write_json("results.json", content)
+    folder.write_json("results.json", with_analyses(content, analysed))
+
+
+def with_analyses(content: dict[str, Any], analysed: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A study without analyses has no such key."""
+    return content | {"analyses": dict(analysed)} if analysed else content
+
+
+def _without_arms(
+    plan: DeployedPlan, notices: Sequence[Notice], invited: Participants, analysed: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Of a study that trains nothing."""
+    sites = list(dict.fromkeys(site for own in (analysed or {}).values() for site in own["sites"]))
+    why = {site: text_of(notice) for site, notice in invited.why.items()}
+    no_rounds = pd.DataFrame({"sites": [], "dropped": []})
+    content = {
+        **without_arms(plan.study, plan.task, sites, deployed=True),
+        "notices": with_texts(notices),
+        "participation": participation(invited.sites, invited.came, sites, why, no_rounds),
+    }
+    return with_analyses(content, analysed)
 
 
 def _spending_and_start(folder: RunFolder, plan: DeployedPlan, records: pd.DataFrame) -> tuple[Any, dict[str, Any]]:

@@ -17,7 +17,7 @@ from wardround.core.errors import SecureSumError
 from wardround.core.extras import needs
 from wardround.deployment.common.messaging import Answered, B, Messenger, Step, Take
 from wardround.deployment.common.secure_sum_site import read_bytes
-from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
+from wardround.deployment.common.secure_wave import Place, Summands, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.secure_sum import Advert as SignedKeys
@@ -35,7 +35,6 @@ from wardround.protocol.catalogue import (
     Shares,
     SumTerms,
     Unmask,
-    Update,
 )
 from wardround.protocol.messages import Sealed, message_of
 from wardround.runs.folder import write_atomically
@@ -66,7 +65,7 @@ class SumDecisions:
 @dataclass
 class Sum:
     place: Place
-    trials: Trials
+    summands: Summands
     decisions: SumDecisions
     collector: Collector
     models: Mapping[str, str]  # hashes of what is sent, by trial
@@ -100,14 +99,14 @@ class Sum:
         return structs.replace(self.terms, adverts=self.adverts, sealed=sealed)
 
 
-def begin_sum(messenger: Messenger, place: Place, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
+def begin_sum(messenger: Messenger, place: Place, summands: Summands, models: Mapping[str, str], folder: Path) -> Sum:
     """DeployError if too few sites are left."""
     decisions = SumDecisions(folder, place.group)
-    present = [site for site in expected_sites(trials, place.round) if site in messenger.present]
+    present = [site for site in summands.expected if site in messenger.present]
     roster = decisions.settled.get("roster", present)
-    terms = terms_of(place, trials, roster, models)
+    terms = terms_of(place, summands, roster, models)
     decisions.settle("roster", roster)
-    return Sum(place, trials, decisions, Collector(terms, messenger.keys), models)
+    return Sum(place, summands, decisions, Collector(terms, messenger.keys), models)
 
 
 def share_keys(messenger: Messenger, sums: Sum) -> Generator[Step]:
@@ -155,7 +154,7 @@ def share_keys(messenger: Messenger, sums: Sum) -> Generator[Step]:
     decisions.settle("shares", shares)
 
 
-def unmask(messenger: Messenger, sums: Sum, entries: Mapping[str, Entry[Update]]) -> Generator[Step]:
+def unmask(messenger: Messenger, sums: Sum, entries: Mapping[str, Entry[Any]]) -> Generator[Step]:
     """The sum of the vectors that arrived. SecureSumError if too few sites remain."""
     collector = sums.collector
     arrived = [site for site in sums.sharers if site in entries and site in messenger.present]
@@ -187,7 +186,7 @@ def unmask(messenger: Messenger, sums: Sum, entries: Mapping[str, Entry[Update]]
 
 
 def _refuse_too_few(sums: Sum, sites: Collection[str]) -> None:
-    problem = shortfall(sums.trials, sums.place.round, sites, sums.adds)
+    problem = shortfall(sums.summands, sites, sums.adds)
     if problem:
         raise SecureSumError("secure sum", problem, REMEDY)
 

@@ -12,21 +12,11 @@ from wardround.core import tree
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.core.extras import needs
 from wardround.core.tree import State, Tree
-from wardround.deployment.common.secure_wave import (
-    Place,
-    Trials,
-    contributors,
-    expected_sites,
-    in_round,
-    is_secure,
-    needed_answers,
-    shortfall,
-    terms_of,
-    vector_of,
-)
+from wardround.deployment.common.secure_wave import Place, Summands, contributors, needed_answers, shortfall, terms_of
 from wardround.deployment.common.spool import MASKED
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
 from wardround.protocol.catalogue import AdvertPart, SealedShares, SumTerms
 from wardround.protocol.text import plain_text
@@ -91,9 +81,9 @@ class SumParticipant:
             self.member.receive(read_bytes(proposed.sealed))
             self.sealed = proposed.sealed
 
-    def masked(self, trials: Trials, round_number: int, updates: Mapping[int, State]) -> Tree:
-        vector = vector_of(trials, round_number, self.member.name, updates)
-        if updates:
+    def masked(self, vector: Whole, has_work: bool) -> Tree:
+        """Ready to be sent. Zeros of a site without work are no work that another sum could give away."""
+        if has_work:
             self.commitments.commit(WORK, self.member.terms.context, sha256(vector.data).digest())
         return {MASKED: torch.from_numpy(self.member.mask(vector).view("int64"))}
 
@@ -108,12 +98,12 @@ class SumParticipant:
             raise SecureSumError(self.member.name, problem, remedy)
 
 
-def checked_terms(study: Study, site: str, sites: list[str], place: Place, trials: Trials, proposed: SumTerms) -> Terms:
+def checked_terms(
+    study: Study, site: str, sites: list[str], place: Place, summands: Summands, proposed: SumTerms
+) -> Terms:
     """The coordinator's proposal, if it is what the approved study says; `sites` are those of the run."""
-    if not is_secure(list(trials.values())):
-        raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
-    roster, expected = proposed.roster, expected_sites(trials, place.round)
-    needed = needed_answers(study, sites, trials, place.round)
+    roster, expected = proposed.roster, summands.expected
+    needed = needed_answers(study, sites, summands)
     if strangers := sorted(set(roster) - set(expected)):
         names = plain_text(", ".join(strangers))
         problem = (
@@ -123,9 +113,9 @@ def checked_terms(study: Study, site: str, sites: list[str], place: Place, trial
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
         raise DeployError("coordinator", problem, REMEDY)
-    if set(proposed.models) != {str(n) for n in in_round(trials, place.round)}:
+    if set(proposed.models) != summands.keys:
         raise DeployError("coordinator", "does not say which models it sends", REMEDY)
-    terms = terms_of(place, trials, roster, proposed.models)
+    terms = terms_of(place, summands, roster, proposed.models)
     if proposed.threshold != terms.threshold:
         problem = f"asks for a sum of {proposed.threshold} sites, where the study needs {terms.threshold}"
         raise DeployError("coordinator", problem, REMEDY)
@@ -141,31 +131,29 @@ def check_models(proposed: SumTerms, shared: Mapping[int, State]) -> None:
             raise DeployError("coordinator", problem, REMEDY)
 
 
-def check_survivors(
-    study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
-) -> None:
+def check_survivors(study: Study, site: str, sites: list[str], summands: Summands, survivors: list[str]) -> None:
     """Checked before this site agrees to reveal the sum."""
-    needed = needed_answers(study, sites, trials, number)
+    needed = needed_answers(study, sites, summands)
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
 
 
 def check_contributors(
-    site: str, trials: Trials, number: int, adverts: Collection[AdvertPart], among: Collection[str], least: int
+    site: str, summands: Summands, adverts: Collection[AdvertPart], among: Collection[str], least: int
 ) -> None:
     """Whether enough of these sites contribute, by what each has signed, wherever this site contributes.
 
     `least` is this site's own `least_sites`.
     """
     adds = {advert.site: advert.adds for advert in adverts}
-    problem = shortfall(trials, number, among, adds)
+    problem = shortfall(summands, among, adds)
     if problem:
         raise SecureSumError(site, problem, REMEDY)
-    for n, trial in in_round(trials, number).items():
-        real = set(contributors(n, adds))
+    for part in summands.parts:
+        real = set(contributors(part.key, adds))
         if site in real and len(real & set(among)) < least:
             added = len(real & set(among))
-            reason = f"arm {trial.arm} would add up {added} sites, fewer than the {least} that {site} demands"
+            reason = f"{part.title} would add up {added} sites, fewer than the {least} that {site} demands"
             raise Refused(Refusal(reason))
 
 

@@ -1,4 +1,4 @@
-"""A wave whose updates are added up under masks: what both ends derive from the approved study.
+"""A sum under masks, of a wave's updates or of an analysis' step: what both ends derive from the approved study.
 
 Who works in a round, how many must remain and how long a vector is follow from the study, so that a coordinator cannot
 ask for a sum that hides less. All trials of a wave are in one sum: each has a block of weighted values, followed by its
@@ -24,7 +24,7 @@ from wardround.training.intake import weight_of
 from wardround.training.trial import Trial
 
 Trials = Mapping[int, Trial]
-Adds = Mapping[str, Collection[str]]  # by site: the trials to which it contributes, as it signed them
+Adds = Mapping[str, Collection[str]]  # by site: the parts of the sum to which it contributes, as it signed them
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,35 @@ def own_group(trials: Trials, site: str) -> dict[int, Trial]:
     return in_group(trials, group_of(trials, site))
 
 
-def needed_answers(study: Study, sites: Sequence[str], trials: Trials, round_number: int) -> int:
-    """The sites of a sum without which the study does not close a round. Of a group, all that may be away at all may be
-    away."""
-    expected = expected_sites(trials, round_number)
-    quorum = study.deployment.quorum or len(sites)
-    if any(trial.groups for trial in trials.values()):
-        return max(len(expected) - (len(sites) - quorum), 1)
-    return min(quorum, len(expected))
+@dataclass(frozen=True)
+class Summand:
+    """One thing that is added up in a sum, such as the updates of a trial."""
+
+    key: str  # a number, as adverts and hashes of what is sent name it
+    title: str
+    working: tuple[str, ...]  # sites whose part counts in this round by the study
+    threshold: int | None  # as the study has it
+
+
+@dataclass(frozen=True)
+class Summands:
+    """Of one sum: all are in one vector, which counts for all of them or for none."""
+
+    parts: tuple[Summand, ...]
+    grouped: bool = False  # each group of sites has a sum of its own
+
+    @property
+    def keys(self) -> set[str]:
+        return {part.key for part in self.parts}
+
+    @property
+    def expected(self) -> list[str]:
+        return sorted(dict.fromkeys(name for part in self.parts for name in part.working))
+
+    @property
+    def least(self) -> int:
+        """The number of sites that must remain: enough for every part, and more than half of all."""
+        return max([LEAST_SITES, len(self.expected) // 2 + 1, *(_least_in(part) for part in self.parts)])
 
 
 def is_secure(trials: Sequence[Trial]) -> bool:
@@ -100,19 +121,40 @@ def working(trial: Trial, round_number: int) -> list[str]:
     return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
 
 
+def of_trials(trials: Trials, round_number: int) -> Summands:
+    return Summands(
+        tuple(
+            Summand(
+                str(number),
+                f"arm {trial.arm}",
+                tuple(working(trial, round_number)),
+                None if trial.privacy.secure_sum is None else trial.privacy.secure_sum.threshold,
+            )
+            for number, trial in in_round(trials, round_number).items()
+        ),
+        any(trial.groups for trial in trials.values()),
+    )
+
+
 def expected_sites(trials: Trials, round_number: int) -> list[str]:
-    names = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
-    return sorted(dict.fromkeys(names))
+    return of_trials(trials, round_number).expected
 
 
-def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapping[str, str]) -> Terms:
+def needed_answers(study: Study, sites: Sequence[str], summands: Summands) -> int:
+    """The sites of a sum without which the study does not close a round. Of a group, all that may be away at all may be
+    away."""
+    expected, quorum = summands.expected, study.deployment.quorum or len(sites)
+    if summands.grouped:
+        return max(len(expected) - (len(sites) - quorum), 1)
+    return min(quorum, len(expected))
+
+
+def terms_of(place: Place, summands: Summands, roster: Collection[str], models: Mapping[str, str]) -> Terms:
     """Terms for the sites in `roster`. The threshold is computed from all expected sites, present or not.
 
-    `models` are hashes of what is sent for each trial: sites that received different models have no sum together.
+    `models` are hashes of what is sent for each part: sites that received different models have no sum together.
     """
-    round_number = place.round
-    expected = expected_sites(trials, round_number)
-    threshold = least(trials, round_number)
+    expected, threshold = summands.expected, summands.least
     if not set(roster) <= set(expected) or len(roster) < threshold:
         problem = f"{len(roster)} sites are left for a secure sum that takes {threshold} of {len(expected)}"
         remedy = "Settle it with the sites that are missing, and start the coordinator again."
@@ -121,37 +163,29 @@ def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapp
     return Terms(place.context, tuple(roster), threshold, models_hash)
 
 
-def least(trials: Trials, round_number: int) -> int:
-    """The number of sites that must remain: enough for every trial, and more than half of all."""
-    expected = expected_sites(trials, round_number)
-    each = [_least_in(trial, round_number) for trial in in_round(trials, round_number).values()]
-    return max([LEAST_SITES, len(expected) // 2 + 1, *each])
-
-
-def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> int:
+def _least_in(part: Summand, spent: Collection[str] = ()) -> int:
     """As in a simulation, where sites that have spent their epsilon are not part of the sum."""
-    threshold = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
-    return threshold or default_threshold(len(working(trial, round_number)) - len(spent))
+    return part.threshold or default_threshold(len(part.working) - len(spent))
 
 
-def shortfall(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
+def shortfall(summands: Summands, survivors: Collection[str], adds: Adds) -> str:
     """Why these sites are too few to reveal their sum; empty if they are enough.
 
-    `adds` are the trials to which each site contributes, as it signed them. A site that has spent its epsilon adds
-    zeros, which hide nobody. A trial without any contribution has nothing to hide.
+    `adds` are the parts to which each site contributes, as it signed them. A site that has spent its epsilon adds
+    zeros, which hide nobody. A part without any contribution has nothing to hide.
     """
-    for number, trial in in_round(trials, round_number).items():
-        real = contributors(number, adds)
+    for part in summands.parts:
+        real = contributors(part.key, adds)
         remain = [name for name in real if name in survivors]
-        spent = [name for name in working(trial, round_number) if name in adds and name not in real]
-        needed = max(LEAST_SITES, _least_in(trial, round_number, spent))
+        spent = [name for name in part.working if name in adds and name not in real]
+        needed = max(LEAST_SITES, _least_in(part, spent))
         if real and len(remain) < needed:
-            return f"{len(remain)} sites add something to arm {trial.arm}, and its sum takes {needed}"
+            return f"{len(remain)} sites add something to {part.title}, and its sum takes {needed}"
     return ""
 
 
-def contributors(number: int, adds: Adds) -> list[str]:
-    return [site for site, trials in adds.items() if str(number) in trials]
+def contributors(key: str, adds: Adds) -> list[str]:
+    return [site for site, keys in adds.items() if key in keys]
 
 
 def blocks(trials: Trials, round_number: int) -> Iterator[tuple[int, Encoding, int]]:
@@ -197,7 +231,7 @@ def refuse_implausible(
     said. No single update can be seen, so the round is lost."""
     for number, (_, weight) in sums.items():
         trial = trials[number]
-        real = [site for site in trial.sites if site.name in contributors(number, adds) and site.name in survivors]
+        real = [site for site in trial.sites if site.name in contributors(str(number), adds) and site.name in survivors]
         expected = sum(weight_of(trial, site) for site in real)
         if not math.isclose(weight, expected, rel_tol=1e-9, abs_tol=1e-6):
             problem = f"the sum of arm {trial.arm} has another weight than the sites in it"

@@ -133,6 +133,9 @@ def agree_on(
     inputs = None if columns else common_inputs(study, ready)
     refuse_unpaid_scale(study, task)
     plan = coordinator_plan(study, families, sites, task)
+    if not study.trained_arms:  # nothing is prepared for a model: an analysis asks for what it needs
+        prepare = Prepare(run=run, columns=None, layouts=[], of=[], inputs=None, commons=[], target_scales=[])
+        return Federation(plan, {}, prepare, tuple(notices))
 
     def check(site: str, body: FactsAnswer) -> None:
         check_facts(site, body, plan, columns, sites)

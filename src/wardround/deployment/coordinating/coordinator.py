@@ -17,6 +17,7 @@ from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Messenger, Step, revoked_key
 from wardround.deployment.common.waves import TrialRecord
+from wardround.deployment.coordinating.analyses import conduct_analyses
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -73,7 +74,7 @@ class Topology(Protocol):
 
     def wave(self, number: int, trials: Sequence[Trial]) -> Wave[Any]: ...
 
-    def write_results(self, waves: int) -> None: ...
+    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,13 @@ class Coordinator:
             plan = yield from self.topology.agree()
             waves = [[plan.trial(messenger.study.arm(arm), seed) for arm, seed in wave] for wave in plan.waves()]
             messenger.total = sum(trial.training.rounds for wave in waves for trial in wave)
+            analysed = yield from conduct_analyses(messenger, len(waves))
             for number, trials in enumerate(waves):
                 yield from train_wave(messenger, number, trials, self.topology.wave(number, trials))
             messenger.title = "computing results"
             yield messenger.step()
             RunSecret(messenger.folder.path / "state").destroy()
-            self.topology.write_results(len(waves))
+            self.topology.write_results(len(waves), analysed)
             hashes = log_results(messenger.study, messenger.folder, messenger.log)
             yield from messenger.say_goodbye(hashes["results.json"])
             messenger.folder.remove_state()
@@ -152,7 +154,7 @@ def train_wave(messenger: Messenger, number: int, trials: Sequence[Trial], wave:
 
 def log_results(study: Study, folder: RunFolder, log: AuditLog) -> dict[str, str]:
     """The hashes of the results, once they are written."""
-    hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
+    hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES if (folder.path / name).is_file()}
     log.add(FINISHED, study=study.hash, files=hashes)
     return hashes
 

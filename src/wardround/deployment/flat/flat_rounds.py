@@ -25,6 +25,7 @@ from wardround.deployment.common.secure_wave import (
     in_group,
     is_secure,
     masked_length,
+    of_trials,
     refuse_implausible,
     sums_of,
 )
@@ -116,7 +117,7 @@ class SecureRound:
 
     @property
     def sites(self) -> list[str]:
-        return expected_sites(self.sums.trials, self.sums.place.round)
+        return self.sums.summands.expected
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,10 @@ class FlatRounds:
     plan: DeployedPlan
     number: int
     trials: Sequence[Trial]
+
+    @cached_property
+    def by_number(self) -> dict[int, Trial]:
+        return dict(enumerate(self.trials))
 
     @cached_property
     def shapes(self) -> list[dict[str, Shape]]:
@@ -166,7 +171,7 @@ class FlatRounds:
                 group,
                 begin_sum(
                     self.messenger, Place(self.messenger.study.hash, self.messenger.run_name, self.number, state.round,
-                    group), in_group(by_number, group), models, spool.folder,
+                    group), of_trials(in_group(by_number, group), state.round), models, spool.folder,
                 ),
             )
             for group in groups_in(by_number)
@@ -200,11 +205,11 @@ class FlatRounds:
 
     def _unmasked(self, state: WaveState, one: "SecureRound", entries: Mapping[str, Entry[Update]]) -> Generator[Step]:
         """SecureSumError where the sum comes to nothing."""
-        sums = one.sums
+        sums, trials = one.sums, in_group(self.by_number, one.group)
         yield from unmask(self.messenger, sums, entries)
         if sums.total is not None:
-            sum_of = sums_of(sums.trials, state.round, sums.total)
-            refuse_implausible(sums.trials, sum_of, sums.survivors or (), sums.adds)
+            sum_of = sums_of(trials, state.round, sums.total)
+            refuse_implausible(trials, sum_of, sums.survivors or (), sums.adds)
             one.total = sum_of
 
     def _try(self, one: "SecureRound", steps: Generator[Step]) -> Generator[Step]:
@@ -221,7 +226,7 @@ class FlatRounds:
     ) -> Generator[Step]:
         messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
         _ = self.shapes  # before anybody is waited for
-        sum_at = {site: sums for sums in all_sums for site in expected_sites(sums.trials, state.round)}
+        sum_at = {site: sums for sums in all_sums for site in sums.summands.expected}
         asked = asked_sites([site for site in messenger.present if site in site_tasks], all_sums, sum_at)
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         requests = {}
@@ -247,7 +252,8 @@ class FlatRounds:
         def take(site: str, answered: Answered[Update]) -> None:
             masked: dict[str, Shape] | None = None
             if masks(site):
-                masked = {MASKED: ("I64", (masked_length(sum_at[site].trials, state.round),))}
+                trials = in_group(self.by_number, sum_at[site].place.group)
+                masked = {MASKED: ("I64", (masked_length(trials, state.round),))}
             self.take(state, spool, site, answered, site_tasks[site], masked)
 
         messages = seal_with_models(messenger, self.trials, state, requests)

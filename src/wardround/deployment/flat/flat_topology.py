@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from wardround.deployment.common.answer_checks import check_figures, check_ready, check_summaries
 from wardround.deployment.common.deployed_plan import DeployedPlan
@@ -54,11 +55,11 @@ class Flat:
         rounds, late = FlatRounds(self.messenger, self.agreed.plan, number, trials), lateness(trials)
         return FlatWave(rounds, None if late is None else OverlappingRounds(rounds, late))
 
-    def write_results(self, waves: int) -> None:
+    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None:
         messenger, agreed = self.messenger, self.agreed
         notices = list(dict.fromkeys([*agreed.notices, *messenger.absences.values()]))
         invited = Participants(messenger.invited, agreed.plan.sites, messenger.absences)
-        write_results(messenger.folder, agreed.plan, agreed.described, waves, notices, invited)
+        write_results(messenger.folder, agreed.plan, agreed.described, waves, notices, invited, analysed=analysed)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,16 @@ from wardround.deployment.common.secure_sum_site import (
     checked_terms,
     read_bytes,
 )
-from wardround.deployment.common.secure_wave import Place, group_of, is_secure, own_group
+from wardround.deployment.common.secure_wave import (
+    Place,
+    Summands,
+    group_of,
+    is_secure,
+    of_trials,
+    own_group,
+    vector_of,
+)
+from wardround.deployment.flat.site_analyses import AnalysesAtSite
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
 from wardround.deployment.governance.policy import Refusal, Refused
@@ -25,9 +34,12 @@ from wardround.privacy.secure_sum.secure_sum import Member
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import (
     Advert,
+    Analyse,
+    AskAdmission,
     AskFacts,
     AskFillValues,
     AskMoments,
+    AskSurvey,
     Commit,
     Committed,
     Confirm,
@@ -49,7 +61,7 @@ from wardround.protocol.text import plain_text
 with needs("deploy", "a study across hospitals"):
     from msgspec import convert
 
-InSum = Keys | Shares | Train | Confirm | Unmask  # what can be asked in a secure sum
+InSum = Keys | Shares | Train | Analyse | Confirm | Unmask  # what can be asked in a secure sum
 ASK_WHY = "Ask the coordinator why; nothing was given away."
 
 
@@ -67,13 +79,15 @@ def open_flat_run(session: Session, signer: Signer, peers: Mapping[str, Verifier
             Commit: without_tensors(work.commit),
             Open: without_tensors(work.open),
             Prepare: without_tensors(session.prepare),
+            AskSurvey: without_tensors(work.analyses.survey),
+            AskAdmission: without_tensors(work.analyses.admission),
             Keys: without_tensors(work.advertise),
             Shares: without_tensors(work.share),
             Confirm: without_tensors(work.confirm),
             Unmask: without_tensors(work.reveal),
             Evaluate: work.evaluate,
         },
-        steps={Train: work.train},
+        steps={Train: work.train, Analyse: work.analyse},
         catch_up=session.catch_up,
     )
 
@@ -82,6 +96,7 @@ class FlatWork:
     def __init__(self, session: Session, signer: Signer, peers: Mapping[str, Verifier]) -> None:
         """`peers` are the public keys of all sites, for secure sums."""
         self.session, self.signer, self.peers = session, signer, peers
+        self.analyses = AnalysesAtSite(session)
         self.seat: tuple[bytes, SumParticipant] | None = None  # in the last secure sum, by its terms
         self.past_sums = Commitments(session.folder.parent / "sums.jsonl")
 
@@ -103,7 +118,10 @@ class FlatWork:
             seat = self._seat(request, terms)
             check_models(terms, by_trial(tensors))
         update, updates, memories = train(session, request, tensors)
-        leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
+        leaving = flat(updates)
+        if seat is not None:
+            vector = vector_of(own_group(trials, session.site), number, session.site, updates)
+            leaving = seat.masked(vector, bool(updates))
         settled = {n: memory.settled() for n, memory in memories.items()}
         session.store.keep_memories(request.wave, number, settled)
         lost = [
@@ -112,6 +130,14 @@ class FlatWork:
             if not work.finite
         ]
         return Reply(update, leaving, (f"wave {request.wave + 1}, round {number + 1}: trained", *lost))
+
+    def analyse(self, request: Analyse, tensors: Tree) -> Reply:
+        sums, terms = self.analyses.answer(request, tensors), request.sum
+        if terms is None:
+            return self.analyses.reply(request, sums)
+        seat = self._seat(request, terms)
+        self.analyses.check_question(request, tensors, terms)
+        return self.analyses.reply(request, seat.masked(self.analyses.vector(request, tensors, sums), True))
 
     def evaluate(self, request: Evaluate, tensors: Tree) -> Reply:
         summary = evaluate(self.session, request, tensors)
@@ -148,21 +174,35 @@ class FlatWork:
         session, survivors = self.session, request.sum.survivors
         if survivors is None:
             raise DeployError("coordinator", "does not say who is in a secure sum", ASK_WHY)
-        trials = own_group(trials_of(session, request.wave), session.site)
-        check_survivors(session.study, session.site, session.sites, trials, request.round, survivors)
+        check_survivors(session.study, session.site, session.sites, self._sum_of(request)[0], survivors)
         return survivors
+
+    def _sum_of(self, request: InSum) -> tuple[Summands, list[str]]:
+        """What is added up by the approved study, and the parts to which this site contributes."""
+        session, number = self.session, request.round
+        if session.is_analysis(request.wave):
+            return self.analyses.summands(request.wave)
+        trials = trials_of(session, request.wave)
+        if not is_secure(list(trials.values())):
+            raise DeployError("coordinator", "asks for a secure sum that the study does not have", ASK_WHY)
+        trials = own_group(trials, session.site)
+        return of_trials(trials, number), list(map(str, sorted(own_work(session.site, trials, number))))
+
+    def _group_of(self, request: InSum) -> int | None:
+        session = self.session
+        if session.is_analysis(request.wave):
+            return None
+        return group_of(trials_of(session, request.wave), session.site)
 
     def _seat(self, request: InSum, proposed: SumTerms) -> SumParticipant:
         """This site's participant in the sum that a message is about."""
-        session, number = self.session, request.round
-        trials = trials_of(session, request.wave)
-        trials, group = own_group(trials, session.site), group_of(trials, session.site)
-        place = Place(session.study.hash, session.run, request.wave, number, group)
-        terms = checked_terms(session.study, session.site, session.sites, place, trials, proposed)
+        session = self.session
+        summands, adds = self._sum_of(request)
+        place = Place(session.study.hash, session.run, request.wave, request.round, self._group_of(request))
+        terms = checked_terms(session.study, session.site, session.sites, place, summands, proposed)
         if self.seat is None or self.seat[0] != terms.digest:
             refuse_unknown_keys(session, self.peers)
             secret = session.own_secret()
-            adds = map(str, sorted(own_work(session.site, trials, number)))
             member = Member(session.site, terms, secret, self.signer, self.peers, session.commitments, adds)
             self.seat = terms.digest, SumParticipant(member, session.commitments)
         try:
@@ -173,14 +213,17 @@ class FlatWork:
         adverts = self.seat[1].adverts  # the signed ones, not those of this message
         if adverts is not None:
             among = proposed.survivors or [advert.site for advert in adverts]
-            check_contributors(session.site, trials, number, adverts, among, session.gate.least_sites())
+            check_contributors(session.site, summands, adverts, among, session.gate.least_sites())
         return self.seat[1]
 
 
 def refuse_unknown_keys(session: Session, peers: Mapping[str, Verifier]) -> None:
     """Without the others' keys the coordinator could impersonate them."""
     unknown = [site for site in session.companions if site not in peers]
-    if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
+    protected = [arm.privacy for arm in session.study.trained_arms] + [
+        own.rows.privacy for own in session.study.analyses
+    ]
+    if unknown and any(privacy.secure_sum is not None for privacy in protected):
         names = plain_text(", ".join(unknown))  # they come from the coordinator
         reason = f"this site has no public key of {names}, without which a secure sum hides nothing"
         raise Refused(Refusal(reason))

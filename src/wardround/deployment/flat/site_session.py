@@ -104,7 +104,7 @@ class Session:
         self.study, self.gate = gate.study(hello.study, self.sites), gate
         self.plan = own_plan(self.study, families, site, self.sites, records)
         refuse_errors(self.plan.own_notices())
-        gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
+        gate.enough(min((len(self.plan.own_split(key).train) for key in self.plan.row_sets), default=len(records)))
         self.store, self.secret = Store(folder), RunSecret(folder)
         self.draw = SiteDraw(self.study, site, self.sites, folder.parent / "draws.jsonl")
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")
@@ -124,6 +124,7 @@ class Session:
             return
         if isinstance(kept.columns, list | None):
             self._use(kept.columns)
+        self.kept.analyses, self.kept.begun_analyses = dict(kept.analyses), list(kept.begun_analyses)
         if kept.prepare is not None:
             self._agree(kept.prepare)
 
@@ -142,7 +143,17 @@ class Session:
     @property
     def keeps_columns(self) -> bool:
         """Whether no arm needs to know this site's columns."""
-        return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
+        arms = self.study.trained_arms
+        return bool(arms) and all(arm.preparation.schema == "own" for arm in arms)
+
+    def is_analysis(self, wave: int) -> bool:
+        """Analyses count as waves after those of training."""
+        return 0 <= wave - len(self.waves) < len(self.study.analyses)
+
+    def analysis_at(self, wave: int) -> int:
+        if not self.is_analysis(wave):
+            raise DeployError("coordinator", "asks for an analysis that this study does not have", "Start it again.")
+        return wave - len(self.waves)
 
     @property
     def companions(self) -> list[str]:

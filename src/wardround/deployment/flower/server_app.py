@@ -41,6 +41,16 @@ def from_record(record: RecordDict) -> Sealed:
     return Sealed(head, tensors, signature)
 
 
+def received(record: RecordDict) -> Sealed:
+    """As `from_record`, of a message that has come; the record is of no use afterwards. Flower's records are circles:
+    those of a large model would lie in memory until Python looks for circles, one answer of each site."""
+    sealed = from_record(record)
+    for arrays in record.array_records.values():
+        for array in arrays.values():
+            array.data = b""
+    return sealed
+
+
 class LinkLost(Exception):
     """The SuperLink is gone or has forgotten us; what was sent must be sent again."""
 
@@ -173,7 +183,7 @@ class GridTransport:
                 del pending[site_of[number]]
                 continue
             try:
-                self.fetched[number] = from_record(message.content)
+                self.fetched[number] = received(message.content)
             except DeployError:
                 self.fetched[number] = Sealed(b"", b"", b"")  # which carries no signature
         first = next(iter(self.fetched), None)

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, SiteConnection
-from wardround.deployment.flower.server_app import LinkLost, from_record, to_record
+from wardround.deployment.flower.server_app import LinkLost, received, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
@@ -98,7 +98,7 @@ def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
 
     def reply(message: Message, context: Context) -> Message:
         try:
-            sealed = from_record(message.content)
+            sealed = received(message.content)
         except (DeployError, ValueError):  # ValueError: it holds an error and no content
             sealed = NO_MESSAGE
         return Message(to_record(answer(sealed)), reply_to=message)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+from wardround.privacy.disclosure import Limits
 from wardround.study.schema import Study
 
 
@@ -22,6 +23,10 @@ class Gate(ABC):
 
     def least_sites(self) -> int:
         return 1
+
+    def limits(self) -> Limits:
+        """Of disclosure. They make those of a study stricter, never laxer."""
+        return Limits(smallest_cell=1, largest_share=1.0, columns_per_patient=1.0, least_sites=1)
 
     def opening_hours(self) -> None:  # noqa: B027
         pass

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from wardround.core.notices.code import listed
+from wardround.deployment.governance.analysis_words import analysis_lines
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Arm, Study
@@ -101,9 +102,10 @@ def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
         lines = [
             f"Hospitals: {hospitals}.",
             *_regions(study, sites),
-            *_training(study),
+            *(_training(study) if study.arms else []),
+            *analysis_lines(study),
             *_protection(study),
-            *_leaving(study),
+            *(_leaving(study) if study.arms else []),
             *_staying(study),
             _quorum(study, sites),
         ]
@@ -174,11 +176,22 @@ def _protection(study: Study) -> list[str]:
             "learns the sum over the hospitals of a round and no single hospital's part. More than two thirds of them, "
             "or as many as the study says, must remain to the end of a round; else it comes to nothing."
         )
+    lines += _groups(masked)
     if open_arms:
         lines.append(
             f"No secure aggregation in {_listed(open_arms)}: the coordinator sees each hospital's part by itself."
         )
     return lines
+
+
+def _groups(masked: Sequence[Arm]) -> list[str]:
+    return [
+        f"Groups in arm {arm.name}: hospitals form {arm.preaggregation.groups} groups, and the coordinator learns the "
+        "sum of each, so that yours is hidden among those of its group alone. All hospitals draw the groups together, "
+        "once for this study: each sends the hash of a random number, and then the number."
+        for arm in masked
+        if arm.preaggregation.groups is not None and not arm.by_mean
+    ]
 
 
 def _patients(study: Study) -> list[str]:

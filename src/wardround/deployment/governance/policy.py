@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Literal, get_args
 
+from wardround.analyses import ANALYSES
 from wardround.core.errors import DeployError
 from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
 from wardround.privacy.dp.epsilons import format_epsilon
+from wardround.study.analyses import build_analysis
 from wardround.study.schema import Arm, Study
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -24,6 +26,8 @@ MIDNIGHT = time()
 class Policy:
     models: tuple[str, ...] = ()  # empty: any
     algorithms: tuple[str, ...] = ()  # empty: any
+    analyses: tuple[str, ...] = ()  # kinds; empty: any
+    site_figures: bool = True  # False: no analysis that shows what this hospital's rows say by themselves
     most_rounds: Count = 1000  # of each arm
     most_seeds: Count | None = None
     least_sites: Count = 2  # in the average of a round in which this site works
@@ -79,21 +83,41 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
         for arm in study.trained_arms
         if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
-    rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
-    for count, what, most in ((rounds, "rounds", policy.most_rounds), (seeds, "seeds", policy.most_seeds)):
-        if most is not None and count > most:
-            reasons.append(f"{count} {what} are more than the {most} that {site} allows")
+    reasons += _too_much_work(policy, study, site)
     if sites is not None:
         reasons += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
     cell = study.deployment.smallest_cell
     if cell < policy.smallest_cell:
         reasons.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
-    level = min(arm.preparation.least_level for arm in study.trained_arms)
+    level = min((arm.preparation.least_level for arm in study.trained_arms), default=cell)
     if not policy.rare_levels and level < policy.smallest_cell:
         reasons.append(
             f"least_level is {level}, and {site} names no category of fewer than {policy.smallest_cell} rows"
         )
-    return [*reasons, *_unprotected(policy, study, site)]
+    return [*reasons, *_unprotected(policy, study, site), *_analyses(policy, study, site)]
+
+
+def _too_much_work(policy: Policy, study: Study, site: str) -> list[str]:
+    rounds = max((arm.training.rounds for arm in study.trained_arms), default=0)
+    seeds = study.evaluation.seeds.count if study.trained_arms else 0
+    limits = ((rounds, "rounds", policy.most_rounds), (seeds, "seeds", policy.most_seeds))
+    return [
+        f"{count} {what} are more than the {most} that {site} allows"
+        for count, what, most in limits
+        if most is not None and count > most
+    ]
+
+
+def _analyses(policy: Policy, study: Study, site: str) -> list[str]:
+    reasons = _not_listed("analysis", [chosen.kind for chosen in study.analyses], policy.analyses)
+    for chosen in study.analyses:
+        if policy.secure_aggregation and chosen.rows.privacy.secure_sum is None:
+            reasons.append(f"{site} requires secure aggregation, which analysis {chosen.name} does not have")
+        if policy.most_epsilon is not None or policy.most_total_epsilon is not None:
+            reasons.append(f"{site} requires differential privacy, which analysis {chosen.name} does not have")
+        if not policy.site_figures and build_analysis(chosen, ANALYSES).tells_sites:
+            reasons.append(f"{site} tells no figures of its own, and analysis {chosen.name} needs them")
+    return reasons
 
 
 def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:

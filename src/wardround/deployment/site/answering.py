@@ -48,6 +48,7 @@ class Reply:
     answer: Answer
     tensors: Tree = field(default_factory=dict, repr=False)
     lines: tuple[str, ...] = ()  # for this site's own screen
+    released: Mapping[str, Any] = field(default_factory=dict)  # what the log says of figures that leave
 
 
 Handler = Callable[[Any, Tree], Reply]  # of a request of its type, and the request's tensors
@@ -208,6 +209,8 @@ class SiteWork:
             return known
         run.store.refuse_old(request.wave, request.round)
         reply = step(request, tensors)
+        if reply.released:
+            head = self.log.add("released", **reply.released)
         answer = self._seal(reply.answer, head, reply.tensors)
         run.store.keep_answer(request.wave, request.round, asked, answer)
         self._show(reply)

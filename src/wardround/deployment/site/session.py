@@ -14,6 +14,7 @@ from wardround.core.extras import needs
 from wardround.protocol.catalogue import (
     PROTOCOL,
     Agree,
+    AgreedAnalysis,
     Agreement,
     Columns,
     Hello,
@@ -24,7 +25,7 @@ from wardround.protocol.catalogue import (
 )
 from wardround.protocol.messages import Version
 from wardround.protocol.text import plain_text
-from wardround.protocol.values import Hash, Name, Part, Sites, TaskJson
+from wardround.protocol.values import Hash, Name, Part, Place, Sites, TaskJson
 from wardround.runs.folder import write_atomically
 
 with needs("deploy", "a study across hospitals"):
@@ -43,6 +44,9 @@ class Kept(Part, tag_field="topology"):
 class FlatRun(Kept, tag="flat"):
     columns: Columns | UnsetType | None = UNSET  # None: images, or columns that nobody needs to know
     prepare: Agreement | None = None
+    # by the number of the analysis: what was agreed on last, and those of which a step was answered
+    analyses: dict[Place, AgreedAnalysis] = msgspec.field(default_factory=dict)
+    begun_analyses: list[Place] = msgspec.field(default_factory=list)
 
 
 class PartyRun(Kept, tag="vertical"):

@@ -31,7 +31,7 @@ RULE = "Bonferroni"
 GAINS, LOSES, NO_EVIDENCE, UNKNOWN = "gains", "loses", "no evidence", "cannot be told"
 DIFFERS = "differs"  # of a measure of which neither more nor less is better
 # entries about a `measure` of how evenly hospitals or groups are served; of hospitals in the units of their `metric`
-SPREAD = {"sd": "SD over hospitals", "worst": "worst hospital", "gap": "best less worst hospital"}
+SPREAD = {"sd": "SD over hospitals", "worst": "worst hospital", "gap": "from best to worst hospital"}
 GAPS = {
     "sensitivity": Metric("sensitivity", "sensitivity", None, "share"),
     "selection_rate": Metric("selection_rate", "share called positive", None, "share"),

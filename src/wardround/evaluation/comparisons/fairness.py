@@ -93,12 +93,18 @@ def group_gaps(study: Study, scores: Scored, names: Sequence[str]) -> dict[str, 
                 for place, measure in enumerate(GROUP_RATES):
                     if not np.isnan(own[:, place]).all():
                         known = about | {"measure": measure}
-                        gaps.append(difference_of(own[:, place], "", resampling, known))
+                        gaps.append(with_spread(difference_of(own[:, place], "", resampling, known)))
                         if theirs is not None:
                             known = about | {"against": rival, "measure": measure}
                             less = own[:, place] - theirs[:, place]
                             differences.append(difference_of(less, "", resampling, known))
     return {"group_gaps": gaps, "group_gap_differences": differences}
+
+
+def with_spread(gap: dict[str, Any]) -> dict[str, Any]:
+    """A gap of 0 with every seed, or in every resample, mostly means that nobody is called positive: that is no sign of
+    certainty, and it has no interval."""
+    return gap if gap["standard_error"] else gap | {"standard_error": None, "freedom": None}
 
 
 def largest_group(kind: GroupRates) -> int | None:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from wardround.core.processes import mapped
-from wardround.evaluation.comparisons.fairness import spread_over_sites
+from wardround.evaluation.comparisons.fairness import spread_over_sites, with_spread
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
 from wardround.evaluation.scores import GROUP_RATES, Scores, group_rates_of, within_sites
 from wardround.study.schema import Evaluation
@@ -133,6 +133,8 @@ def _fill_fairness(content: dict[str, Any], names: set[str], drawn: "Resamples")
             own = drawn.gap(entry["arm"], entry)
             gap = own if "against" not in entry else own - drawn.gap(entry["against"], entry)
             _set_error(entry, gap, drawn.freedom_of_gap(entry))
+            if "against" not in entry:
+                entry |= with_spread(entry)
 
 
 def _fill_rates(subgroups: Mapping[str, Any], arm: str, drawn: "Resamples") -> None:

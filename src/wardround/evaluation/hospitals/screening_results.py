@@ -10,7 +10,7 @@ from wardround.core.notices import Notice, some_of
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.screening import LEAST_SITES, LEVEL, Evidence, most_left_out
 from wardround.screening.rule import limit_of
-from wardround.study.robustness.screening_validation import hidden_by
+from wardround.study.robustness.screening import hidden_by
 from wardround.study.schema import Arm, Study
 
 GENERATOR = "clean_hospitals"  # on which the level was measured

@@ -49,6 +49,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "participation.virtual_time": lambda evidence: any(arm.get("time") for arm in evidence.arms.values()),
     "forgetting": lambda evidence: bool(evidence.results.get("start_from")),
     "tuning": lambda evidence: bool(evidence.results.get("tuning")),
+    "robustness.contribution": lambda evidence: bool(evidence.results.get("contribution")),
     "robustness.screening": lambda evidence: bool(evidence.results.get("screening")),
     "claims": lambda evidence: bool(evidence.results["claims"]),
     "statistics": always,

@@ -46,6 +46,12 @@ class StudyRun(RunReference):
         }
         return pd.DataFrame.from_dict(rows, orient="index")
 
+    @property
+    def analyses(self) -> Mapping[str, Any]:
+        """What the study's analyses found, by name; empty without any."""
+        found: Mapping[str, Any] = self.results.get("analyses") or {}
+        return found
+
     def predictions(self) -> pd.DataFrame:
         """One row for each test row of each arm and seed, with its site, label and scores."""
         return RunFolder(self.folder).predictions()

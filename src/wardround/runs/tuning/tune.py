@@ -19,8 +19,9 @@ from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.runs.prediction_tables import prediction_table
 from wardround.runs.units import Unit, cut_trials, engine_named
+from wardround.study.robustness.contribution import TRIAL
 from wardround.study.schema import Arm, Study
-from wardround.study.tuning import TRIAL, space_of, tuned_arms, with_values, written_values
+from wardround.study.tuning import space_of, tuned_arms, with_values, written_values
 from wardround.study.tuning_methods import METHODS, Attempt, Method, Task, chosen
 from wardround.tasks import METRIC_FACTS
 from wardround.tasks.outcomes import Outcomes

@@ -1,1 +1,1 @@
-"""Bad sites in a study: what of [aggregation], [screening] and [[adversaries]] is refused from the text alone."""
+"""Bad sites, and what each site adds: what a study says of it, and what is refused from the text alone."""

@@ -101,6 +101,9 @@ def _check_rule_in_regions(arm: Arm, where: str) -> None:
         name = "momentum" if arm.preaggregation.momentum else arm.aggregation.name
         problem = f"{name} keeps something of the last rounds of one model, and regions have models of their own"
         raise StudyError(f"{where}: rule", problem, f"Use another rule, such as median, {flat}")
+    if arm.aggregation.facts.root:
+        problem = "its root data are at one coordinator, and each region has one of its own"
+        raise StudyError(f"{where}: rule", problem, f"Use another rule, such as median, {flat}")
     if arm.preaggregation.before == "bucketing":
         problem = "buckets are drawn among all sites, and a region has some of them"
         raise StudyError(f"{where}: before", problem, f'Write before = "nearest-neighbours", {flat}')

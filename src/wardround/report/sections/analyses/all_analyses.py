@@ -16,6 +16,7 @@ from wardround.report.section import Section
 from wardround.report.sections.analyses.patients import table_one_sentences, table_one_tables
 from wardround.report.sections.analyses.regression import INTERCEPT, Result, glm_sentences, glm_tables
 
+MOST_PANELS = 8
 MOST_LINES = 40  # of a forest plot
 
 
@@ -96,6 +97,26 @@ def draw_ratios(evidence: Evidence) -> Figure | None:
     return drawn
 
 
+def draw_hospitals(evidence: Evidence) -> Figure | None:
+    """Of random effects: each hospital's coefficient, and the mean over all, one panel for each term."""
+    found = [own for own in analyses_of(evidence).values() if own.get("site_effects") == "random"]
+    panels = [(term, own) for own in found for term in own["terms"] if term != INTERCEPT][:MOST_PANELS]
+    if not panels:
+        return None
+    drawn = figure(sum(1.0 + 0.25 * len(own["hospitals"]) for _, own in panels))
+    for axes, (term, own) in zip(drawn.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        lines = [*((site, terms[term]) for site, terms in own["hospitals"].items()), ("all", own["terms"][term])]
+        for place, (site, line) in enumerate(lines):
+            colour = COLOURS[1] if site == "all" else COLOURS[0]
+            axes.plot(line["ci"], [place, place], color=colour, linewidth=2)
+            axes.plot([line["estimate"]], [place], marker="D" if site == "all" else "s", color=colour)
+        axes.axvline(0.0, color="0.5", linewidth=1)
+        axes.set_yticks(range(len(lines)), [site for site, _ in lines])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"coefficient of {term}")
+    return drawn
+
+
 PAGE = """
 <section id="analyses"><h2>Analyses</h2>
 {% for name, lines in told %}
@@ -104,6 +125,7 @@ PAGE = """
 {% for table in shown[name] %}{{ show(table) }}{% endfor %}
 {% endfor %}
 {{ draw("analysis-ratios") }}
+{{ draw("analysis-hospitals") }}
 <p class="meta">{{ protected }}</p>
 </section>
 """
@@ -119,6 +141,11 @@ SECTION = Section(
             "Ratios of all terms",
             "Squares are estimates, lines their intervals. Right of 1 a larger value goes with more of the outcome.",
             draw_ratios,
-        )
+        ),
+        "analysis-hospitals": Drawing(
+            "Coefficients at each hospital",
+            "Squares are hospitals by themselves, diamonds the mean over all; lines are intervals.",
+            draw_hospitals,
+        ),
     },
 )

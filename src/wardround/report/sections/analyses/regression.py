@@ -37,6 +37,8 @@ def _optional(value: float | None) -> str:
 
 
 def glm_sentences(name: str, result: Result) -> list[str]:
+    if result["site_effects"] == "random":
+        return random_sentences(name, result)
     patients = "" if result["patients"] == result["n"] else f" of {counted(result['patients'], 'patient')}"
     kind = FAMILIES[result["family"]] + (" with Firth's correction" if result["firth"] else "")
     lines = [
@@ -77,7 +79,45 @@ def _finding(term: str, own: Result, result: Result) -> str:
     return f"{term}: {figure_of}, p {p if p.startswith('<') else f'= {p}'}."
 
 
+def random_sentences(name: str, result: Result) -> list[str]:
+    lines = [
+        f"{name}: {FAMILIES[result['family']]}, {result['formula']}, at each of {len(result['hospitals'])} hospitals "
+        f"by itself ({counted(result['n'], 'row')}), then put together with random effects (REML)."
+    ]
+    lines += [
+        f"{_finding(term, own, result)} Between hospitals: I² {100 * own['i2']:.0f} %."
+        for term, own in _strongest(result)
+    ]
+    if result["without_estimate"]:
+        lines.append(f"Without an estimate of their own: {listed(result['without_estimate'])}.")
+    return [*lines, *left_out(result)]
+
+
+def random_tables(name: str, result: Result) -> list[Table]:
+    level = f"{100 * result['confidence']:g} % CI"
+    columns: dict[str, Any] = {"term": None, "estimate": significant, "SE": significant, f"{level} of it": None}
+    columns |= {"p": p_text, "tau²": significant, "I², %": "{:.0f}".format, "a further hospital": None}
+    rows = [
+        [
+            *(term, own["estimate"], own["se"], interval(own["ci"]), own["p"], own["tau2"], 100 * own["i2"]),
+            interval(own["prediction_interval"] or (None, None)),
+        ]
+        for term, own in result["terms"].items()
+    ]
+    note = "Mean coefficients over hospitals by REML. The last column is where a further hospital's would lie."
+    pooled = make_table(f"analysis-{name}", f"{name}: random effects", columns, rows, note)
+    each = {"hospital": None, "term": None, "estimate": significant, "SE": significant, level: None}
+    own_rows = [
+        [site, term, own["estimate"], own["se"], interval(own["ci"])]
+        for site, terms in result["hospitals"].items()
+        for term, own in terms.items()
+    ]
+    return [pooled, make_table(f"analysis-{name}-hospitals", f"{name}: each hospital by itself", each, own_rows)]
+
+
 def glm_tables(name: str, result: Result) -> list[Table]:
+    if result["site_effects"] == "random":
+        return random_tables(name, result)
     level = f"{100 * result['confidence']:g} % CI"
     ratio = result["ratio"]
     columns: dict[str, Any] = {"term": None, "estimate": significant, "SE": significant, f"{level} of it": None}

@@ -138,10 +138,10 @@ def _draw_gap(axes: Any, entry: Mapping[str, Any], y: float, look: Mapping[str, 
 
 
 PAGE = """{% if "group-gaps" in tables %}<h3>Gaps between groups</h3>
-{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+<ul>{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
 <p>A gap says that groups are treated unlike, not why: they may differ in what is recorded of them, in how ill they are,
 or in who was tested. Where groups have unlike risk, not all three gaps can be 0 at once.</p>
-{{ draw("group-gaps") }}{{ show("group-gaps") }}
+{{ draw("group-gaps") }}{% call fold("Every gap in numbers") %}{{ show("group-gaps") }}{% endcall %}
 {% if "group-gap-differences" in tables %}
 {% call fold("Every arm against " ~ evidence.reference) %}{{ show("group-gap-differences") }}{% endcall %}{% endif %}
 {% endif %}"""

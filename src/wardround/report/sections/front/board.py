@@ -137,6 +137,10 @@ def took_part(evidence: Evidence) -> str:
         names = list(evidence.study.get("topology", {}).get("parties", names))
     some = listed([*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else names)
     many = f"{len(names)} hospital{'s' if len(names) != 1 else ''}"
+    if simulated := evidence.results.get("adversaries"):
+        bad = simulated["sites"]
+        which = listed([*bad[:MOST_NAMED], f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else bad)
+        return f"{many}: {some}. Besides, {which} trained, simulated as bad; no figure counts them."
     if not evidence.deployed:
         return f"{many}: {some}."
     missing = participation_sentence(evidence.results)

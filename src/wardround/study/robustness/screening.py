@@ -1,11 +1,19 @@
-"""What [screening] may say, checked when the study is read."""
+"""[screening]: what it may say, checked when the study is read."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from wardround.core.errors import StudyError
 
 if TYPE_CHECKING:
     from wardround.study.schema import Arm, Study
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
+
+    policy: Literal["off", "notice", "drop"] = "notice"
 
 
 def check_screening(study: "Study", where: str) -> None:
