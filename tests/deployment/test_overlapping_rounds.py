@@ -11,6 +11,8 @@ from tests.deployment.forging import changed
 from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import ByHand, Federation, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN
+from tests.deployment.private_studies import begin as begin_private
+from tests.deployment.private_studies import ledger, private
 from tests.deployment.test_crashes_in_process import DEADLINE, Clock
 from tests.deployment.test_log_heads import entries
 from tests.small_federations import assert_same_tree
@@ -92,7 +94,7 @@ def test_the_recorded_order_is_replayed_bit_for_bit(quiet: Federation) -> None:
     [
         (["fedadam", {"algorithm": "fedprox", "mu": 0.1}], {}),
         (["fedavg"], {"training": {"asynchronous": {"buffer": 1, "staleness": "hinge", "free": 1}}}),
-        (["fedavg"], {"compression": {"kind": "topk", "share": 0.2}}),  # what was lost is remembered at the site
+        (["fedavg"], {"compression": {"kind": "top-k", "share": 0.2}}),  # what was lost is remembered at the site
         (["fedavg"], {"training": {"asynchronous": {"buffer": 3, "most_stale": 1}}}),
         ([{"algorithm": "fedavg", "train_at": ["alder", "birch", "cedar"]}, "fedyogi"], {}),
     ],
@@ -190,29 +192,34 @@ def test_a_second_answer_to_one_request_counts_for_nothing(quiet: Federation, tm
 
 @pytest.mark.parametrize("wrong", [0, 7, 999])
 def test_an_update_of_another_round_than_was_asked_is_refused(wrong: int, tmp_path: Path) -> None:
-    """birch says that its work began with another model, so that it would weigh more or less."""
-    network = begin(tmp_path, document(deployment={"quorum": 3}), {})
+    """dogwood says that its work began with another model, so that it would weigh more or less."""
+    content = document()
+    network = begin(tmp_path, content, {})
+    lies: list[Sealed] = []
 
     def lie(body: dict[str, Any], tensors: Tree) -> None:
         body["round"] = wrong
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        lies = site == "birch" and kind_of(sealed) == "train" and body_of(sealed)["round"] == 1
-        return changed(answer, "birch", lie) if lies else answer
+        if site != "dogwood" or kind_of(sealed) != "train" or body_of(sealed)["round"] != 1:
+            return answer
+        lies.append(changed(answer, "dogwood", lie))
+        return lies[-1]
 
     network.transport.after = after
     network.run()
-    assert "answers other questions" in str(network.messenger.left["birch"].details)
-    assert all("birch" not in late for late, _ in order(network)[1:])
-    assert_replayed(network, document(deployment={"quorum": 3}))
+    assert len(lies) > 1  # it is asked again and again
+    assert "dogwood" in order(network)[0][0]
+    assert not any("dogwood" in late for late, _ in order(network)[1:])
+    assert_replayed(network, content)
 
 
 def test_too_few_sites_end_the_run_with_the_reason(tmp_path: Path) -> None:
     network = begin(tmp_path, document(), {})
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        if site == "birch" and kind_of(sealed) == "train":
-            return changed(answer, "birch", lambda body, tensors: body.update(trials={}))
+        if site == "dogwood" and kind_of(sealed) == "train":
+            return changed(answer, "dogwood", lambda body, tensors: body.update(trials={}))
         return answer
 
     network.transport.after = after
@@ -289,3 +296,28 @@ def test_late_work_that_is_too_stale_is_dropped(tmp_path: Path, clock: Clock) ->
 def test_what_cannot_be_deployed_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(StudyError, match=problem):
         refuse_undeployable(load_study(document(**changes), sources=KNOWN)[0], SITES)
+
+
+# -- privacy of patients
+
+
+def test_a_hospitals_ledger_has_what_it_released_once(tmp_path: Path) -> None:
+    content = private(training={"rounds": 5, "asynchronous": {"buffer": 2}})
+    network = begin_private(tmp_path, content)
+    delay(network, SLOW)
+    die = dies_once(set(), "after")
+
+    def prepare(network: Federation) -> None:
+        die(network)
+        delay(network, SLOW)
+
+    _, network = until_finished(network, prepare)
+    counted = dict.fromkeys(SITES, 0)
+    for late, _ in order(network):
+        for site in late:
+            counted[site] += 1
+    for site in SITES:
+        charged = [entry.round for entry in ledger(tmp_path, site)]
+        assert len(charged) == len(set(charged))  # a repeated request costs nothing
+        assert counted[site] <= len(charged) <= counted[site] + 1  # and what was under way at the end
+    assert sum(counted.values()) == 5 * 2

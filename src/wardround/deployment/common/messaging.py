@@ -226,11 +226,8 @@ class Messenger:
 
         `stored` has answers that arrived before the coordinator was restarted: they are taken as if they came now.
         """
-        waiting, began = dict(requests), time.monotonic() if began is None else began
-        for site, request in requests.items():
-            known = stored(site)
-            if known is not None and self._is_taken_again(site, known, answer, take, request):
-                waiting.pop(site)
+        began = time.monotonic() if began is None else began
+        waiting = self._without_stored(requests, answer, take, stored)
         not_before: dict[str, float] = {}
         self.activity |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting and not enough():
@@ -252,6 +249,17 @@ class Messenger:
                         self.activity[site] = "late"
                     return
                 asking.update(self._due(waiting, not_before))  # a closed site may be open again
+
+    def _without_stored(
+        self, requests: Mapping[str, Sealed], answer: type[B], take: Take[B], stored: Callable[[str], Sealed | None]
+    ) -> dict[str, Sealed]:
+        """The requests whose answers have not arrived before; those that have are taken."""
+        waiting = dict(requests)
+        for site, request in requests.items():
+            known = stored(site)
+            if known is not None and self._is_taken_again(site, known, answer, take, request):
+                waiting.pop(site)
+        return waiting
 
     def _due(self, waiting: Mapping[str, Sealed], not_before: dict[str, float]) -> dict[str, Sealed]:
         now = time.monotonic()
