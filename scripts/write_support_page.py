@@ -116,6 +116,25 @@ TASK_TEXT = """With `fedavg` and the task's linear model; `vertical` with `split
 range unless the row says otherwise. Other algorithms train a task as they train classes:
 `tests/contract/test_tasks.py` has each of them with each task in both engines."""
 
+SLOW: dict[str, dict[str, Any]] = {
+    "asynchronous": {"training.asynchronous.buffer": 3},
+    "deadline": {"sites.speed.kind": "lognormal"},
+    "late": {"sites.speed.kind": "lognormal", "training.late": "on"},
+}
+SLOW_COLUMNS: dict[str, dict[str, str]] = {
+    "asynchronous": {},
+    "asynchronous: stacked": {"place": "stacked"},
+    "asynchronous: deployed": {"place": "deployed"},
+    "asynchronous: patient-level DP": {"privacy": "example"},
+    "asynchronous: site-level DP": {"privacy": "site"},
+    "asynchronous: secure sum": {"privacy": "secure_sum"},
+    "deadline": {"slow": "deadline"},
+    "late work used": {"slow": "late"},
+    "late work used: deployed": {"slow": "late", "place": "deployed"},
+}
+SLOW_TEXT = """`training.asynchronous` with a buffer of 3, and rounds that close at a deadline, where late work is
+dropped or used (`training.late`). See [Slow hospitals](../how-to/slow-hospitals.md)."""
+
 AGGREGATION_TEXT = """`[aggregation]` with `fedavg`, `bad = 0` or a number as bound. See [Robust
 aggregation](../explanation/robust-aggregation.md)."""
 
@@ -150,6 +169,7 @@ class Cell:
     norm: str = ""  # normalisation layers of the model; empty: its default
     task: str = ""  # a key of EXAMPLES; empty: two classes
     compression: str = "none"  # a kind of [compression]
+    slow: str = ""  # a key of SLOW: what is done about slow sites
     rule: str = "mean"  # of [aggregation]
     groups: int | None = None  # of hospitals with a secure sum each
 
@@ -171,7 +191,14 @@ class Cell:
             **({} if self.compression == "none" else {"compression": {"kind": self.compression}}),
             **({} if self.rule == "mean" else {"aggregation": self.aggregation}),
             "evaluation": {"seeds": {"count": 1}},
-            "arms": [{"algorithm": self.algorithm, **({"train_at": list(SITES[:-1])} if self.by_root else {})}],
+            "deployment": {} if self.slow in ("", "asynchronous") else {"quorum": 3, "deadline": 60},
+            "arms": [
+                {
+                    "algorithm": self.algorithm,
+                    **SLOW.get(self.slow, {}),
+                    **({"train_at": list(SITES[:-1])} if self.by_root else {}),
+                }
+            ],
         }
 
     @property
@@ -206,6 +233,8 @@ def answer(cell: Cell) -> str:
     except WardroundError as error:
         return general_reason(cell, error)
     [trial] = units[0].trials(plan)
+    if cell.slow and not trial.algorithm.federated:
+        return NO_EFFECT
     protected = cell.privacy == "none" or getattr(trial.privacy, cell.privacy) is not None
     protected = protected and trial.compression.kind == cell.compression
     protected = protected and (cell.rule == "mean" or trial.algorithm.needs == "each" or trial.bound is not None)
@@ -229,7 +258,7 @@ def algorithm_rows(privacy: str) -> dict[str, dict[str, Cell]]:
     }
 
 
-COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
+COMPRESSION_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},
@@ -240,6 +269,17 @@ COMPRESSION_COLUMNS: dict[str, dict[str, str]] = {
     "site-level DP": {"privacy": "site"},
     "secure sum": {"privacy": "secure_sum"},
 }
+
+
+def slow_rows() -> dict[str, dict[str, Cell]]:
+    """By algorithm, then by title of the column."""
+    return {
+        name: {
+            title: replace(Cell(name, "none", "flat", "serial", slow="asynchronous"), **changes)
+            for title, changes in SLOW_COLUMNS.items()
+        }
+        for name in ALGORITHMS
+    }
 
 
 def compression_rows() -> dict[str, dict[str, Cell]]:
@@ -284,7 +324,7 @@ def aggregating_rows() -> dict[str, dict[str, Cell]]:
     return {name: {"median": Cell(name, "none", "flat", "serial", rule="median")} for name in ALGORITHMS}
 
 
-MODEL_COLUMNS: dict[str, dict[str, str]] = {
+MODEL_COLUMNS: dict[str, dict[str, Any]] = {
     "serial engine": {},
     "stacked engine": {"place": "stacked"},
     "patient-level DP": {"privacy": "example"},
@@ -306,7 +346,7 @@ def model_rows() -> dict[str, dict[str, Cell]]:
     return rows
 
 
-TASK_COLUMNS: dict[str, dict[str, str]] = {
+TASK_COLUMNS: dict[str, dict[str, Any]] = {
     "serial": {},
     "stacked": {"place": "stacked"},
     "deployed": {"place": "deployed"},
@@ -340,6 +380,7 @@ def page() -> str:
     parts.append(f"## Aggregation by algorithm\n\n{table('algorithm', aggregating_rows(), reasons)}")
     parts.append(f"## Tasks\n\n{TASK_TEXT}\n\n{table('task', task_rows(), reasons)}")
     parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
+    parts.append(f"## Slow hospitals\n\n{SLOW_TEXT}\n\n{table('algorithm', slow_rows(), reasons)}")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([*parts, "## Reasons of refusals\n", *notes]) + "\n"
 

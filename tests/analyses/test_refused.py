@@ -123,3 +123,15 @@ def test_effects_of_hospitals_need_what_a_secure_sum_hides() -> None:
     for glm in (Glm(formula="y ~ dose + site"), Glm(formula="y ~ dose", site_effects="random")):
         with pytest.raises(StudyError, match="a secure sum shows nothing of a single hospital"):
             conducted(glm, hospital_rows("gaussian", 4, 1), SecureSum())
+
+
+def test_check_names_a_column_that_nobody_has() -> None:
+    from wardround.analyses.simulated import Analysed, check_columns
+    from wardround.runs.catalog import load_study
+    from wardround.runs.plan import load_plan
+
+    parsed, families = load_study(study("died ~ dose"))
+    plan = load_plan(parsed, families)
+    assert plan.analysed is not None
+    with pytest.raises(StudyError, match="analyses: effect: formula: there is no column 'dose'"):
+        check_columns(Analysed(parsed, families, plan.analysed))

@@ -23,6 +23,7 @@ from scripts.write_support_page import (
     model_rows,
     page,
     plan_and_units,
+    slow_rows,
     task_rows,
 )
 from tests.representatives import represented
@@ -102,6 +103,12 @@ def test_each_combination_of_a_model_trains_or_is_refused_as_the_page_says(row: 
         expect(cell, mark)
 
 
+@pytest.mark.parametrize("algorithm", represented(slow_rows(), by=["fedadam", "scaffold", "local"]))
+def test_each_algorithm_with_slow_hospitals_trains_or_is_refused_as_the_page_says(algorithm: str) -> None:
+    for cell, mark in cells_of("Slow hospitals", algorithm, slow_rows()[algorithm]):
+        expect(cell, mark)
+
+
 @pytest.mark.parametrize("kind", represented(compression_rows(), by=["top-k"]))
 def test_each_kind_of_compression_trains_or_is_refused_as_the_page_says(kind: str) -> None:
     for cell, mark in cells_of("Compression", kind, compression_rows()[kind]):
@@ -140,6 +147,7 @@ def test_the_page_has_all_algorithms_and_models_and_no_others() -> None:
     assert rows == {(title, name) for title in PRIVACY_TITLES.values() for name in ALGORITHMS} | {
         *(("Models", row) for row in model_rows()),
         *(("Tasks", row) for row in task_rows()),
+        *(("Slow hospitals", name) for name in slow_rows()),
         *(("Compression", kind) for kind in compression_rows()),
         *(("Compression by algorithm", name) for name in compressing_rows()),
         *(("Aggregation", rule) for rule in aggregation_rows()),

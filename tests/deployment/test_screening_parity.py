@@ -95,7 +95,8 @@ def test_held_across_hospitals_and_gone_on_with_in_the_same_bits(decision: str, 
         killed.run()
     assert again.value.problem == first.value.problem
     assert killed.transport.carried == []  # no hospital is asked for anything
-    decide(folder.path, **{decision: [INVERTED]}, name="Dr. B. Example")  # type: ignore[arg-type]
+    verdict: Any = {decision: [INVERTED]}
+    decide(folder.path, **verdict, name="Dr. B. Example")
     gone_on = killed.restart_coordinator()
     gone_on.run()
     other = deployed(study(policy), tmp_path / "other")

@@ -15,7 +15,7 @@ from wardround.core.errors import HeldError, RunError, StudyError
 from wardround.runs.audit import verify
 from wardround.runs.folder import RunFolder
 
-SOURCES = {"sources": {"wards": wards}}
+SOURCES: Any = {"sources": {"wards": wards}}
 
 
 def document(policy: str, **training: Any) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def test_a_decided_run_has_the_bits_of_the_other_policy(decision: str, policy: s
     assert f"wardround decide {folder.path} --keep {INVERTED}" in error.remedy
     assert f"wardround resume {folder.path}" in error.remedy
     assert error.exit_code == 11
-    decide(folder.path, **{decision: [INVERTED]}, name="Dr. A.  Example")  # type: ignore[arg-type]
+    verdict: Any = {decision: [INVERTED]}
+    decide(folder.path, **verdict, name="Dr. A.  Example")
     finished = resume_study(folder.path, workers=1, **SOURCES)
     other = run(policy, tmp_path / "other")
     same_models(folder.path, other.folder)
@@ -103,13 +104,14 @@ def test_processes_side_by_side_are_held_in_the_same_way(tmp_path: Path) -> None
 
 def test_only_a_site_that_is_held_is_decided_about(tmp_path: Path) -> None:
     folder, _ = held(tmp_path)
+    wrong: Any
     for wrong, problem in [
         ({"keep": [NAMES[1]]}, "no site that is held is called 'ward-1'"),
         ({"keep": [INVERTED], "drop": [INVERTED]}, "both kept and dropped"),
         ({}, "nothing is decided; held: ward-0"),
     ]:
         with pytest.raises(RunError, match=problem):
-            decide(folder.path, **wrong, name="A. Example")  # type: ignore[arg-type]
+            decide(folder.path, **wrong, name="A. Example")
     with pytest.raises(RunError, match="nobody is named"):
         decide(folder.path, keep=[INVERTED], name=" ")
     assert not (folder.path / "decisions.json").exists()

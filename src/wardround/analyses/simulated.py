@@ -51,6 +51,15 @@ def terms_for(study: Study, analysis: StudyAnalysis) -> Terms:
     return Terms(analysis.name, Limits(smallest_cell=study.deployment.smallest_cell), privacy.secure_sum, study.hash)
 
 
+def check_columns(analysed: Analysed) -> None:
+    """StudyError where an analysis names a column that the data do not have, or that is of another kind."""
+    for chosen in analysed.study.analyses:
+        try:
+            build_analysis(chosen, analysed.families.analyses).uses(analysed.schema)
+        except StudyError as error:
+            raise in_analysis(error, chosen.name) from None
+
+
 def conduct_all(analysed: Analysed) -> Generator[tuple[int, str], None, dict[str, Any]]:
     """Yields how many are finished, and what is done now."""
     results: dict[str, Any] = {}

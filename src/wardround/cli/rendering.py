@@ -183,9 +183,11 @@ def show_check(
     out = console()
     seeds = study.evaluation.seeds
     out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
-    out.print(
-        f"{len(study.arms)} arms x {seeds.count} seeds: " + ", ".join(arm.name for arm in study.arms), markup=False
-    )
+    if study.arms:
+        arms = ", ".join(arm.name for arm in study.arms)
+        out.print(f"{len(study.arms)} arms x {seeds.count} seeds: {arms}", markup=False)
+    if study.analyses:
+        out.print(f"Analyses: {', '.join(chosen.name for chosen in study.analyses)}", markup=False)
     _show_trainings(out, study, trainings)
     for described in sites:
         out.print(_sites_of(described))

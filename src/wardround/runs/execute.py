@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -60,7 +61,7 @@ from wardround.runs.tuning.tune import (
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
 from wardround.study.robustness.contribution import is_coalition
-from wardround.study.schema import Study
+from wardround.study.schema import Arm, Study
 from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
 from wardround.training.trial import Run, Trial
@@ -207,7 +208,6 @@ def execute(
             folder.begin(study, environment)
         else:
             refuse_other_circumstances(folder, environment)
-        plan.decisions = holding.read_decisions(folder)
         facts = {"engine": engine, "data": plan.fingerprint, "versions": environment["versions"]}
         log.add(BEGUN if fresh else RESUMED, study=study.hash, **facts)
         tried_rounds = planned_rounds(study) + planned_rounds_of_coalitions(plan)
@@ -331,17 +331,16 @@ def _newly_done(rounds: Mapping[int, int], earlier: Mapping[int, int]) -> int:
 def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder: RunFolder) -> Generator[int]:
     """Train a unit's trials to their last round, or until people must decide about a site; yields how many rounds are
     done, over all its trials."""
-    trials, engine, interval = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
+    trials, engine = holding.with_decisions(unit.trials(plan), folder), engine_named(unit.engine)
+    interval = plan.study.evaluation.every
     with folder.checked_content():
         done = checkpoint.round
         begun = engine.restore(trials, done, checkpoint.leaves) if done else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
-    if (holds := holding.holds(trials)) and holding.waits(trials, engine.runs(trials, begun)):
+    if holding.waits(trials, partial(engine.runs, trials, begun)):
         return
     holding.forget_held(folder, number)
-    arm = plan.arm(*unit.members[0])
-    # such rows are not test rows, and have no curve
-    selects = arm.held_out is not None or is_trial(arm) or is_coalition(arm.name)
+    selects = _selects(plan.arm(*unit.members[0]))
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
@@ -353,7 +352,8 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
             for record, point in zip(records, points, strict=True):
                 written.add(record.finished(unit.engine, seconds, point))
-            held = holds and holding.write_held_after(folder, number, trials, engine.runs(trials, state), records)
+            runs = partial(engine.runs, trials, state)
+            held = holding.write_held_after(folder, number, trials, runs, records)
             if held or (pace.due and round_number < last):
                 save_started = time.perf_counter()
                 reached = Checkpoint(round_number, written.flush(), engine.leaves(state)[1])
@@ -367,6 +367,11 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
             save_unit(plan, number, trials, engine.runs(trials, state), folder)
         leaves = engine.leaves(state)[1] if stops_early(plan, trials[0]) else {}
         write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), leaves, done=True))
+
+
+def _selects(arm: Arm) -> bool:
+    """Whether its rows are not test rows, and have no curve."""
+    return arm.held_out is not None or is_trial(arm) or is_coalition(arm.name)
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
@@ -506,9 +511,8 @@ def _results(
     spent = [] if ledger is None else ledger.entries()
     workers = workers_at_the_end(units) if workers is None else workers
     with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
-        content = study_results(
-            plan.study, predictions, groups, records, sites, plan.task, others, workers, plan.decisions
-        )
+        decided = holding.read_decisions(folder)
+        content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers, decided)
         described_models()
     with_models(content["arms"], plan)
     for of_outcome in content.get("outcomes", {}).values():

@@ -38,7 +38,6 @@ from wardround.privacy.validation import refuse_unsound
 from wardround.runs.continual.description import read_description
 from wardround.runs.continual.fit import start_at
 from wardround.runs.continual.predecessor import Predecessor, read_predecessor
-from wardround.screening import Decisions
 from wardround.study.analyses import AnalysedRows
 from wardround.study.parser import Families
 from wardround.study.robustness.contribution import is_coalition, own_arm
@@ -62,7 +61,6 @@ class Plan:
     start_notices: list[Notice] = field(default_factory=list)  # of arms that start from a trained model
     tuned: dict[tuple[str, int], Arm] = field(default_factory=dict)  # with a seed: trials, and arms as they were tuned
     analysed: Cohort | None = None  # the rows of the study's analyses; often those of its arms
-    decisions: Decisions = field(default_factory=dict)  # of people, about sites that were named
     finished: Path | None = None  # the folder of its run, once that is complete: what training started from may be gone
 
     def __post_init__(self) -> None:
@@ -303,7 +301,6 @@ class Plan:
             compression=arm.compression if algorithm.federated else Compression(),
             topology=arm.topology,
             screening=arm.screened,
-            decisions=self.decisions,
             groups=self.groups_of(arm, [site.name for site in trainers]),
             root=root_of(arm, sites, members, model),
             bound=arm.bounded_at_site,

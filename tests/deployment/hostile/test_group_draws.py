@@ -9,9 +9,11 @@ import pytest
 from tests.deployment.forging import changed
 from tests.deployment.grouped_federation import GROUPS, KNOWN, SITES, begin, grouped
 from tests.deployment.in_process_federation import Federation, OpenGate, body_of, key, kind_of, public, reason_in
-from wardround.core.errors import DeployError
+from wardround.core.errors import DeployError, StudyError
+from wardround.deployment import refuse_undeployable
 from wardround.deployment.flat.group_draw import Drawing, drawn_seed
 from wardround.deployment.flat.site_draw import SiteDraw
+from wardround.deployment.governance.plain_words import in_plain_words
 from wardround.deployment.governance.policy import Policy, objections
 from wardround.privacy.secure_sum.groups import draw_groups
 from wardround.protocol.catalogue import Commitment, Draw
@@ -199,3 +201,14 @@ def test_groups_that_a_gate_finds_too_small_have_no_sum(tmp_path: Path) -> None:
 def test_sizes_of_groups_are_what_the_study_says() -> None:
     drawn = draw_groups(123, SITES, GROUPS)
     assert sorted(drawn.count(group) for group in range(GROUPS)) == [3, 4]
+
+
+def test_a_hospitals_people_are_told_of_groups_before_they_approve() -> None:
+    text = " ".join(in_plain_words(a_study(), SITES))
+    assert "hospitals form 2 groups" in text
+    assert "hidden among those of its group alone" in text
+
+
+def test_groups_that_are_too_small_are_refused_before_kits_are_made() -> None:
+    with pytest.raises(StudyError, match="2 groups of 5 sites have 2 in the smallest"):
+        refuse_undeployable(a_study(), list(SITES[:5]))

@@ -16,6 +16,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
+    from wardround.analyses.simulated import Analysed, check_columns
     from wardround.core.errors import CheckError
     from wardround.core.notices import errors_among, with_texts
     from wardround.runs.catalog import load_study
@@ -30,6 +31,8 @@ def check(
 
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)
+    if plan.analysed is not None:
+        check_columns(Analysed(parsed, families, plan.analysed))
     notices = check_study(plan)
     refused = bool(errors_among(notices))
     if not refused:

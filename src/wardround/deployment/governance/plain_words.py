@@ -176,11 +176,22 @@ def _protection(study: Study) -> list[str]:
             "learns the sum over the hospitals of a round and no single hospital's part. More than two thirds of them, "
             "or as many as the study says, must remain to the end of a round; else it comes to nothing."
         )
+    lines += _groups(masked)
     if open_arms:
         lines.append(
             f"No secure aggregation in {_listed(open_arms)}: the coordinator sees each hospital's part by itself."
         )
     return lines
+
+
+def _groups(masked: Sequence[Arm]) -> list[str]:
+    return [
+        f"Groups in arm {arm.name}: hospitals form {arm.preaggregation.groups} groups, and the coordinator learns the "
+        "sum of each, so that yours is hidden among those of its group alone. All hospitals draw the groups together, "
+        "once for this study: each sends the hash of a random number, and then the number."
+        for arm in masked
+        if arm.preaggregation.groups is not None and not arm.by_mean
+    ]
 
 
 def _patients(study: Study) -> list[str]:
@@ -337,7 +348,24 @@ def _quorum(study: Study, sites: Sequence[str]) -> str:
         if deadline is None
         else f"After {deadline:g} seconds it goes on without the others."
     )
-    return f"Quorum: a round needs the work of {needed}. {waits} {cell}"
+    return f"Quorum: a round needs the work of {needed}. {waits} {_overlapping(study)}{cell}"
+
+
+def _overlapping(study: Study) -> str:
+    """Of arms whose rounds do not wait for all work."""
+    said: list[str] = []
+    for arm in study.trained_arms:
+        asynchronous, late = arm.training.asynchronous, arm.training.late
+        if not arm.algorithm.facts.federated:
+            continue
+        if asynchronous is not None:
+            said.append(
+                f"{arm.name} is asynchronous: its model is updated whenever the work of "
+                f"{_count(asynchronous.buffer, 'hospital')} has arrived; the quorum is how many must stay. "
+            )
+        elif late is not None:
+            said.append(f"In {arm.name} work that comes later is used in the next round. ")
+    return "".join(said)
 
 
 def _listed(names: Iterable[str]) -> str:

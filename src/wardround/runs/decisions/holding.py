@@ -4,8 +4,8 @@ them, in `decisions.json`.
 What is held is written before the state of its round, so that a state that waits always has its reason.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wardround.core.errors import HeldError
@@ -48,28 +48,32 @@ class Held:
         )
 
 
-def holds(trials: Sequence[Trial]) -> bool:
-    """Whether any may have to wait."""
-    return any(trial.screening is not None and trial.screening.policy == "hold" for trial in trials)
-
-
-def waits(trials: Sequence[Trial], runs: Sequence[Run]) -> bool:
-    return any(map(undecided, trials, runs))
+def waits(trials: Sequence[Trial], runs: Callable[[], Sequence[Run]]) -> bool:
+    """Whether people must decide before these go on. Runs are asked for only where a study may hold them."""
+    return _may_wait(trials) and any(map(undecided, trials, runs()))
 
 
 def write_held_after(
-    folder: RunFolder, number: int, trials: Sequence[Trial], runs: Sequence[Run], records: Sequence[RoundRecord]
+    folder: RunFolder,
+    number: int,
+    trials: Sequence[Trial],
+    runs: Callable[[], Sequence[Run]],
+    records: Sequence[RoundRecord],
 ) -> bool:
     """Whether the unit or wave has to wait after this round, of which these are the runs and the records. If so, the
     reason is on disk."""
-    held = held_after(trials, runs, records)
+    held = _held_after(trials, runs(), records) if _may_wait(trials) else []
     if held:
         (folder.path / "state" / "held").mkdir(parents=True, exist_ok=True)
         folder.write_json(_name(number), {"held": [asdict(each) for each in held]})
     return bool(held)
 
 
-def held_after(trials: Sequence[Trial], runs: Sequence[Run], records: Sequence[RoundRecord]) -> list[Held]:
+def _may_wait(trials: Sequence[Trial]) -> bool:
+    return any(trial.screening is not None and trial.screening.policy == "hold" for trial in trials)
+
+
+def _held_after(trials: Sequence[Trial], runs: Sequence[Run], records: Sequence[RoundRecord]) -> list[Held]:
     by_trial = {(record.arm, record.seed): record for record in records}
     return [
         _held(trial, trial.sites[number].name, by_trial[trial.arm, trial.seed])
@@ -123,6 +127,11 @@ def _remedy(folder: RunFolder, held: Sequence[Held], go_on: str) -> str:
         f'Ask the hospital, then decide: wardround decide {folder.path} --keep {site} --name "Dr. A. Example" '
         f"(or --drop {site}). Then go on with {go_on}."
     )
+
+
+def with_decisions(trials: Sequence[Trial], folder: RunFolder) -> list[Trial]:
+    decisions = read_decisions(folder)
+    return [replace(trial, decisions=decisions) for trial in trials] if decisions else list(trials)
 
 
 def read_decisions(folder: RunFolder) -> dict[str, Decision]:

@@ -209,7 +209,9 @@ def participation_figure(evidence: Evidence) -> Figure | None:
             label = name if not number else None
             (point,) = axes.plot(own["rows"], 100 * own["share"], linestyle="none", alpha=0.7, label=label, **style)
             tell(point, f"{site}, {own['rows']} rows: in {percent(own['share'])} % of the rounds of {name}")
-    axes.set_xscale("log")
+    sizes = [own["rows"] for arm in arms.values() for own in arm["sites"].values()]
+    if max(sizes) > 10 * min(sizes) > 0:
+        axes.set_xscale("log")
     axes.set_ylim(0, 105)
     axes.set_xlabel("training rows of the hospital")
     axes.set_ylabel("% of rounds in which it counted")
