@@ -62,7 +62,8 @@ def possible(tables: Tables) -> dict[Cell, tuple[float, float]]:
             linprog(sign * one, uneven, sides, np.array(rows), np.zeros(len(rows)), bounds=limits) for sign in (1, -1)
         ]
         assert all(own.status == 0 for own in solved)
-        found[cell] = (float(solved[0].x[place[cell]]), float(solved[1].x[place[cell]]))
+        low, high = (float(np.asarray(own.x)[place[cell]]) for own in solved)
+        found[cell] = low, high
     return found
 
 

@@ -23,7 +23,7 @@ def has_analyses(evidence: Evidence) -> bool:
     return bool(evidence.results.get("analyses"))
 
 
-UNTRAINED = ("analyses.all_analyses", "appendix.citations")  # of a study without arms
+UNTRAINED = ("analyses.all_analyses", "appendix.citations", "appendix.strobe")  # of a study without arms
 SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "front.board": lambda evidence: evidence.decided,
     "robustness.adversaries": lambda evidence: bool(evidence.results.get("adversaries")),
@@ -62,6 +62,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "limits": always,
     "appendix.citations": always,
     "appendix.checklist": always,
+    "appendix.strobe": has_analyses,
     "appendix.cost": always,
 }
 

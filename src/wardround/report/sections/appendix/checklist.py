@@ -3,7 +3,7 @@
 What a run cannot know (why, who, ethics, registration) is left to the authors, and says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wardround.report.evidence import Evidence
@@ -114,7 +114,7 @@ TOPICS = {
     "27": "Use in practice: poor input, skills needed, next steps",
 }
 PAGE = """
-<section id="checklist"><h2>TRIPOD+AI checklist</h2>
+<section id="{{ anchor }}"><h2>{{ heading }}</h2>
 <p>Filled in where the run knows the answer; 
 {{ items | rejectattr(2) | list | length }} of {{ items | length }} items are for the authors.</p>
 <div class="scroll"><table class="checklist">
@@ -122,4 +122,13 @@ PAGE = """
 {% for number, topic, answer in items %}<tr><td>{{ number }}</td><th scope="row">{{ topic }}</th>
 <td>{% if answer %}{{ answer }}{% else %}<i>for the authors</i>{% endif %}</td></tr>
 {% endfor %}</tbody></table></div></section>"""
-SECTION = Section(PAGE, "checklist", "Checklist", {"items": checklist})
+
+
+def checklist_section(
+    anchor: str, heading: str, link: str, items: Callable[[Evidence], list[tuple[str, str, str]]]
+) -> Section:
+    """Of any reporting guideline."""
+    return Section(PAGE, anchor, link, {"anchor": lambda _: anchor, "heading": lambda _: heading, "items": items})
+
+
+SECTION = checklist_section("checklist", "TRIPOD+AI checklist", "Checklist", checklist)
