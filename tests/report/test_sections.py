@@ -25,7 +25,7 @@ HELPERS = {
 }  # facts that several sections use
 SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
 SPECIAL |= {"robustness.screening", "robustness.contribution", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"analyses.all_analyses", "tuning", "numbers.intervals", "numbers.residuals"}
+SPECIAL |= {"analyses.all_analyses", "appendix.strobe", "tuning", "numbers.intervals", "numbers.residuals"}
 SPECIAL |= {"robustness.adversaries", "participation.virtual_time"}
 SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 

@@ -6,13 +6,14 @@ from wardround.report import read_evidence
 from wardround.report.sections.appendix.strobe import strobe
 from wardround.runs.catalog import find_study
 from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
 
 
 def test_items_that_the_run_knows(tmp_path: Path) -> None:
     for name in ("heart-table-one", "heart-regression"):
         run_study(find_study(name), tmp_path / name)
         (folder,) = (tmp_path / name).iterdir()
-        items = {number: answer for number, _, answer in strobe(read_evidence(folder))}
+        items = {number: answer for number, _, answer in strobe(read_evidence(RunFolder(folder)))}
         assert len(items) == 22
         assert items["5"] == "4 hospitals: cleveland, hungarian, switzerland, va"
         if name == "heart-table-one":

@@ -113,8 +113,7 @@ TOPICS = {
     "26": "Limits",
     "27": "Use in practice: poor input, skills needed, next steps",
 }
-PAGE = """
-<section id="{{ anchor }}"><h2>{{ heading }}</h2>
+ITEMS = """
 <p>Filled in where the run knows the answer; 
 {{ items | rejectattr(2) | list | length }} of {{ items | length }} items are for the authors.</p>
 <div class="scroll"><table class="checklist">
@@ -128,7 +127,7 @@ def checklist_section(
     anchor: str, heading: str, link: str, items: Callable[[Evidence], list[tuple[str, str, str]]]
 ) -> Section:
     """Of any reporting guideline."""
-    return Section(PAGE, anchor, link, {"anchor": lambda _: anchor, "heading": lambda _: heading, "items": items})
+    return Section(f'<section id="{anchor}"><h2>{heading}</h2>{ITEMS}', anchor, link, {"items": items})
 
 
 SECTION = checklist_section("checklist", "TRIPOD+AI checklist", "Checklist", checklist)
