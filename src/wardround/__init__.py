@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
     from wardround.runs.catalog import load_study as load_study
+    from wardround.runs.decisions.decide import decide as decide
     from wardround.runs.drafting.draft import init_study as init_study
     from wardround.runs.execute import resume_study as resume_study
     from wardround.runs.execute import run_study as run_study
@@ -64,6 +65,7 @@ _HOMES = {
     "wardround.report.build": ("build_report",),
     "wardround.report.compare": ("compare_runs",),
     "wardround.runs.catalog": ("load_study",),
+    "wardround.runs.decisions.decide": ("decide",),
     "wardround.runs.drafting.draft": ("init_study",),
     "wardround.runs.execute": ("resume_study", "run_study"),
     "wardround.runs.interface.quick_comparison": ("compare",),
@@ -87,6 +89,7 @@ __all__ = [
     "check_study",
     "compare",
     "compare_runs",
+    "decide",
     "export_run",
     "init_study",
     "load_bundle",

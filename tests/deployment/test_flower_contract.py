@@ -108,6 +108,21 @@ def test_the_same_model_for_many_sites_is_cut_and_hashed_once(monkeypatch: pytes
     assert [from_record(message.content) for message in grid.messages] == list(sealed.values())
 
 
+def test_a_request_that_stays_open_over_rounds_is_sent_once() -> None:
+    from wardround.deployment.flower.server_app import Abandoned, GridTransport, Standing
+
+    grid: Any = None
+    transport = GridTransport(grid, dict)
+    there = Standing(1, True, "since then")
+    transport.abandoned = {
+        "number 1": Abandoned("north", b"one", there),
+        "number 2": Abandoned("south", b"two", there),
+    }
+    again = {"north": Sealed(b"head", b"", b"one"), "south": Sealed(b"head", b"", b"another")}
+    assert transport._taken_up(again) == {"north": ("number 1", there)}
+    assert list(transport.abandoned) == ["number 2"]
+
+
 def test_what_was_sent_and_received_is_freed_without_a_search_for_circles() -> None:
     import gc
     from weakref import ref

@@ -11,7 +11,7 @@ from wardround.cli.bundles import adapt, bundle, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import analyse, check, data, export, init, report, run, runs, studies
+from wardround.cli.studies import analyse, check, data, decide, export, init, report, run, runs, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "simulate": run.run,
     "analyse": analyse.analyse,
     "resume": run.resume,
+    "decide": decide.decide,
     "report": report.report,
     "compare": report.compare,
     "results": report.results,

@@ -9,6 +9,7 @@
   x DeployError     (8)   a kit, a key, a site's policy or the network forbids what was asked
     x SiteError     (8)   a site has to leave a run: which one, why
   x BundleError     (10)  a bundle is damaged, from a newer version, or cannot be made: which file, why
+  x HeldError       (11)  a run waits for people to decide about a site: which one, why
   x SecureSumError  (6)   updates cannot be added up without showing one of them: who asked for what
 
 `where`, `problem` and `remedy` are arguments, so that no message can leave one of them out.
@@ -94,6 +95,10 @@ class BundleError(WardroundError):
     exit_code = 10
 
 
+class HeldError(WardroundError):
+    exit_code = 11
+
+
 class SecureSumError(WardroundError):
     exit_code = 6
 
@@ -166,6 +171,14 @@ def as_name(value: object, where: str, kind: type[WardroundError] = StudyError) 
     if type(value) is str and len(value) <= LONGEST_SHOWN and value.isprintable():
         return value
     raise kind(where, f"expected a name, found {_type_and_size(value)}", "Give it as a text of one line.")
+
+
+def as_person(value: object, where: str, kind: type[WardroundError]) -> str:
+    """Who decides, as it is kept."""
+    person = " ".join(value.split()) if isinstance(value, str) else ""
+    if not person or not person.isprintable() or len(person) > LONGEST_SHOWN:
+        raise kind(where, "nobody is named", 'Write --name "Dr. A. Example".')
+    return person
 
 
 def as_path(value: object, where: str, kind: type[WardroundError] = StudyError) -> Path:

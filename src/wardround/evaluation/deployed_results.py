@@ -15,6 +15,7 @@ from wardround.evaluation.regional import REGIONAL, score_region_summaries
 from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.summaries.merged_summaries import Summaries, Summary, gather_summaries
 from wardround.evaluation.training_notices import training_notices
+from wardround.screening import NONE_DECIDED, Decisions
 from wardround.study.schema import Study
 from wardround.tasks import Task
 
@@ -26,6 +27,7 @@ def deployed_results(
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]],
     notices: Iterable[Notice] = (),
+    decisions: Decisions = NONE_DECIDED,
 ) -> dict[str, Any]:
     """The whole content of `results.json`.
 
@@ -43,7 +45,7 @@ def deployed_results(
     def gathered(lines: Iterable[Summary]) -> Summaries:
         return gather_summaries(lines, arms, seeds, task).with_choices(choices)
 
-    content = assemble(study, gathered(tested), choices, records, sites, deployed=True)
+    content = assemble(study, gathered(tested), choices, records, sites, deployed=True, decisions=decisions)
     content["notices"] = with_texts(
         [
             *notices,
@@ -51,7 +53,7 @@ def deployed_results(
             *diverged_arms(tested, len(seeds)),
             *training_notices(records),
             *never_counted(content["arms"], len(seeds)),
-            *screening_notices(study, records),
+            *screening_notices(study, records, decisions),
             *withheld(study, of_all, content["classes"]),
         ]
     )

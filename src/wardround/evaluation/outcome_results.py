@@ -14,6 +14,7 @@ import pandas as pd
 from wardround.evaluation.comparisons.selection import choose
 from wardround.evaluation.results import results
 from wardround.evaluation.under_attack.damage import honest_tables
+from wardround.screening import NONE_DECIDED, Decisions
 from wardround.study.schema import Study
 from wardround.tasks import Outcomes, Task
 
@@ -29,16 +30,19 @@ def study_results(
     task: Task,
     others: Mapping[str, pd.DataFrame | None],
     workers: int = 1,
+    decisions: Decisions = NONE_DECIDED,
 ) -> dict[str, Any]:
     """As `results`, of one outcome or of several. `others` are its other tables, by name."""
     predictions, others = honest_tables(study, predictions, others)
     if not isinstance(task, Outcomes):
-        return results(study, predictions, groups, records, sites, task, None, workers=workers, **others)
+        return results(
+            study, predictions, groups, records, sites, task, None, workers=workers, decisions=decisions, **others
+        )
     first, *_ = task.names
     selection = others.get("selection")
     choices = [] if selection is None else choose(study, own_columns(selection, task, first), task.outcomes[first])
     by_outcome = {
-        name: _of_outcome(study, task, name, predictions, groups, records, sites, choices, others, workers)
+        name: _of_outcome(study, task, name, predictions, groups, records, sites, choices, others, workers, decisions)
         for name in task.names
     }
     return {**by_outcome[first], "task": task.to_json(), "outcome": first, "outcomes": by_outcome}
@@ -83,6 +87,7 @@ def _of_outcome(
     choices: list[dict[str, Any]],
     others: Mapping[str, pd.DataFrame | None],
     workers: int,
+    decisions: Decisions,
 ) -> dict[str, Any]:
     is_first, own = name == task.names[0], task.outcomes[name]
     metric = study.evaluation.metric if is_first else own.primary
@@ -100,7 +105,8 @@ def _of_outcome(
         if table is not None and kind != "selection"
     }
     part = own_columns(predictions, task, name)
-    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices, workers=workers, **tables)
+    more: dict[str, Any] = {**tables, "workers": workers, "decisions": decisions}
+    content = results(of_outcome, part, groups, rounds, _sites_of(sites, name), own, choices, **more)
     return content | {"study": {"name": study.name, "question": study.question, "hash": study.hash}}
 
 

@@ -48,6 +48,7 @@ from wardround.evaluation.thresholds import thresholds_of, untested
 from wardround.evaluation.training_notices import diverged, perfect, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.evaluation.under_attack.damage import describe_adversaries
+from wardround.screening import NONE_DECIDED, Decisions
 from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.schema import KIND_OF_SETTING, Arm, Study, anonymous
 from wardround.study.tuning import tuned_keys
@@ -76,15 +77,16 @@ def results(
     triggered: pd.DataFrame | None = None,
     at_bad_sites: pd.DataFrame | None = None,
     workers: int = 1,
+    decisions: Decisions = NONE_DECIDED,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
-    `workers` processes resample patients.
+    `workers` processes resample patients. `decisions` are those of people about sites that were named.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
-    notices += screening_notices(study, records)
+    notices += screening_notices(study, records, decisions)
     if choices is None:
         choices = choose(study, selection, task) if selection is not None else []
     predictions = compose(predictions, choices)
@@ -93,7 +95,7 @@ def results(
     thresholds = thresholds_of(study.evaluation.threshold, validation, predictions, task)
     fixed = not isinstance(study.evaluation.threshold, str)
     scores = Scores.of(predictions, groups, thresholds, fixed, task)
-    content = assemble(study, scores, choices, records, sites)
+    content = assemble(study, scores, choices, records, sites, decisions=decisions)
     content["notices"] = with_texts([*notices, *never_counted(content["arms"], len(content["seeds"]))])
     over_patients = {
         name
@@ -159,6 +161,7 @@ def assemble(
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]],
     deployed: bool = False,
+    decisions: Decisions = NONE_DECIDED,
 ) -> dict[str, Any]:
     """`scores` includes the selected arms, `records` does not."""
     origin = origins(study, choices)
@@ -199,7 +202,7 @@ def assemble(
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
-        **({"screening": describe_screening(study, records)} if is_screened(study) else {}),
+        **({"screening": describe_screening(study, records, decisions)} if is_screened(study) else {}),
     }
 
 

@@ -24,6 +24,7 @@ from wardround.core.errors import RunError
 BEGINNING = "0" * 64  # what stands before the first line
 BEGUN, RESUMED, FINISHED = "run begun", "run resumed", "run finished"
 NAMED = "site named"  # because its updates differ
+HELD, DECIDED = "run held", "site decided"  # until people decide about sites that were named
 NEAR_THE_END = 64 * 1024  # bytes that are read to find the last line: a log of years is not read for each event
 KEYS = ("number", "time", "event", "detail", "before", "hash")
 

@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -38,6 +39,7 @@ from wardround.runs.contribution.coalitions import (
 )
 from wardround.runs.contribution.contribution_results import describe_contribution
 from wardround.runs.contribution.worths import save_worths
+from wardround.runs.decisions import holding
 from wardround.runs.environment import describe_environment
 from wardround.runs.finished_run import with_own
 from wardround.runs.folder import Predictions, RunFolder
@@ -59,12 +61,12 @@ from wardround.runs.tuning.tune import (
 from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
 from wardround.study.robustness.contribution import is_coalition
-from wardround.study.schema import Study
+from wardround.study.schema import Arm, Study
 from wardround.study.tuning import is_trial
 from wardround.study.tuning_methods import METHODS
 from wardround.training.trial import Run, Trial
 
-LOGGED = ("results.json", "predictions.parquet", COMPACT, LEDGER)  # files whose hashes are logged
+LOGGED = ("results.json", holding.DECISIONS, "predictions.parquet", COMPACT, LEDGER)  # files whose hashes are logged
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # else a resumed run would differ in bits
 Pairs = Sequence[tuple[Trial, Run]]
 Predicted = Sequence[tuple[Trial, list[SitePrediction]]]
@@ -313,6 +315,7 @@ def train_units(
     for number, done in in_parallel(todo, run, workers, _load_statistics):
         rounds[number] = done
         yield Progress(_newly_done(rounds, earlier), total, units[number].title)
+    holding.stop_if_held(folder, AuditLog(folder.path / "audit.jsonl"), f"wardround resume {folder.path}")
 
 
 def _checkpoint(folder: RunFolder, number: int, begin: Checkpoint) -> Checkpoint:
@@ -326,15 +329,18 @@ def _newly_done(rounds: Mapping[int, int], earlier: Mapping[int, int]) -> int:
 
 
 def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder: RunFolder) -> Generator[int]:
-    """Train a unit's trials to their last round; yields how many rounds are done, over all its trials."""
-    trials, engine, interval = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
+    """Train a unit's trials to their last round, or until people must decide about a site; yields how many rounds are
+    done, over all its trials."""
+    trials, engine = holding.with_decisions(unit.trials(plan), folder), engine_named(unit.engine)
+    interval = plan.study.evaluation.every
     with folder.checked_content():
         done = checkpoint.round
         begun = engine.restore(trials, done, checkpoint.leaves) if done else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
-    arm = plan.arm(*unit.members[0])
-    # such rows are not test rows, and have no curve
-    selects = arm.held_out is not None or is_trial(arm) or is_coalition(arm.name)
+    if holding.waits(trials, partial(engine.runs, trials, begun)):
+        return
+    holding.forget_held(folder, number)
+    selects = _selects(plan.arm(*unit.members[0]))
     threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     with RecordWriter(folder.path / RUNNING, checkpoint.records) as written:
@@ -346,17 +352,26 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
             for record, point in zip(records, points, strict=True):
                 written.add(record.finished(unit.engine, seconds, point))
-            if pace.due and round_number < last:
+            runs = partial(engine.runs, trials, state)
+            held = holding.write_held_after(folder, number, trials, runs, records)
+            if held or (pace.due and round_number < last):
                 save_started = time.perf_counter()
                 reached = Checkpoint(round_number, written.flush(), engine.leaves(state)[1])
                 write_checkpoint(folder.path, number, reached)
                 pace.saved(time.perf_counter() - save_started)
             yield round_number * len(trials)
+            if held:
+                return
             began = time.perf_counter()
         with torch_threads(threads):
             save_unit(plan, number, trials, engine.runs(trials, state), folder)
         leaves = engine.leaves(state)[1] if stops_early(plan, trials[0]) else {}
         write_checkpoint(folder.path, number, Checkpoint(last, written.flush(), leaves, done=True))
+
+
+def _selects(arm: Arm) -> bool:
+    """Whether its rows are not test rows, and have no curve."""
+    return arm.held_out is not None or is_trial(arm) or is_coalition(arm.name)
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
@@ -496,7 +511,8 @@ def _results(
     spent = [] if ledger is None else ledger.entries()
     workers = workers_at_the_end(units) if workers is None else workers
     with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
-        content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers)
+        decided = holding.read_decisions(folder)
+        content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers, decided)
         described_models()
     with_models(content["arms"], plan)
     for of_outcome in content.get("outcomes", {}).values():

@@ -10,6 +10,7 @@ triggered.parquet   predictions for test rows with the trigger of a simulated ba
 uncertainty.parquet the uncertainty of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
+decisions.json      what people decided about sites that were named, where the study holds the run for them
 samples.npz         some images of each site, where the study lets a report show them
 records.jsonl       while the run goes on: what will be records.parquet
 results.json        a folder that has it is complete
@@ -54,6 +55,7 @@ from wardround.training.trial import Trial
 Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty", "triggered"]
 CLEARED = (  # when a run starts again
     "results.json",
+    "decisions.json",
     RUNNING,
     COMPACT,
     *(f"{kind}.parquet" for kind in get_args(Predictions)),

@@ -24,12 +24,31 @@ def assigned(trial: Trial, run: Run) -> list[Assignment]:
 
 
 def left_out(trial: Trial, run: Run) -> set[int]:
-    """Numbers of sites whose updates no longer count: the first that were named, up to a third of all."""
-    if trial.screening is None or trial.screening.policy != "drop" or not run.screening:
+    """Numbers of sites whose updates no longer count: the first that were named, up to a third of all. Where people
+    decide, only those that they dropped."""
+    if trial.screening is None or trial.screening.policy not in ("drop", "hold"):
         return set()
-    named = run.screening["named"].tolist()
+    out = _named_in_order(run)
+    if trial.screening.policy == "hold":
+        out = [site for site in out if _decided(trial, site) == "drop"]
+    return set(out[: most_left_out(len(trial.sites))])
+
+
+def undecided(trial: Trial, run: Run) -> list[int]:
+    """Numbers of sites about which people must decide before the next round, if there is one."""
+    holds = trial.screening is not None and trial.screening.policy == "hold" and run.round < trial.training.rounds
+    return [site for site in _named_in_order(run) if _decided(trial, site) is None] if holds else []
+
+
+def _named_in_order(run: Run) -> list[int]:
+    named = run.screening["named"].tolist() if run.screening else []
     in_order = sorted((round_number, site) for site, round_number in enumerate(named) if round_number != NEVER)
-    return {site for _, site in in_order[: most_left_out(len(trial.sites))]}
+    return [site for _, site in in_order]
+
+
+def _decided(trial: Trial, site: int) -> str | None:
+    decision = trial.decisions.get(trial.sites[site].name)
+    return None if decision is None else decision.decision
 
 
 def seen_of(trial: Trial, update: State) -> Seen:

@@ -15,6 +15,7 @@ from wardround.models.starting_weights import StartingModel
 from wardround.privacy.dp.accountant import Charge
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
+from wardround.screening.decisions import Decisions
 from wardround.study.schema import Compression, Deployment, Privacy, Screening, Topology, Training
 from wardround.study.timing import Timing
 from wardround.training.clock import Clock, clock_of
@@ -39,6 +40,7 @@ class Trial:
     compression: Compression = field(default_factory=Compression)
     topology: Topology = field(default_factory=Topology)
     screening: Screening | None = None
+    decisions: Decisions = field(default_factory=dict)  # of people, about sites that were named
     groups: tuple[int, ...] = ()  # by site: its group, where each group of sites has a secure sum of its own
     root: Site | None = None  # whose training rows are the coordinator's, where a rule asks for root data
     bound: float | None = None  # to which each site shortens its update, where nobody else sees it

@@ -50,7 +50,9 @@ def _difference(notice: Notice) -> str:
     what = DIFFERENCES[str(notice.details["rule"])].format(**notice.counts, other=other)
     when = f"round {count(notice, 'round')}"
     follows = "; from then on it was left out" if notice.details.get("left_out") else ""
-    return f"its updates of {notice.arm} differ from the other hospitals': {what} ({when}){follows}"
+    decision = notice.details.get("decision")
+    decided = f"; {notice.details['decided_by']} decided to {decision} it" if decision else ""
+    return f"its updates of {notice.arm} differ from the other hospitals': {what} ({when}){follows}{decided}"
 
 
 def _not_compared(notice: Notice) -> str:

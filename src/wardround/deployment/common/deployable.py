@@ -12,6 +12,7 @@ from wardround.runs.continual.privacy import refuse_uncovered_hospitals
 from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
+from wardround.training.schedule import tolerance
 
 PARTITION = "by-hospital"
 
@@ -135,24 +136,40 @@ def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None
             _leave_out(arm),
         ),
     ]
-    for refusal in broken([*rules, *_not_in_time(arm)]):
+    for refusal in broken([*rules, *_not_in_time(arm, sites)]):
         raise StudyError(*refusal)
     for name in arm.train_at:
         _require_site(name, sites, f"arms: {arm.name}: train_at")
     _refuse_small_sums(arm, sites)
 
 
-def _not_in_time(arm: Arm) -> Rules:
-    """Settings of time that a simulation has and a deployment does not."""
-    used = {"asynchronous": arm.training.asynchronous, "late": arm.training.late}
+def _not_in_time(arm: Arm, sites: Sequence[str]) -> Rules:
+    """What a deployment does not have where rounds do not wait for all work."""
+    training, at = arm.training, f"arms: {arm.name}: training"
+    name = "asynchronous" if training.asynchronous is not None else "late"
+    overlaps = tolerance(training) is not None and is_federated(arm)
+    off = f'`"training.{name}" = "off"` in this arm'
+    simulate = f"Write {off}, or simulate it with `wardround run`."
+    working = len(trainers(arm, sites))
     return [
         (
-            setting is not None and is_federated(arm),
-            f"arms: {arm.name}: training: {name}",
-            "across hospitals rounds are synchronous, and work that is late for a deadline is dropped",
-            f'Write `"training.{name}" = "off"` in this arm, or simulate it with `wardround run`.',
-        )
-        for name, setting in used.items()
+            overlaps and arm.privacy.secure_sum is not None,
+            f"{at}: {name}",
+            "sites that add up under masks agree before a round who is in its sum, and here nobody knows it",
+            f"{simulate} Or leave out [privacy.secure_sum].",
+        ),
+        (
+            overlaps and training.asynchronous is not None and training.share < 1,
+            f"{at}: share",
+            "hospitals that are ready are asked at once, so that nobody is drawn",
+            f"Write `share = 1`, or {off}.",
+        ),
+        (
+            overlaps and training.asynchronous is not None and training.asynchronous.buffer > working,
+            f"{at}: asynchronous: buffer",
+            f"{working} sites train in this arm, so that no buffer is ever full",
+            f"Write at most {working}.",
+        ),
     ]
 
 

@@ -36,7 +36,7 @@ from wardround.study.parser import Families
 from wardround.study.robustness.adversary_validation import refuse_deployed_adversaries
 from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.tasks import Task
-from wardround.training.schedule import planned_epochs
+from wardround.training.schedule import planned_epochs, tolerance
 from wardround.training.trial import Trial
 from wardround.training.validation import need_extras, refuse_unkept
 
@@ -142,6 +142,10 @@ class DeployedPlan(Plan):
         return self.agreed[self.alike[arm.name], self.data_seed(arm, seed)].layout
 
     def trial(self, arm: Arm, seed: int) -> Trial:
+        """Without the virtual clock of a simulation: here time passes by itself."""
+        return replace(self._trial(arm, seed), clock=None)
+
+    def _trial(self, arm: Arm, seed: int) -> Trial:
         if self.within:
             return replace(super().trial(replace(arm, topology=Topology()), seed), within=self.within)
         if arm.topology.kind != "hierarchical":
@@ -202,30 +206,33 @@ class DeployedPlan(Plan):
         """All arms with all seeds, in the order of the study, split where a message would become too large.
 
         Arms with masked updates have waves of their own, because such a round counts for all of them or for none. So
-        have arms whose regions run another number of rounds by themselves, and arms whose sites are in groups.
+        have arms whose regions run another number of rounds by themselves, arms whose sites are in groups, and arms
+        whose rounds do not wait for all work: what arrives in time arrives for all of them.
         """
         cut: list[list[tuple[str, int]]] = []
-        filled, kind = 0, (False, 1, 0)
-        for arm in sorted(self.study.trained_arms, key=_travels):
+        filled, kind = 0, (False, 1, 0, "")
+        for arm in sorted(self.study.trained_arms, key=self._travels):
             for seed in self.study.evaluation.seeds:
                 size = self.trial(arm, seed).model.shared_size * (
                     8 if arm.training.precision == "float64" or _is_masked(arm) else 4
                 )
-                if not cut or filled + size > WAVE_BYTES or kind != _travels(arm):
+                if not cut or filled + size > WAVE_BYTES or kind != self._travels(arm):
                     cut.append([])
-                    filled, kind = 0, _travels(arm)
+                    filled, kind = 0, self._travels(arm)
                 cut[-1].append((arm.name, seed))
                 filled += size
         return [tuple(wave) for wave in cut]
 
+    def _travels(self, arm: Arm) -> tuple[bool, int, int, str]:
+        """Arms travel together where this is equal."""
+        groups = 0 if arm.by_mean else arm.preaggregation.groups
+        late = tolerance(arm.training) if is_federated(arm) else None
+        alike = "" if late is None else repr((late, arm.training.rounds, members_of(arm, self.sites)))
+        return _is_masked(arm), span_of(arm), groups or 0, alike
+
 
 def _is_masked(arm: Arm) -> bool:
     return arm.privacy.secure_sum is not None and is_federated(arm)
-
-
-def _travels(arm: Arm) -> tuple[bool, int, int]:
-    groups = 0 if arm.by_mean else arm.preaggregation.groups
-    return _is_masked(arm), span_of(arm), groups or 0
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:

@@ -18,6 +18,7 @@ from wardround.evaluation.participation.hospitals import participation
 from wardround.protocol.catalogue import Described, Summaries
 from wardround.runs.continual.outcome import describe_deployed_start
 from wardround.runs.continual.saved import describe_models
+from wardround.runs.decisions.holding import DECISIONS, read_decisions
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.records import COMPACT
 from wardround.runs.site_descriptions import with_models
@@ -28,7 +29,7 @@ with needs("deploy", "a study across hospitals"):
     from msgspec import to_builtins
 
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
-RESULT_FILES = ("results.json", "summaries.jsonl", COMPACT)
+RESULT_FILES = ("results.json", DECISIONS, "summaries.jsonl", COMPACT)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def write_results(
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, to_builtins(dict(described)), None if layout is None else list(layout.names))
     records = folder.records()
-    content = deployed_results(plan.study, plan.task, lines, records, sites, notices)
+    content = deployed_results(plan.study, plan.task, lines, records, sites, notices, read_decisions(folder))
     with_models(content["arms"], plan)
     content["privacy"], content["start_from"] = _spending_and_start(folder, plan, records)
     scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))

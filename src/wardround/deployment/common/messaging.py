@@ -70,6 +70,11 @@ def not_stored(site: str) -> None:
     """Of no site is there an answer from before."""
 
 
+def all_of_them() -> bool:
+    """No answer is enough as long as another one is awaited."""
+    return False
+
+
 class SiteLeft(Exception):
     """A site left before the first round: the others start over without it."""
 
@@ -213,22 +218,22 @@ class Messenger:
         what: str,
         closing: bool = False,
         stored: Callable[[str], Sealed | None] = not_stored,
+        enough: Callable[[], bool] = all_of_them,
+        began: float | None = None,
     ) -> Generator[Step]:
-        """Wait for all answers, or, if `closing`, until the deadline has passed and a quorum has answered.
+        """Wait for all answers, or until those that were taken are `enough`, or, if `closing`, until the deadline has
+        passed since `began` (now) and a quorum has answered.
 
         `stored` has answers that arrived before the coordinator was restarted: they are taken as if they came now.
         """
-        waiting, began = dict(requests), time.monotonic()
-        for site, request in requests.items():
-            known = stored(site)
-            if known is not None and self._is_taken_again(site, known, answer, take, request):
-                waiting.pop(site)
+        began = time.monotonic() if began is None else began
+        waiting = self._without_stored(requests, answer, take, stored)
         not_before: dict[str, float] = {}
         self.activity |= dict.fromkeys(waiting, f"asked: {what}")
-        while waiting:
+        while waiting and not enough():
             asking = self._due(waiting, not_before)
             for arrival in self.transport.ask(asking) if asking else _pause():
-                if arrival is not None:
+                if arrival is not None and arrival[0] in waiting:  # who has answered has answered
                     site, sealed = arrival
                     again = self._answered(site, sealed, answer, take, requests[site])
                     if again is None:
@@ -236,7 +241,7 @@ class Messenger:
                     else:
                         not_before[site] = again
                 yield self.step()
-                if self._expel(waiting):
+                if self._expel(waiting) or enough():
                     break
                 if closing and self._may_close(requests, waiting, began):
                     for site in waiting:
@@ -244,6 +249,17 @@ class Messenger:
                         self.activity[site] = "late"
                     return
                 asking.update(self._due(waiting, not_before))  # a closed site may be open again
+
+    def _without_stored(
+        self, requests: Mapping[str, Sealed], answer: type[B], take: Take[B], stored: Callable[[str], Sealed | None]
+    ) -> dict[str, Sealed]:
+        """The requests whose answers have not arrived before; those that have are taken."""
+        waiting = dict(requests)
+        for site, request in requests.items():
+            known = stored(site)
+            if known is not None and self._is_taken_again(site, known, answer, take, request):
+                waiting.pop(site)
+        return waiting
 
     def _due(self, waiting: Mapping[str, Sealed], not_before: dict[str, float]) -> dict[str, Sealed]:
         now = time.monotonic()

@@ -1,6 +1,7 @@
 """Whether a deployed run gave the same model as one machine gives.
 
-A replay repeats each round with the sites whose work counted and the epochs that they did.
+A replay repeats each round with the sites whose work counted and the epochs that they did; where work may be late, with
+the model that each began with.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Any
 
 from wardround.core.tree import Tree
 from wardround.engines import serial
+from wardround.runs.decisions.holding import with_decisions
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 from wardround.runs.prediction_tables import saved_leaves
 from wardround.training.local import Outcome
 from wardround.training.rounds import rounds, start
+from wardround.training.schedule import recorded_rosters, tolerance
 from wardround.training.trial import Assignment, Run, Trial
 
 SAME = 1e-5  # what other processors and thread counts may change
@@ -43,7 +46,8 @@ def replay(plan: Plan, folder: RunFolder) -> Parity:
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             recorded = [record for record in records if (record["arm"], record["seed"]) == (arm.name, seed)]
-            run = replay_trial(plan.trial(arm, seed), recorded)
+            (trial,) = with_decisions([plan.trial(arm, seed)], folder)
+            run = replay_trial(trial, recorded)
             ours = saved_leaves(replace(run, memories={}))
             theirs = folder.load_model(arm.name, seed) if ours else {}
             for digest, leaves in zip(hashes, (theirs, ours), strict=True):
@@ -63,10 +67,20 @@ def replay_trial(trial: Trial, recorded: Sequence[Mapping[str, Any]]) -> Run:
         done = [replace(a, epochs=int(record["epochs"][a.site.name])) for a in counted]
         yield from serial.train_sites(trial, run, done)
 
+    trial = in_recorded_order(trial, [in_round[number] for number in sorted(in_round)])
     last = start(trial)
     for after, _ in rounds(last, trial, train_sites):
         last = after
     return last
+
+
+def in_recorded_order(trial: Trial, records: Sequence[Mapping[str, Any]]) -> Trial:
+    """Without the virtual clock, which decided nothing in a deployment. `records` are those of all rounds."""
+    if tolerance(trial.training) is None:
+        return replace(trial, clock=None)
+    names = [site.name for site in trial.sites]
+    rounds = [(record["epochs"], record["staleness"]) for record in records]
+    return replace(trial, clock=None, recorded=recorded_rosters(trial.training, names, rounds))
 
 
 def fingerprint(leaves: Tree) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from wardround.core import tree
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree
 from wardround.deployment.common.messaging import Messenger, R
 from wardround.deployment.common.update_checks import by_number, leaves_hash
 from wardround.protocol.catalogue import Curve, RegionCurve, Subset
@@ -26,6 +26,7 @@ REGION_MODEL = (
 )
 
 SCREENING = "screening"  # beside the parts of a server's state
+EARLIER = "earlier"  # likewise: models with which work began that is yet to arrive, by their round
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,43 @@ class WaveState:
     runs: tuple[Run, ...]
     counted: Mapping[str, int]  # the last round in which a site's work counted
     span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the request that it is answering
+    # sites whose work is yet to arrive, where rounds do not wait for it: the round with whose model each began
+    working: Mapping[str, int] = field(default_factory=dict)
 
     def kept(self) -> tuple[Tree, dict[str, Any]]:
         leaves = {
             f"{number}/{name}": leaf
             for number, run in enumerate(self.runs)
-            for name, leaf in tree.flatten(
-                {**run.server, **({SCREENING: run.screening} if run.screening else {})}
-            ).items()
+            for name, leaf in tree.flatten(_parts(run)).items()
         }
-        rounds = [run.round for run in self.runs]
-        return leaves, {"round": self.round, "rounds": rounds, "counted": dict(self.counted), "span": dict(self.span)}
+        place = {
+            "round": self.round,
+            "rounds": [run.round for run in self.runs],
+            "counted": dict(self.counted),
+            "span": dict(self.span),
+            "working": dict(self.working),
+        }
+        return leaves, place
 
     @classmethod
     def restored(cls, leaves: Tree, place: Mapping[str, Any]) -> "WaveState":
         servers = [tree.unflatten(by_number(leaves).get(number, {})) for number in range(len(place["rounds"]))]
         screening = [server.pop(SCREENING, {}) for server in servers]
+        earlier = [by_number(server.pop(EARLIER, {})) for server in servers]
         runs = [
-            Run(done, server, {}, screening=known)
-            for done, server, known in zip(place["rounds"], servers, screening, strict=True)
+            Run(done, server, {}, {began: tree.unflatten(model) for began, model in models.items()}, screening=known)
+            for done, server, models, known in zip(place["rounds"], servers, earlier, screening, strict=True)
         ]
-        return cls(place["round"], tuple(runs), place["counted"], place["span"])
+        return cls(place["round"], tuple(runs), place["counted"], place["span"], place["working"])
+
+
+def _parts(run: Run) -> State:
+    """All that a run holds."""
+    parts = {**run.server, **({SCREENING: run.screening} if run.screening else {})}
+    models = {
+        f"{began}/{name}": leaf for began, model in run.earlier.items() for name, leaf in tree.flatten(model).items()
+    }
+    return {**parts, **({EARLIER: models} if models else {})}
 
 
 def first_state(trials: Sequence[Trial]) -> WaveState:
@@ -86,14 +103,17 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
     return WaveState.restored(*read_leaves(path)) if path.is_file() else first_state(trials)
 
 
-def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
-    """The broadcast of each chosen trial."""
+def models_for(
+    trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int], began: int | None = None
+) -> Tree:
+    """The broadcast of each chosen trial; of the round in which the site's work `began`, where that was earlier."""
     tensors: Tree = {}
     for number in chosen:
         trial = trials[number]
         names = [member.name for member in trial.sites]
         place = names.index(site) if site in names else 0  # a site that only scores gets the model of all
-        shared = trial.algorithm.broadcast(state.runs[number].server, place)
+        run = state.runs[number]
+        shared = trial.algorithm.broadcast(run.server, place) if began is None else run.earlier[began]
         tensors |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
     return tensors
 
@@ -113,10 +133,12 @@ def seal_with_models(
     state: WaveState,
     requests: Mapping[str, tuple[R, Sequence[int]]],
     extra: Mapping[str, Tree] | None = None,
+    began: int | None = None,
 ) -> dict[str, Sealed]:
     """By site, a request with the models of these trials. What is the same for all sites is packed and hashed once.
 
-    `extra` are further tensors for a site; sites that receive the same have the very same tree.
+    `extra` are further tensors for a site; sites that receive the same have the very same tree. `began` is the earlier
+    round whose models they are.
     """
     packed: dict[tuple[Any, ...], Sealed] = {}
     sealed = {}
@@ -124,7 +146,7 @@ def seal_with_models(
         request = requests[site][0]
         chosen: Sequence[int] = requests[site][1]
         more = (extra or {}).get(site, {})
-        tensors = models_for(trials, state, site, chosen) | more
+        tensors = models_for(trials, state, site, chosen, began) | more
         message = message_of(messenger.caught_up(request, site), tensors)
         key = (*chosen, id(more) if more else None)
         if key in packed:

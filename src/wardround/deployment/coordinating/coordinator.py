@@ -21,11 +21,14 @@ from wardround.deployment.coordinating.analyses import conduct_analyses
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.runs.decisions.holding import stop_if_held
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Study
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
+
+GO_ON = "the same `wardround coordinate`; hospitals may go on waiting"
 
 
 class Kept(Protocol):
@@ -96,6 +99,7 @@ class Coordinator:
         messenger = self.messenger
         with messenger.folder.locked():
             begin_or_resume(messenger)
+            stop_if_held(messenger.folder, messenger.log, GO_ON)
             plan = yield from self.topology.agree()
             waves = [[plan.trial(messenger.study.arm(arm), seed) for arm, seed in wave] for wave in plan.waves()]
             messenger.total = sum(trial.training.rounds for wave in waves for trial in wave)

@@ -152,7 +152,7 @@ class FlatRounds:
         """One round of all trials."""
         began = time.monotonic()
         arrivals = yield from self._gather(state, dict(site_tasks))
-        after, records = self._close(state, arrivals, time.monotonic() - began)
+        after, records = self.close(state, self.trials, arrivals, time.monotonic() - began)
         self._log_named(records)
         log_round(self.messenger, self.number, state.round, arrivals.entries, arrivals.missing, arrivals.failed)
         return ClosedRound(after, records, arrivals)
@@ -225,7 +225,7 @@ class FlatRounds:
         self, state: WaveState, spool: Spool, site_tasks: Mapping[str, Task], all_sums: Sequence[Sum]
     ) -> Generator[Step]:
         messenger, deadline = self.messenger, self.messenger.study.deployment.deadline
-        shapes = self.shapes  # before anybody is waited for
+        _ = self.shapes  # before anybody is waited for
         sum_at = {site: sums for sums in all_sums for site in sums.summands.expected}
         asked = asked_sites([site for site in messenger.present if site in site_tasks], all_sums, sum_at)
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
@@ -250,39 +250,54 @@ class FlatRounds:
             requests[site] = request, task.trials
 
         def take(site: str, answered: Answered[Update]) -> None:
-            body, task = answered.body, site_tasks[site]
-            check_update(body, task.work, self.trials)
-            check_figures(site, body.figures, task.score, self.trials, self.plan)
-            masked = masks(site)
-            finite = [n for n in task.work if body.trials[n].finite]
-            expected = {f"{n}/{name}": shape for n in finite for name, shape in shapes[n].items()}
-            if masked:
+            masked: dict[str, Shape] | None = None
+            if masks(site):
                 trials = in_group(self.by_number, sum_at[site].place.group)
-                expected = {MASKED: ("I64", (masked_length(trials, state.round),))}
-
-            def problem_in(entry: Entry[Update]) -> str:
-                servers = ((n, state.runs[n].server) for n in finite)
-                problems = (problem_in_sent(self.trials[n], server, entry.update(n)) for n, server in servers)
-                return "" if masked else next(filter(None, problems), "")
-
-            spool.add(site, answered, expected, problem_in)
-            messenger.prepared.add(site)
+                masked = {MASKED: ("I64", (masked_length(trials, state.round),))}
+            self.take(state, spool, site, answered, site_tasks[site], masked)
 
         messages = seal_with_models(messenger, self.trials, state, requests)
         stage = f"round {state.round + 1}"
         yield from messenger.collect(messages, Update, take, stage, closing=True, stored=spool.sealed)
 
-    def _close(self, state: WaveState, arrivals: Arrivals, seconds: float) -> tuple[WaveState, list[TrialRecord]]:
-        """Close the round of every trial by the same rules as in a simulation."""
+    def take(
+        self,
+        state: WaveState,
+        spool: Spool,
+        site: str,
+        answered: Answered[Update],
+        task: Task,
+        masked: dict[str, Shape] | None = None,
+    ) -> None:
+        """Keep an update that is what the site was asked for. `masked` is the form of one under masks."""
+        body = answered.body
+        check_update(body, task.work, self.trials)
+        check_figures(site, body.figures, task.score, self.trials, self.plan)
+        finite = [n for n in task.work if body.trials[n].finite]
+        expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
+
+        def problem_in(entry: Entry[Update]) -> str:
+            servers = ((n, state.runs[n].server) for n in finite)
+            problems = (problem_in_sent(self.trials[n], server, entry.update(n)) for n, server in servers)
+            return "" if masked else next(filter(None, problems), "")
+
+        spool.add(site, answered, masked or expected, problem_in)
+        self.messenger.prepared.add(site)
+
+    def close(
+        self, state: WaveState, trials: Sequence[Trial], arrivals: Arrivals, seconds: float
+    ) -> tuple[WaveState, list[TrialRecord]]:
+        """Close the round of every trial by the same rules as in a simulation. `trials` are those of the wave, with
+        the roster of this round where it follows from what arrived."""
         runs, records, entries = list(state.runs), [], arrivals.entries
-        active = [number for number, trial in enumerate(self.trials) if trial.training.rounds > state.round]
+        active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
         for number in active:
-            trial, run = self.trials[number], state.runs[number]
+            trial, run = trials[number], state.runs[number]
             assignments = assigned(trial, run)
             reports = {
                 site: entry.body.trials[number] for site, entry in entries.items() if number in entry.body.trials
             }
-            reported = [assignment for assignment in assignments if assignment.site.name in reports]
+            reported = [a for a in assignments if a.counts and a.site.name in reports]
             runs[number], record = close_round(
                 number,
                 trial,
@@ -323,9 +338,11 @@ def log_round(
     entries: Mapping[str, Entry[Any]],
     missing: Sequence[str],
     failed: str = "",
+    began: Mapping[str, int] | None = None,
 ) -> None:
+    """`began`: of each update the round with whose model its work began, where that may be an earlier one."""
     updates = {s: {"message": e.message, "bytes": e.size, "head": e.log} for s, e in entries.items()}
-    more = {"failed": failed} if failed else {}
+    more = {**({"failed": failed} if failed else {}), **({} if began is None else {"began": dict(began)})}
     messenger.log.add("round closed", wave=wave, round=round_number, updates=updates, missing=list(missing), **more)
 
 
@@ -347,7 +364,7 @@ def _intake(
     work = [
         replace(assignment, epochs=reports[assignment.site.name].epochs)
         for assignment in assignments
-        if assignment.site.name in reports and reports[assignment.site.name].finite
+        if assignment.counts and assignment.site.name in reports and reports[assignment.site.name].finite
     ]
     if trial.privacy.secure_sum is None:
         intake.take(_arrived(trial, run, number, work, arrivals.entries))

@@ -11,12 +11,14 @@ from wardround.deployment.common.deployment_results import Participants, write_r
 from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.common.waves import TrialRecord, WaveState, first_state, scored_records
 from wardround.deployment.coordinating.agreement import Federation, agree_on
-from wardround.deployment.coordinating.coordinator import Closed, Coordinator
+from wardround.deployment.coordinating.coordinator import GO_ON, Closed, Coordinator
 from wardround.deployment.coordinating.final_scores import ask_for_scores, keep_scores, scored_at_the_end
 from wardround.deployment.coordinating.greeting import Greeting, federate
 from wardround.deployment.flat.flat_draw import with_groups
 from wardround.deployment.flat.flat_rounds import FlatRounds, tasks
+from wardround.deployment.flat.overlapping_rounds import OverlappingRounds, lateness
 from wardround.protocol.catalogue import Prepared, Ready, Summary
+from wardround.runs.decisions.holding import forget_held, stop_if_held, with_decisions, write_held_after
 from wardround.training.round_record import RoundRecord
 from wardround.training.trial import Trial
 
@@ -51,7 +53,9 @@ class Flat:
         return self.federation
 
     def wave(self, number: int, trials: Sequence[Trial]) -> "FlatWave":
-        return FlatWave(FlatRounds(self.messenger, self.agreed.plan, number, trials))
+        trials = with_decisions(trials, self.messenger.folder)
+        rounds, late = FlatRounds(self.messenger, self.agreed.plan, number, trials), lateness(trials)
+        return FlatWave(rounds, None if late is None else OverlappingRounds(rounds, late))
 
     def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None:
         messenger, agreed = self.messenger, self.agreed
@@ -65,6 +69,7 @@ class FlatWave:
     """A step is a round."""
 
     rounds: FlatRounds
+    overlapping: OverlappingRounds | None = None  # where a round does not wait for all work
 
     def first(self) -> WaveState:
         return first_state(self.rounds.trials)
@@ -74,11 +79,23 @@ class FlatWave:
 
     def step(self, state: WaveState, pending: Sequence[TrialRecord]) -> Generator[Step, None, Closed[WaveState]]:
         study, trials = self.rounds.messenger.study, self.rounds.trials
-        unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
-        closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
+        self._stop_if_held(state, pending)
+        if self.overlapping is not None:  # sites have models of several rounds, and no curve is made of them
+            closed = yield from self.overlapping.round(state)
+        else:
+            unscored = [n for n, trial in enumerate(trials) if study.arm(trial.arm).held_out is not None]
+            closed = yield from self.rounds.round(state, tasks(trials, state, study.evaluation.every, unscored))
         figures = [entry.body.figures for entry in closed.arrivals.entries.values()]
         ready, waiting = scored_records(pending, trials, state.round, figures, final=False)
         return Closed(closed.state, ready, [*waiting, *closed.records])
+
+    def _stop_if_held(self, state: WaveState, pending: Sequence[TrialRecord]) -> None:
+        """Before a round: whoever was named in the last one is in its records, which wait for their figures."""
+        messenger, number = self.rounds.messenger, self.rounds.number
+        records = [waits.record for waits in pending]
+        if write_held_after(messenger.folder, number, self.rounds.trials, lambda: state.runs, records):
+            stop_if_held(messenger.folder, messenger.log, GO_ON)
+        forget_held(messenger.folder, number)
 
     def forget(self, state: WaveState) -> None:
         self.rounds.spool(state.round - 1).clear()

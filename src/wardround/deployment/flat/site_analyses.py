@@ -106,6 +106,7 @@ class AnalysesAtSite:
             raise DeployError("coordinator", f"asks for {chosen.name} otherwise than the study has it", AGAIN)
         counted = admitted(analysis, agreed, self.rows)
         own = admission(analysis, agreed, counted, self.limits(terms), request.masked, self._earlier(chosen, counted))
+        counted.once(("rules",), lambda: own.rules)
         kept.analyses[number] = request.agreed
         self.counted[number] = agreed, counted
         write_session(self.session)
@@ -113,7 +114,10 @@ class AnalysesAtSite:
 
     def _earlier(self, chosen: StudyAnalysis, counted: SiteRows) -> tuple[frozenset[str], list[frozenset[str]]]:
         """The patients of this answer, and of those to the same question before."""
-        return self.memory.marks(self._people(counted)), self.memory.earlier(question_of(chosen))
+        return self._marks(counted), self.memory.earlier(question_of(chosen))
+
+    def _marks(self, counted: SiteRows) -> frozenset[str]:
+        return counted.once(("marks",), lambda: self.memory.marks(self._people(counted)))
 
     def _people(self, counted: SiteRows) -> list[Any]:
         """Names of patients that are the same in another study: their numbers, or without any what their rows hold."""
@@ -136,7 +140,7 @@ class AnalysesAtSite:
         sums = analysis.answer(agreed, question, counted)
         check_sums(question, analysis.blocks(agreed, question), sums, self.session.site)
         if number not in kept.begun_analyses:
-            self.memory.remember(question_of(chosen), self.memory.marks(self._people(counted)))
+            self.memory.remember(question_of(chosen), self._marks(counted))
             kept.begun_analyses.append(number)
             write_session(self.session)
         return sums
@@ -155,8 +159,12 @@ class AnalysesAtSite:
         """Those that were asked before anything of the analysis left."""
         chosen, analysis, terms = self.chosen(number)
         agreed, counted = self._agreed(number, analysis, terms)
-        limits, masked, before = self.limits(terms), terms.secure is not None, self._earlier(chosen, counted)
-        return counted.once(("rules",), lambda: admission(analysis, agreed, counted, limits, masked, before).rules)
+
+        def ask() -> tuple[str, ...]:
+            limits, masked = self.limits(terms), terms.secure is not None
+            return admission(analysis, agreed, counted, limits, masked, self._earlier(chosen, counted)).rules
+
+        return counted.once(("rules",), ask)
 
     def summands(self, wave: int) -> tuple[Summands, list[str]]:
         """Of the secure sum of a step: every site that takes part contributes."""

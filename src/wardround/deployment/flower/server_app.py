@@ -64,6 +64,15 @@ class Standing:
     since: str
 
 
+@dataclass(frozen=True)
+class Abandoned:
+    """A request whose answer is no longer awaited."""
+
+    site: str
+    signature: bytes
+    standing: Standing
+
+
 Look = Callable[[], Mapping[str, Standing]]  # the standing of every site; restarts a lost SuperLink
 
 
@@ -73,15 +82,27 @@ class GridTransport:
     def __init__(self, grid: Grid, look: Look) -> None:
         self.grid, self.look = grid, look
         self.standing: Mapping[str, Standing] = {}
-        self.abandoned: list[str] = []  # requests whose answers are no longer awaited
+        self.abandoned: dict[str, Abandoned] = {}  # by the number of the request
         self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the request
 
     def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        pending: dict[str, tuple[str, Standing]] = {}
+        pending = self._taken_up(messages)
         try:
             yield from self._ask(messages, pending)
         finally:
-            self.abandoned += [number for number, _ in pending.values()]
+            for site, (number, standing) in pending.items():
+                self.abandoned[number] = Abandoned(site, messages[site].signature, standing)
+
+    def _taken_up(self, messages: Mapping[str, Sealed]) -> dict[str, tuple[str, Standing]]:
+        """What is on its way already: a site that works through several rounds is asked once."""
+        known = {
+            number: one
+            for number, one in self.abandoned.items()
+            if one.site in messages and messages[one.site].signature == one.signature
+        }
+        for number in known:
+            del self.abandoned[number]
+        return {one.site: (number, one.standing) for number, one in known.items()}
 
     def _ask(
         self, waiting: dict[str, Sealed], pending: dict[str, tuple[str, Standing]]
@@ -97,7 +118,7 @@ class GridTransport:
                 answer = self._pull(pending, together)
             except LinkLost:
                 pending.clear()
-                self.abandoned, answer = [], None  # it has forgotten them too
+                self.abandoned, answer = {}, None  # it has forgotten them too
             if answer is not None:
                 waiting.pop(answer[0])
                 pending.pop(answer[0])
@@ -115,12 +136,13 @@ class GridTransport:
     def _fetch_abandoned(self) -> None:
         """A late answer is fetched and dropped, or the SuperLink would keep it in memory."""
         if self.abandoned:
-            number = self.abandoned.pop(0)
+            number, one = next(iter(self.abandoned.items()))
+            del self.abandoned[number]
             try:
                 if not list(self.grid.pull_messages([number])):
-                    self.abandoned.append(number)
+                    self.abandoned[number] = one
             except LinkLost:
-                self.abandoned = []
+                self.abandoned = {}
 
     def connected(self) -> Mapping[str, bool]:
         return {site: standing.online for site, standing in self.standing.items()}

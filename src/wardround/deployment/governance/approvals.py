@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tomli_w
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import DeployError, as_person
 from wardround.deployment.provisioning.kit_files import as_deploy_errors
 from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.audit import AuditLog, file_hash, verify
@@ -37,7 +37,7 @@ class Approval:
 
 def approve(site: SiteFile, study: Study, name: str) -> None:
     """Record that `name` read this very study and allows it here, within the policy."""
-    person = _person(name)
+    person = as_person(name, "approve: name", DeployError)
     approvals_of(site)  # a log that was changed is not written on
     site.approved.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = _study_file(site, study.hash)
@@ -46,7 +46,7 @@ def approve(site: SiteFile, study: Study, name: str) -> None:
 
 
 def withdraw(site: SiteFile, study_hash: str, name: str) -> None:
-    person = _person(name)
+    person = as_person(name, "approve: name", DeployError)
     if study_hash not in approvals_of(site):
         problem = f"study {study_hash[:12]} is not approved, so that nothing can be withdrawn"
         raise DeployError(str(site.approved), problem, "Look at `approvals.jsonl` there for what was approved.")
@@ -103,10 +103,3 @@ def _study_file(site: SiteFile, study_hash: str) -> Path:
 
 def _log(site: SiteFile) -> AuditLog:
     return AuditLog(site.approved / "approvals.jsonl")
-
-
-def _person(name: str) -> str:
-    person = " ".join(name.split())
-    if not person or not person.isprintable():
-        raise DeployError("approve: name", "nobody is named", 'Write --name "Dr. A. Example".')
-    return person

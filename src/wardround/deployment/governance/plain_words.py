@@ -348,7 +348,24 @@ def _quorum(study: Study, sites: Sequence[str]) -> str:
         if deadline is None
         else f"After {deadline:g} seconds it goes on without the others."
     )
-    return f"Quorum: a round needs the work of {needed}. {waits} {cell}"
+    return f"Quorum: a round needs the work of {needed}. {waits} {_overlapping(study)}{cell}"
+
+
+def _overlapping(study: Study) -> str:
+    """Of arms whose rounds do not wait for all work."""
+    said: list[str] = []
+    for arm in study.trained_arms:
+        asynchronous, late = arm.training.asynchronous, arm.training.late
+        if not arm.algorithm.facts.federated:
+            continue
+        if asynchronous is not None:
+            said.append(
+                f"{arm.name} is asynchronous: its model is updated whenever the work of "
+                f"{_count(asynchronous.buffer, 'hospital')} has arrived; the quorum is how many must stay. "
+            )
+        elif late is not None:
+            said.append(f"In {arm.name} work that comes later is used in the next round. ")
+    return "".join(said)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from wardround.core.notices import Notice, some_of
 from wardround.evaluation.comparisons.listing import grouped
-from wardround.screening import LEAST_SITES, LEVEL, Evidence, most_left_out
+from wardround.screening import LEAST_SITES, LEVEL, NONE_DECIDED, Decision, Decisions, Evidence, most_left_out
 from wardround.screening.rule import limit_of
 from wardround.study.robustness.screening import hidden_by
 from wardround.study.schema import Arm, Study
@@ -20,18 +20,20 @@ def is_screened(study: Study) -> bool:
     return any(_asks(arm) for arm in study.arms)
 
 
-def describe_screening(study: Study, records: pd.DataFrame) -> dict[str, Any]:
+def describe_screening(study: Study, records: pd.DataFrame, decisions: Decisions = NONE_DECIDED) -> dict[str, Any]:
     return {
         "level": LEVEL,
         "generator": GENERATOR,
         "least_sites": LEAST_SITES,
-        "arms": {arm.name: _arm(arm, records[records["arm"] == arm.name]) for arm in study.arms if _asks(arm)},
+        "arms": {
+            arm.name: _arm(arm, records[records["arm"] == arm.name], decisions) for arm in study.arms if _asks(arm)
+        },
     }
 
 
-def screening_notices(study: Study, records: pd.DataFrame) -> list[Notice]:
+def screening_notices(study: Study, records: pd.DataFrame, decisions: Decisions = NONE_DECIDED) -> list[Notice]:
     notices: list[Notice] = []
-    described = describe_screening(study, records)["arms"] if is_screened(study) else {}
+    described = describe_screening(study, records, decisions)["arms"] if is_screened(study) else {}
     for name, arm in described.items():
         by_rule = grouped(((entry["site"], entry["rule"]), entry) for entry in arm["named"])
         notices += [_named(name, site, rule, of_seeds, arm, study) for (site, rule), of_seeds in by_rule.items()]
@@ -47,11 +49,11 @@ def _asks(arm: Arm) -> bool:
     return on and arm.algorithm.facts.federated
 
 
-def _arm(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
+def _arm(arm: Arm, records: pd.DataFrame, decisions: Decisions) -> dict[str, Any]:
     hidden, policy = hidden_by(arm), arm.screening.policy if arm.screening is not None else "off"
     most = max((len(dict(lengths)) for lengths in records["lengths"]), default=0)
     order = list(dict.fromkeys(site for lengths in records["lengths"] for site in dict(lengths)))
-    named = [] if hidden else list(_entries(records, policy == "drop"))
+    named = [] if hidden else list(_entries(records, policy, decisions))
     shown = named[0]["seed"] if named else (int(records["seed"].iloc[0]) if len(records) else None)
     return {
         "policy": policy,
@@ -64,14 +66,17 @@ def _arm(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _entries(records: pd.DataFrame, drops: bool) -> Iterator[dict[str, Any]]:
-    """Every site that was named, by seed and round."""
+def _entries(records: pd.DataFrame, policy: str, decisions: Decisions) -> Iterator[dict[str, Any]]:
+    """Every site that was named, by seed and round. Where people decide: what, who and when; None where nobody had to,
+    because it was named in the last round."""
     for seed, of_seed in records.sort_values(["seed", "round"]).groupby("seed", sort=False):
         sites = {site for name in ("sites", "dropped") for of_round in of_seed[name] for site in of_round}
-        left = most_left_out(len(sites)) if drops else 0
+        left = most_left_out(len(sites))
         for round_number, lengths, named in zip(of_seed["round"], of_seed["lengths"], of_seed["named"], strict=True):
             for site, numbers in dict(named).items():
-                found, left = Evidence.of_numbers(numbers), left - 1
+                found, decided = Evidence.of_numbers(numbers), decisions.get(site)
+                drops = policy == "drop" or (policy == "hold" and decided is not None and decided.decision == "drop")
+                left -= drops
                 other = None if found.other is None else list(dict(lengths))[found.other]
                 yield {
                     "site": site,
@@ -81,8 +86,15 @@ def _entries(records: pd.DataFrame, drops: bool) -> Iterator[dict[str, Any]]:
                     "value": found.value,
                     "limit": limit_of(found.rule),
                     "other": other,
-                    "left_out": left >= 0,
+                    "left_out": drops and left >= 0,
+                    **(_decided(decided) if policy == "hold" else {}),
                 }
+
+
+def _decided(decided: Decision | None) -> dict[str, Any]:
+    if decided is None:
+        return {"decision": None, "decided_by": None, "decided_at": None}
+    return {"decision": decided.decision, "decided_by": decided.name, "decided_at": decided.time}
 
 
 def _rounds(records: pd.DataFrame, sites: Sequence[str]) -> dict[str, Any]:
@@ -118,5 +130,9 @@ def _named(
         other_sites=() if first["other"] is None else (first["other"],),
         arm=arm,
         seeds=some_of(len({entry["seed"] for entry in of_seeds}), study.evaluation.seeds.count),
-        details={"rule": rule, "left_out": any(entry["left_out"] for entry in of_seeds)},
+        details={
+            "rule": rule,
+            "left_out": any(entry["left_out"] for entry in of_seeds),
+            **({key: first[key] for key in ("decision", "decided_by")} if first.get("decision") else {}),
+        },
     )

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 class Screening:
     """Whether sites are named whose updates differ from the others', and what follows (`screening.rule`)."""
 
-    policy: Literal["off", "notice", "drop"] = "notice"
+    policy: Literal["off", "notice", "hold", "drop"] = "notice"
 
 
 def check_screening(study: "Study", where: str) -> None:
     for arm in study.arms:
         if arm.screening is not None and arm.screening.policy != "off" and arm.algorithm.facts.federated:
-            _check_arm(arm, f"{where}: arms: {arm.name}: screening: policy")
+            here = f"{where}: arms: {arm.name}: screening: policy"
+            _check_arm(arm, here)
+            if arm.screening.policy == "hold" and study.tuning is not None:
+                problem = "each trial of settings would be held until somebody decides"
+                raise StudyError(here, problem, 'Write "notice" or "drop", or leave out [tuning].')
 
 
 def _check_arm(arm: "Arm", where: str) -> None:
@@ -34,7 +38,7 @@ def _check_arm(arm: "Arm", where: str) -> None:
         problem = "updates that began with different models do not compare"
         raise StudyError(where, problem, off[:-1] + ", or leave `asynchronous` and `late` out.")
     hidden = hidden_by(arm)
-    if hidden is not None and arm.screening is not None and arm.screening.policy == "drop":
+    if hidden is not None and arm.screening is not None and arm.screening.policy in ("drop", "hold"):
         problem = f"under [privacy.{hidden}] nobody sees the update of a single site, so that none could be left out"
         remedy = 'Write `"screening.policy" = "off"` in this arm, or "notice", which then says that it saw nothing.'
         raise StudyError(where, problem, remedy)

@@ -69,8 +69,14 @@ def _named(arm: Mapping[str, Any]) -> str:
     for entry in arm["named"]:
         by_site.setdefault(entry["site"], set()).add(entry["seed"])
     left = "; it worked no more from then on" if any(entry["left_out"] for entry in arm["named"]) else ""
+    people = {entry["site"]: entry for entry in arm["named"] if entry.get("decision")}
+    decided = "".join(
+        f"; {site} was {'kept' if entry['decision'] == 'keep' else 'dropped'} by {entry['decided_by']} "
+        f"({entry['decided_at'][:10]})"
+        for site, entry in people.items()
+    )
     counts = [f"{site} (with {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'})" for site, seeds in by_site.items()]
-    return f"updates of {', '.join(counts)} differ from the others'{left}"
+    return f"updates of {', '.join(counts)} differ from the others'{left}{decided}"
 
 
 def named_table(evidence: Evidence) -> Table | None:

@@ -1,0 +1,1 @@
+"""Runs that wait for people: who is held, and what was decided."""
