@@ -121,7 +121,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "deadline": {"sites.speed.kind": "lognormal"},
     "late": {"sites.speed.kind": "lognormal", "training.late": "on"},
 }
-SLOW_COLUMNS: dict[str, dict[str, str]] = {
+SLOW_COLUMNS: dict[str, dict[str, Any]] = {
     "asynchronous": {},
     "asynchronous: stacked": {"place": "stacked"},
     "asynchronous: deployed": {"place": "deployed"},

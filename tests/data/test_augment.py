@@ -184,9 +184,9 @@ def test_augmentation_leaves_every_batch_with_the_rows_that_it_had(monkeypatch: 
     monkeypatch.setattr(Rows, "take", watched)
     seen = []
     for arm in (plain, augmented):
-        for assignment in assign(arm, 2):
-            assert [part.tolist() for part in order_of(arm, assignment.site, 2, 2)] == [
-                part.tolist() for part in order_of(plain, assignment.site, 2, 2)
+        for assignment in assign(arm, 0):
+            assert [part.tolist() for part in order_of(arm, assignment.site, 0, 2)] == [
+                part.tolist() for part in order_of(plain, assignment.site, 0, 2)
             ]
             train_site(arm, start(arm), assignment)
         seen.append(list(batches))

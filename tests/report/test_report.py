@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import wardround
+from tests.report.special_sections import SPECIAL
 from wardround.core.errors import RunError
 from wardround.report import build
 from wardround.report.render.figures import with_all_arms
@@ -52,7 +53,7 @@ OF_IMAGES = {
     *("reliability", "coverage", "referral", "doubt", "strange-images"),
     *("interval-coverage", "number-referral", "predicted-observed", "residuals", "observed-expected"),  # of numbers
     *("target", "test-mae"),
-    *("ways", "forgetting", "tuning", "screening", "contribution", "analysis-ratios"),
+    *(figure for name in ALL_SECTIONS if name in SPECIAL - {"claims"} for figure in load_section(name).figures),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("roc-of-all-arms", "precision-recall-of-all-arms"),

@@ -8,6 +8,7 @@ import pytest
 from jinja2 import Environment
 
 import wardround
+from tests.report.special_sections import SPECIAL
 from tests.report.test_report import page_of, small
 from wardround.report import Evidence, make_tables, read_evidence, sections_of
 from wardround.report.section import Section
@@ -23,11 +24,6 @@ HELPERS = {
     "front.forest",
     "privacy.private_arms",
 }  # facts that several sections use
-SPECIAL = {"images", "grid", "findings", "approaches", "uncertainty", "topology", "claims", "outcomes", "forgetting"}
-SPECIAL |= {"robustness.screening", "robustness.contribution", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"analyses.all_analyses", "appendix.strobe", "tuning", "numbers.intervals", "numbers.residuals"}
-SPECIAL |= {"robustness.adversaries", "participation.virtual_time"}
-SPECIAL |= {"privacy.attacks", "privacy.spending", "privacy.private_arms"}
 
 
 @pytest.fixture(scope="module")

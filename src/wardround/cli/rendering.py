@@ -205,6 +205,19 @@ def show_check(
     refused = sum(notice.severity == "error" for notice in notices)
     count = f"{refused} error{'s' if refused != 1 else ''}"
     out.print(f"{count}: this study would be refused." if refused else "Ready to run.")
+    _show_times(kinds)
+
+
+def _show_contents(out: Console, study: "Study") -> None:
+    out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
+    if study.arms:
+        arms = ", ".join(arm.name for arm in study.arms)
+        out.print(f"{len(study.arms)} arms x {study.evaluation.seeds.count} seeds: {arms}", markup=False)
+    if study.analyses:
+        out.print(f"Analyses: {', '.join(chosen.name for chosen in study.analyses)}", markup=False)
+
+
+def _show_times(kinds: Sequence["Kind"]) -> None:
     show_lines(
         f"time     {kind.title} and its like: rounds of {kind.seconds:.2g} s, {kind.rounds} of them, "
         f"{_duration(kind.total)}"

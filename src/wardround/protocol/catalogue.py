@@ -853,7 +853,7 @@ class AskAdmission(Request):
     answers: ClassVar = {"site": Admitted}
 
     analysis: Place  # its number in the study
-    agreed: AgreedAnalysis
+    agreed: AgreedAnalysis  # levels and sites of the analysis, as all of them know them
     masked: bool  # whether the coordinator is to know the sum alone
 
 
