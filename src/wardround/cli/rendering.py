@@ -169,16 +169,6 @@ def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
             out.print(Text(f"         {remedy_of(first)}"), soft_wrap=True)
 
 
-def _show_contents(out: Console, study: "Study") -> None:
-    """What the study is, and what it trains and computes."""
-    out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
-    if study.arms:
-        arms = ", ".join(arm.name for arm in study.arms)
-        out.print(f"{len(study.arms)} arms x {study.evaluation.seeds.count} seeds: {arms}", markup=False)
-    if study.analyses:
-        out.print(f"Analyses: {', '.join(chosen.name for chosen in study.analyses)}", markup=False)
-
-
 def show_check(
     study: "Study",
     of_source: Sequence["Notice"],
