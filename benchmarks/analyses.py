@@ -1,6 +1,7 @@
-"""How long a regression over hospitals takes, and whether its intervals cover: `python -m benchmarks.analyses`.
+"""How long analyses over hospitals take, and whether intervals cover: `python -m benchmarks.analyses`.
 
-speed       20 columns, 10 hospitals of 100,000 rows each, in a simulation, without and with a secure sum
+speed       a regression of 20 columns, 10 hospitals of 100,000 rows each, simulated, without and with a secure sum
+table       Table 1 of 10 hospitals of as many rows: six columns, by an outcome
 coverage    2,000 simulated studies of each family: how often the 95 % interval of a coefficient has the true one
 """
 
@@ -14,9 +15,11 @@ import numpy as np
 import pandas as pd
 
 from wardround.analyses.agreement import schema_of
+from wardround.analyses.analysis import Analysis
 from wardround.analyses.conduct import Terms, conduct
 from wardround.analyses.glm.glm import Glm
 from wardround.analyses.site_rows import SiteRows
+from wardround.analyses.table_one.table_one import TableOne
 from wardround.core.seeds import generator
 from wardround.data.records import Column
 from wardround.study.schema import SecureSum
@@ -26,8 +29,8 @@ DISPERSION = 0.5
 TRUE = (0.3, 0.4, -0.3)  # intercept, x01, x02
 
 
-def result_of(glm: Glm, terms: Terms, columns: list[Column], sites: Mapping[str, SiteRows]) -> dict[str, Any]:
-    steps = conduct(glm, terms, schema_of(columns), sites)
+def result_of(analysis: Analysis, terms: Terms, columns: list[Column], sites: Mapping[str, SiteRows]) -> dict[str, Any]:
+    steps = conduct(analysis, terms, schema_of(columns), sites)
     while True:
         try:
             next(steps)
@@ -66,6 +69,24 @@ def speed(rows: int, hospitals: int, width: int) -> dict[str, float]:
     return taken
 
 
+def table(rows: int, hospitals: int) -> dict[str, float]:
+    numbers, levels = ("age", "stay", "score"), ("f", "m")
+    columns = [*(Column(name, limits=(-1000, 1000)) for name in numbers), Column("died", limits=(0, 1))]
+    columns += [Column("sex", "categorical", levels=levels), Column("ward", "categorical")]
+    sites = {}
+    for number in range(hospitals):
+        rng = generator(2, "rows of a benchmark", site=str(number))
+        frame = pd.DataFrame(rng.normal(50, 15, size=(rows, len(numbers))), columns=list(numbers))
+        frame = frame.where(rng.random(frame.shape) > 0.02)
+        frame["died"] = (rng.random(rows) < 0.1).astype(float)
+        frame["sex"] = rng.choice(levels, rows)
+        frame["ward"] = rng.choice(["medical", "surgical", "intensive", "other"], rows)
+        sites[f"h{number:02}"] = SiteRows(f"h{number:02}", frame, np.arange(rows))
+    began, used = time.perf_counter(), time.process_time()
+    result_of(TableOne(by="died"), Terms("table"), columns, sites)
+    return {"open": time.perf_counter() - began, "open, of the processor": time.process_time() - used}
+
+
 def coverage(family: str, studies: int, rows: int = 200, hospitals: int = 3) -> dict[str, float]:
     columns, names = [Column("x01"), Column("x02"), Column("y")], ("Intercept", "x01", "x02")
     glm = Glm(formula="y ~ x01 + x02", family=family, dispersion=DISPERSION if family == "negative-binomial" else None)  # type: ignore[arg-type]
@@ -91,7 +112,8 @@ def main() -> None:
     given = parser.parse_args()
     measured: dict[str, Any] = {}
     if given.rows:
-        measured["seconds"] = speed(given.rows, 10, 20)
+        measured["regression, seconds"] = speed(given.rows, 10, 20)
+        measured["Table 1, seconds"] = table(given.rows, 10)
     if given.studies:
         measured["coverage"] = {family: coverage(family, given.studies) for family in FAMILIES}
     print(json.dumps(measured, indent=2))
