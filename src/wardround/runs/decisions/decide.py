@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from os import PathLike
 from typing import Literal
 
-from wardround.core.errors import RunError, as_path, as_person, refuse_strangers
+from wardround.core.errors import RunError, as_name, as_path, as_person, refuse_strangers, shown
 from wardround.runs.audit import DECIDED, AuditLog
 from wardround.runs.decisions.holding import Held, read_decisions, waiting, write_decisions
 from wardround.runs.folder import RunFolder
@@ -21,6 +21,7 @@ def decide(
     """
     folder = RunFolder(as_path(run, "run", RunError))
     where, person = f"{folder.path}: decide", as_person(name, "decide: name", RunError)
+    keep, drop = _names(keep, "keep"), _names(drop, "drop")
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(folder.path), "is not a run folder", "Name the folder of a run that is held.")
     with folder.locked():
@@ -42,6 +43,13 @@ def decide(
             log.add(DECIDED, site=each.site, decision=each.decision, name=person)
         write_decisions(folder, before | {each.site: each for each in decisions})
     return decisions
+
+
+def _names(sites: object, key: str) -> list[str]:
+    where = f"decide: {key}"
+    if isinstance(sites, str) or not isinstance(sites, Collection):
+        raise RunError(where, f"{shown(sites)} is no list of sites", "Give their names as a list.")
+    return [as_name(site, where, RunError) for site in sites]
 
 
 def _all(sites: Collection[str], decision: Literal["keep", "drop"], person: str, now: str) -> list[Decision]:
