@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_NOTICES = 6
 MOST_ARMS = 40
+MOST_COLUMNS = 10  # of a table of an analysis, in a terminal
 
 
 def show_finished(run: "StudyRun", as_json: bool, with_report: bool, opened: bool = False) -> None:
@@ -119,7 +120,9 @@ def _show_analyses(out: Console, evidence: "Evidence") -> None:
         show_lines(lines, out=out)
     for table in tables(evidence):
         out.print()
-        out.print(_report_table(table))
+        out.print(_report_table(table.first_columns(MOST_COLUMNS)))
+        if (more := len(table.columns) - MOST_COLUMNS) > 0:
+            out.print(f"and {more} more columns, in the report")
 
 
 def _show_arms(out: Console, evidence: "Evidence", run: "StudyRun", report: str | None) -> None:

@@ -44,6 +44,9 @@ class Table:
             return ""
         return 100 * value if self.formats.get(column) in (percent, points) else value
 
+    def first_columns(self, most: int) -> "Table":
+        return replace(self, columns=self.columns[:most], rows=[row[:most] for row in self.rows])
+
     def is_number(self, column: str) -> bool:
         return column in self.formats
 
