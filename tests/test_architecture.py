@@ -56,7 +56,7 @@ LAYERS = [
     ["privacy", "adversaries"],
     ["training"],
     ["protocol"],
-    ["engines", "evaluation", "uncertainty", "analyses"],
+    ["engines", "evaluation", "uncertainty", "explain", "analyses"],
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles", "tracking"],

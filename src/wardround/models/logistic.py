@@ -87,7 +87,11 @@ def linear(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "sha
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")
         model = from_module(module, shape, (bias,) if intercept == "private" else ())
         return replace(
-            model, penalty=penalty if l2 else None, closed_gradient=closed_gradient, row_gradients=row_gradients
+            model,
+            penalty=penalty if l2 else None,
+            closed_gradient=closed_gradient,
+            row_gradients=row_gradients,
+            linear=True,
         )
 
     return build

@@ -102,6 +102,7 @@ class Model:
     # a part of each row's loss that does not come from its scores: params, x -> (rows,)
     extra: Callable[[Tree, Tensor], Tensor] | None = None
     cut: Cut | None = None
+    linear: bool = False  # whether scores are linear in the inputs, so that a column has one coefficient
 
     @cached_property
     def blank(self) -> tuple[Tree, Tree]:

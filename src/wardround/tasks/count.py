@@ -25,7 +25,7 @@ from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.summed import CLOSE, MAE, RMSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
-from wardround.tasks.task import WrongRows, require
+from wardround.tasks.task import Link, WrongRows, require
 
 EXPOSURE, LOG_RATE, MEAN = 1, 2, 3  # columns of a row's target
 LEAST_MEAN = 1e-3  # where no event is known
@@ -204,6 +204,15 @@ class Count(SummedTask):
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Expected counts, for each row's own exposure."""
         return self._log_mean(scores[..., 0].double(), needed(y)).exp()
+
+    @property
+    def link(self) -> Link:
+        return "log rate"
+
+    def on_link_scale(self, scores: Tensor, scale: tuple[float, ...]) -> Tensor:
+        """For an exposure of 1."""
+        log_rate, _ = scale
+        return scores[..., :1].double() + log_rate
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return (self.predictions(scores, y) - as_double(y, VALUE)).abs()

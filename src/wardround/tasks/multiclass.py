@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from wardround.tasks.answer import Answer, OneClass
 from wardround.tasks.classes import ClassTask
-from wardround.tasks.task import MIDDLE
+from wardround.tasks.task import MIDDLE, Link
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Multiclass(ClassTask):
 
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)
+
+    @property
+    def link(self) -> Link:
+        return "log odds against the other classes"
+
+    def on_link_scale(self, scores: Tensor, scale: tuple[float, ...]) -> Tensor:
+        """Less their mean: the same number added to all of them changes no probability."""
+        return scores - scores.mean(dim=-1, keepdim=True)
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return scores.argmax(-1) == y

@@ -230,7 +230,7 @@ class Outcomes(Task):
         raise self._separate()
 
     predicted = row_values = against_constant = figures = grouped_figures = weighted_figures = _none
-    row_sums = figures_of_rows = merged_figures = check_sums = _none
+    row_sums = figures_of_rows = merged_figures = check_sums = on_link_scale = _none
 
     # -- plain data
 

@@ -25,7 +25,7 @@ from wardround.tasks.answer import Answer, OneNumber
 from wardround.tasks.metric import Metric
 from wardround.tasks.report_facts import ReportFacts
 from wardround.tasks.summed import CLOSE, MAE, RMSE, VALUE, SummedTask, as_double, needed, ratio, require_spread
-from wardround.tasks.task import require
+from wardround.tasks.task import Link, require
 
 CENTRE, SPREAD = 1, 2  # columns of a row's target
 TINY = sys.float_info.min  # below it squares lose their digits
@@ -145,6 +145,14 @@ class Regression(SummedTask):
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         scale = needed(y)
         return scores.squeeze(-1).double() * as_double(scale, SPREAD) + as_double(scale, CENTRE)
+
+    @property
+    def link(self) -> Link:
+        return "units"
+
+    def on_link_scale(self, scores: Tensor, scale: tuple[float, ...]) -> Tensor:
+        centre, spread = scale
+        return scores[..., :1].double() * spread + centre
 
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
         return (self.predictions(scores, y) - as_double(y, VALUE)).abs()

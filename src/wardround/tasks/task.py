@@ -28,6 +28,7 @@ class WrongRows(NamedTuple):
 
 Calibration = Literal["logistic", "linear"]
 ThresholdRule = Literal["youden", "f1"]
+Link = Literal["log odds", "log odds against the other classes", "log rate", "units"]
 MIDDLE = 0.5  # the threshold of a positive class or finding, where none was chosen
 
 
@@ -166,6 +167,16 @@ class Task(ABC):
     def predictions(self, scores: Tensor, y: Tensor | None = None) -> Tensor:
         """Probabilities: of the positive class of two, (rows,), or of each class or finding, (rows, names). Of a number
         its expected value, (rows,); the columns of `y` besides the value itself say in which scale."""
+
+    @property
+    def link(self) -> Link:
+        """What `on_link_scale` is measured in."""
+        return "log odds"
+
+    def on_link_scale(self, scores: Tensor, scale: tuple[float, ...]) -> Tensor:
+        """A model's scores as explanations give them, (rows, outputs): before the inverse link, so that a linear model
+        stays linear. `scale` is that of training."""
+        return scores[..., : self.outputs]
 
     @abstractmethod
     def row_figures(self, scores: Tensor, y: Tensor) -> Tensor:
