@@ -59,15 +59,17 @@ class Layout:
     @property
     def columns(self) -> tuple[str, ...]:
         """The recorded column behind each of the numbers that come out."""
-        encoded = [name for name, levels in self.levels.items() for _ in _encoded(levels)]
+        encoded = [name for name, levels in self.levels.items() for _ in encoded_levels(levels)]
         return (*(column.name for column in self.numeric), *encoded, *self.indicators)
 
     def names_by(self, renamed: Mapping[str, str]) -> tuple[str, ...]:
         """With other names for some columns."""
         numeric = (renamed.get(column.name, column.name) for column in self.numeric)
-        levels = ((renamed.get(name, name), level) for name, own in self.levels.items() for level in _encoded(own))
+        levels = (
+            f"{renamed.get(name, name)}={level}" for name, own in self.levels.items() for level in encoded_levels(own)
+        )
         indicators = (f"{renamed.get(name, name)} missing" for name in self.indicators)
-        return (*numeric, *(f"{name}={level}" for name, level in levels), *indicators)
+        return (*numeric, *levels, *indicators)
 
 
 @dataclass(frozen=True)
@@ -157,12 +159,12 @@ def transform(table: Encoded, rows: np.ndarray, layout: Layout, fitted: Fit, set
         number = {level: place for place, level in enumerate(dict.fromkeys((*known, *levels)))}
         filled = fitted.fill_level.get(name)  # None: nothing is read off rows, and a gap has none of the levels
         code = np.where(codes[rows] < 0, -1 if filled is None else number[filled], codes[rows])
-        encoded = np.array([number[level] for level in _encoded(levels)])
+        encoded = np.array([number[level] for level in encoded_levels(levels)])
         blocks.append((code[:, None] == encoded).astype(float))
     blocks += [table.gaps(name)[rows].astype(float)[:, None] for name in layout.indicators]
     return np.concatenate(blocks, axis=1)
 
 
-def _encoded(levels: Sequence[str]) -> Sequence[str]:
+def encoded_levels(levels: Sequence[str]) -> Sequence[str]:
     """Two levels need one column: the second level's."""
     return levels[1:] if len(levels) == 2 else levels

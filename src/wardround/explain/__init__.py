@@ -6,11 +6,17 @@ point group `wardround.explanations` (`core.registry`).
 
 from collections.abc import Callable
 
+from wardround.explain.exact_shapley import exact_shapley
+from wardround.explain.lime import lime
 from wardround.explain.linear_shapley import linear_shapley
 from wardround.explain.method import Attribution, Columns, Method, Scorer
+from wardround.explain.sampled_shapley import sampled_shapley
 
 METHODS: dict[str, Callable[..., Method]] = {
     "linear-shapley": linear_shapley,
+    "exact-shapley": exact_shapley,
+    "sampled-shapley": sampled_shapley,
+    "lime": lime,
 }
 
 __all__ = ["METHODS", "Attribution", "Columns", "Method", "Scorer"]

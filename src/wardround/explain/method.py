@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.tree import Tree
+from wardround.data.prepare import Recipe
 from wardround.models import Model
 
 CELLS = 1 << 22  # numbers of rows that are scored together
@@ -36,6 +37,12 @@ class Columns:
         """From the column behind each number of a prepared row."""
         names = tuple(dict.fromkeys(columns))
         return cls(names, tuple(tuple(np.flatnonzero(np.array(columns) == name).tolist()) for name in names))
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe) -> "Columns":
+        """By their names in the hospital's own file."""
+        own = {column.name: column.own_name for column in recipe.columns}
+        return cls.of([own[name] for name in recipe.layout.columns])
 
     @cached_property
     def membership(self) -> np.ndarray:
