@@ -70,12 +70,12 @@ def test_true_values_pass_deletion_and_insertion_and_reversed_or_random_ones_do_
 def image_case() -> tuple[Scorer, torch.Tensor, np.ndarray, object]:
     scorer, rows = image_scorer("logistic", class_task(2), side=32), images_of(8, 32)
     values = METHODS["integrated-gradients"](steps=2).attribute(scorer, rows, rows[:0], rng()).values
-    return scorer, rows, values, cells_of_images(rows)
+    return scorer, rows, values, cells_of_images(rows, rows[:0])
 
 
 def test_cells_are_means_of_their_pixels_and_are_covered_whole() -> None:
     rows = images_of(1, 32)
-    units = cells_of_images(rows)
+    units = cells_of_images(rows, rows[:0])
     by_cell = units.of(rows[:, 0].numpy())
     assert by_cell.shape == (1, 256)
     np.testing.assert_allclose(by_cell[0, 17], rows[0, 0, 2:4, 2:4].mean())
@@ -85,14 +85,14 @@ def test_cells_are_means_of_their_pixels_and_are_covered_whole() -> None:
     image = rows.mean(dim=(2, 3), keepdim=True).expand_as(rows).clone()
     image[..., 2:4, 2:4] = rows[..., 2:4, 2:4]
     np.testing.assert_allclose(units.scores(scorer, rows[0], shown), scorer.values(image))
-    odd = cells_of_images(images_of(1, 20))
+    odd = cells_of_images(images_of(1, 20), rows[:0])
     assert odd.of(np.ones((1, 20, 20))).shape == (1, 256)
-    assert cells_of_images(images_of(1, 8)).of(np.ones((1, 8, 8))).shape == (1, 64)
+    assert cells_of_images(images_of(1, 8), rows[:0]).of(np.ones((1, 8, 8))).shape == (1, 64)
 
 
 def test_an_explanation_that_ignores_the_model_fails_randomisation_and_one_that_shows_it_passes() -> None:
     scorer, rows = small_cnn(class_task(2)), images_of(8)
-    units = cells_of_images(rows)
+    units = cells_of_images(rows, rows[:0])
     gradients = METHODS["integrated-gradients"]()
 
     def edges(scorer: Scorer, rows: torch.Tensor) -> np.ndarray:

@@ -155,6 +155,18 @@ def test_every_method_explains_every_task_each_row_by_itself_and_changes_nothing
         assert not rows.requires_grad
 
 
+def test_with_a_background_its_mean_is_the_plain_image() -> None:
+    scorer, rows, others = image_scorer("logistic", class_task(2)), images_of(2), images_of(9)[2:]
+    rng = seeds.generator(3, "test")
+    weights = scorer.params["1.weight"].reshape(SIDE, SIDE)
+    expected = (weights * (rows - others.mean(dim=0))[:, 0]).numpy()
+    gradients = METHODS["integrated-gradients"](steps=2).attribute(scorer, rows, others, rng)
+    np.testing.assert_allclose(gradients.values, expected, atol=1e-12)
+    assert gradients.base == pytest.approx(scorer.values(others.mean(dim=0, keepdim=True))[0])
+    single = METHODS["occlusion"](patch=1 / SIDE, stride=1 / SIDE).attribute(scorer, rows, others, rng)
+    np.testing.assert_allclose(single.values, expected, atol=1e-12)  # of a linear model, pixel by pixel
+
+
 def test_another_score_has_another_map() -> None:
     scorer, rows = small_cnn(findings_task(3)), images_of(2)
     for name in IMAGE_METHODS:

@@ -68,13 +68,15 @@ def covered(x: float, y: float, width: float, height: float, shape: tuple[int, i
     return inside
 
 
-def heat_maps(method: Method, scorer: Scorer, images: Tensor, places: Marked, rng: np.random.Generator) -> np.ndarray:
+def heat_maps(
+    method: Method, scorer: Scorer, images: Tensor, background: Tensor, places: Marked, rng: np.random.Generator
+) -> np.ndarray:
     """(places, height, width): of each place its finding's map, smoothed, without what lowers the score."""
     maps = np.zeros(places.inside.shape)
     for finding in np.unique(places.finding):
         own = np.flatnonzero(places.finding == finding)
         rows = images[torch.from_numpy(places.row[own])]
-        maps[own] = shown(method.attribute(scorer.of(int(finding)), rows, images[:0], rng).values)
+        maps[own] = shown(method.attribute(scorer.of(int(finding)), rows, background, rng).values)
     return maps
 
 

@@ -29,9 +29,7 @@ def stability(
 ) -> Check:
     """The figure is a row's rank correlation, a mean over draws of noise."""
     own = units.of(values)
-    found = [
-        rank_correlation(own, units.of(explain(scorer, noisy(rows, background, rng)))) for _ in range(DRAWS)
-    ]
+    found = [rank_correlation(own, units.of(explain(scorer, noisy(rows, background, rng)))) for _ in range(DRAWS)]
     return Check.above("stability", title, np.mean(found, axis=0), LEAST, RULE)
 
 

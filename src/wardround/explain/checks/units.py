@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wardround.explain.coalitions import own_numbers
-from wardround.explain.images.integrated_gradients import even_images
+from wardround.explain.images.integrated_gradients import plain_images
 from wardround.explain.method import Scorer
 
 CELLS = 16  # of an image's side
@@ -26,7 +26,7 @@ class Units:
 
 
 def units_for(scorer: Scorer, rows: Tensor, background: Tensor, rng: np.random.Generator) -> Units:
-    return cells_of_images(rows) if rows.dim() == 4 else columns_of_rows(background, rng)
+    return cells_of_images(rows, background) if rows.dim() == 4 else columns_of_rows(background, rng)
 
 
 def columns_of_rows(background: Tensor, rng: np.random.Generator) -> Units:
@@ -42,8 +42,8 @@ def columns_of_rows(background: Tensor, rng: np.random.Generator) -> Units:
     return Units(lambda values: values, scores)
 
 
-def cells_of_images(rows: Tensor) -> Units:
-    """A cell that is not shown has the image's mean brightness."""
+def cells_of_images(rows: Tensor, background: Tensor) -> Units:
+    """A cell that is not shown is that of a plain image."""
     height, width = rows.shape[2:]
     lines, columns = (np.arange(size) * min(CELLS, size) // size for size in (height, width))
     across = int(columns[-1]) + 1
@@ -56,6 +56,6 @@ def cells_of_images(rows: Tensor) -> Units:
 
     def scores(scorer: Scorer, row: Tensor, shown: np.ndarray) -> np.ndarray:
         own = torch.from_numpy(shown[:, cell] > 0)[:, None]
-        return scorer.values(torch.where(own, row, even_images(row[None])[0]))
+        return scorer.values(torch.where(own, row, plain_images(row[None], background)))
 
     return Units(of, scores)

@@ -1,8 +1,8 @@
-"""Integrated gradients: slopes on the straight way from an even image to the image, summed up pixel by pixel.
+"""Integrated gradients: slopes on the straight way from a plain image to the image, summed up pixel by pixel.
 
-The even image has the image's own mean brightness, so that no other patient's image is needed. Values add up to the
-difference between the two scores, up to the error of the sum over `steps`, which is stated for each row. Pixels are
-noisy: look at areas.
+The plain image is the mean of the background, in which nobody's finding is left; without a background it is even, of
+the image's own mean brightness. Values add up to the difference between the two scores, up to the error of the sum
+over `steps`, which is stated for each row. Single pixels are noisy: look at areas.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from wardround.explain.method import Attribution, Method, Scorer
 
 def integrated_gradients(steps: Count = 64) -> Method:
     def attribute(scorer: Scorer, rows: Tensor, background: Tensor, rng: np.random.Generator) -> Attribution:
-        even = even_images(rows)
-        slopes = [mean_slope(scorer, row, start, steps) for row, start in zip(rows, even, strict=True)]
-        values = ((rows - even).double() * torch.stack(slopes)).sum(dim=1).numpy()
-        first, last = scorer.values(even), scorer.values(rows)
+        plain = plain_images(rows, background)
+        slopes = [mean_slope(scorer, row, start, steps) for row, start in zip(rows, plain, strict=True)]
+        values = ((rows - plain).double() * torch.stack(slopes)).sum(dim=1).numpy()
+        first, last = scorer.values(plain), scorer.values(rows)
         error = np.abs(first + values.sum(axis=(1, 2)) - last)
         return Attribution(values, float(first.mean()), error)
 
@@ -34,8 +34,10 @@ def integrated_gradients(steps: Count = 64) -> Method:
     )
 
 
-def even_images(rows: Tensor) -> Tensor:
-    """Of each image's own mean, channel by channel."""
+def plain_images(rows: Tensor, background: Tensor) -> Tensor:
+    """For each row the mean of the background, or of its own pixels, channel by channel."""
+    if len(background):
+        return background.mean(dim=0, keepdim=True).expand_as(rows)
     return rows.mean(dim=(2, 3), keepdim=True).expand_as(rows)
 
 

@@ -1,6 +1,7 @@
-"""Occlusion: by how much the score falls when a square of the image is covered with the image's mean brightness.
+"""Occlusion: by how much the score falls when a square of the image is covered.
 
-A pixel's value is the mean over the squares that cover it. Nothing smaller than a square is seen, and two signs that
+It is covered with what the mean of the background has there, and without a background with the image's own mean
+brightness. A pixel's value is the mean over the squares that cover it. Nothing smaller than a square is seen, and two signs that
 each suffice for the score hide each other.
 """
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wardround.core.settings import Share
-from wardround.explain.images.integrated_gradients import even_images
+from wardround.explain.images.integrated_gradients import plain_images
 from wardround.explain.method import Attribution, Method, Scorer
 
 
@@ -23,7 +24,12 @@ def occlusion(patch: Share = 1 / 8, stride: Share = 1 / 16) -> Method:
         height, width = rows.shape[2:]
         side, step = (max(1, round(part * min(height, width))) for part in (patch, stride))
         squares = list(square_places(height, width, side, step))
-        values = np.stack([falls(scorer, row, even, squares) for row, even in zip(rows, even_images(rows), strict=True)])
+        values = np.stack(
+            [
+                falls(scorer, row, plain, squares)
+                for row, plain in zip(rows, plain_images(rows, background), strict=True)
+            ]
+        )
         return Attribution.incomplete(values)
 
     return Method(
@@ -46,11 +52,11 @@ def starts(length: int, side: int, step: int) -> list[int]:
     return sorted({*range(0, last + 1, step), last})
 
 
-def falls(scorer: Scorer, row: Tensor, even: Tensor, squares: list[tuple[slice, slice]]) -> np.ndarray:
+def falls(scorer: Scorer, row: Tensor, plain: Tensor, squares: list[tuple[slice, slice]]) -> np.ndarray:
     """(height, width): the mean fall of the score over the squares that cover a pixel."""
     covered = row[None].repeat(len(squares), 1, 1, 1)
     for number, (lines, columns) in enumerate(squares):
-        covered[number, :, lines, columns] = even[:, lines, columns]
+        covered[number, :, lines, columns] = plain[:, lines, columns]
     fall = scorer.values(row[None])[0] - scorer.values(covered)
     total, times = np.zeros((2, *row.shape[1:]))
     for (lines, columns), value in zip(squares, fall, strict=True):

@@ -23,7 +23,9 @@ DENSEST = 0.75  # opacity of the highest value: the image stays visible below it
 HALF = 0.5  # of the highest value: where the line runs
 PAIRS = 3  # in a line of a sheet
 PICTURE, GAP, HEAD, FOOT, KEY = 1.28, 0.06, 0.30, 0.18, 0.62  # inches
-COLOURS = LinearSegmentedColormap.from_list("heat", [(*mpl.colors.to_rgb(HEAT), 0.0), (*mpl.colors.to_rgb(HEAT), DENSEST)])
+COLOURS = LinearSegmentedColormap.from_list(
+    "heat", [(*mpl.colors.to_rgb(HEAT), 0.0), (*mpl.colors.to_rgb(HEAT), DENSEST)]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,5 +107,11 @@ def _key(drawn: Figure, marked: bool) -> None:
         handles.append(Patch(facecolor="none", edgecolor=BOX, linestyle=(0, (4, 2)), linewidth=1.3))
         texts.append("box drawn around the finding")
     drawn.legend(
-        handles, texts, loc="lower left", bbox_to_anchor=(2.65 / width, 0.12 / height), ncols=2, fontsize=7, frameon=False
+        handles,
+        texts,
+        loc="lower left",
+        bbox_to_anchor=(2.65 / width, 0.12 / height),
+        ncols=2,
+        fontsize=7,
+        frameon=False,
     )

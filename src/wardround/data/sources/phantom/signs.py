@@ -275,9 +275,7 @@ def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     )
     body = chest.body
     floors = tuple(dome + 0.15 * body.arch for dome in (body.dome_right, body.dome_left))
-    boxes = _both_lungs(
-        np.full_like(body.apex, 0.1), np.full_like(body.apex, -0.3), wall_at(body, floors[1]), floors
-    )
+    boxes = _both_lungs(np.full_like(body.apex, 0.1), np.full_like(body.apex, -0.3), wall_at(body, floors[1]), floors)
     return (0.08 + 0.16 * spots.severity) * net * where * chest.lung, boxes
 
 
