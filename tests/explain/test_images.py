@@ -181,9 +181,9 @@ def test_methods_say_which_models_they_take() -> None:
         assert method.takes(convolutional, images=True)
         assert method.takes(flat, images=True) == (not method.needs_feature_maps)
         assert not method.takes(scorer_of("mlp", *TASKS[0]))
-    with pytest.raises(StudyError, match="(?s)no convolutional layer.*occlusion"):
+    with pytest.raises(StudyError, match=r"(?s)no convolutional layer.*occlusion"):
         explained("grad-cam", flat, images_of(1))
-    with pytest.raises(StudyError, match="(?s)'9' is no layer.*1, 4"):
+    with pytest.raises(StudyError, match=r"(?s)'9' is no layer.*1, 4"):
         explained("grad-cam", convolutional, images_of(1), layer="9")
     assert rows_of(1, 6).dim() == 2
 

@@ -31,12 +31,13 @@ def test_a_box_covers_the_pixels_whose_middles_are_in_it() -> None:
     middles = (np.arange(16) + 0.5) / 16
     rng = seeds.generator(1, "test boxes")
     for _ in range(50):
-        x, y, width, height = rng.uniform(0, 0.5, 4) + (0, 0, 0.05, 0.05)
+        box = rng.uniform(0, 0.5, 4) + np.array([0, 0, 0.05, 0.05])
+        x, y, width, height = box
         lines, columns = ((middles > start) & (middles < start + size) for start, size in ((y, height), (x, width)))
         if lines.any() and columns.any():
-            np.testing.assert_array_equal(covered(x, y, width, height, (16, 16)), lines[:, None] & columns)
-    assert covered(0.99, 0.99, 0.01, 0.01, (16, 16)).sum() == 1  # a tiny box is still somewhere
-    assert covered(0, 0, 1, 1, (16, 8)).all()
+            np.testing.assert_array_equal(covered(box, (16, 16)), lines[:, None] & columns)
+    assert covered((0.99, 0.99, 0.01, 0.01), (16, 16)).sum() == 1  # a tiny box is still somewhere
+    assert covered((0, 0, 1, 1), (16, 8)).all()
 
 
 def test_places_are_images_and_findings_with_all_their_boxes() -> None:
@@ -94,7 +95,8 @@ def test_intervals_are_over_patients() -> None:
     again = Figure.of_share(np.repeat(values, 4).astype(float), np.repeat(patient, 4))
     assert (once.low, once.high) == pytest.approx((again.low, again.high))
     apart = Figure.of_difference(values.astype(float), others.astype(float), patient)
-    four = Figure.of_difference(*(np.repeat(each, 4).astype(float) for each in (values, others)), np.repeat(patient, 4))
+    four_values, four_others = (np.repeat(each, 4).astype(float) for each in (values, others))
+    four = Figure.of_difference(four_values, four_others, np.repeat(patient, 4))
     assert (apart.low, apart.high) == pytest.approx((four.low, four.high))
     expected = values.astype(float) - others
     half = 2.0227 * expected.std(ddof=1) / np.sqrt(40)  # Student's t with 39 degrees of freedom

@@ -47,7 +47,7 @@ class Marked:
 def marked(boxes: pd.DataFrame, patient: np.ndarray, shape: tuple[int, int]) -> Marked:
     """From a source's `boxes` (BOX_COLUMNS) and the patient of each of its rows, for maps of `shape`."""
     pairs = boxes.groupby(["row", "finding"], sort=True)
-    inside = [np.any([covered(*sides, shape) for sides in sides_of(group)], axis=0) for _, group in pairs]
+    inside = [np.any([covered(box, shape) for box in sides_of(group)], axis=0) for _, group in pairs]
     keys = np.array(list(pairs.groups), dtype=np.int64).reshape(-1, 2)
     return Marked(keys[:, 0], keys[:, 1], patient[keys[:, 0]], np.array(inside, dtype=bool).reshape(-1, *shape))
 
@@ -56,8 +56,10 @@ def sides_of(boxes: pd.DataFrame) -> np.ndarray:
     return boxes[["x", "y", "width", "height"]].to_numpy(dtype=np.float64)
 
 
-def covered(x: float, y: float, width: float, height: float, shape: tuple[int, int]) -> np.ndarray:
-    """Pixels whose middle is in the box, which is given in parts of the image; of a tiny box the pixel it is in."""
+def covered(box: Sequence[float] | np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Pixels whose middle is in the box (x, y, width and height in parts of the image); of a tiny one the pixel it is
+    in."""
+    x, y, width, height = box
     inside = np.zeros(shape, dtype=bool)
     ends = [
         (min(round(start * size), size - 1), round((start + length) * size))

@@ -1,5 +1,5 @@
-"""Agreement between methods (Krishna et al., 2022, arXiv:2202.01602): where two methods put different columns, or places,
-first, at most one of them can be what the reader takes it for."""
+"""Agreement between methods (Krishna et al., 2022, arXiv:2202.01602): where two methods put different columns, or
+places, first, at most one of them can be what the reader takes it for."""
 
 from collections.abc import Mapping
 from itertools import combinations

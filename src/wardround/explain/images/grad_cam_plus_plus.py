@@ -1,5 +1,5 @@
-"""Grad-CAM++: as Grad-CAM, but each place of a map has a weight of its own, so that several places, and small ones, count
-in full.
+"""Grad-CAM++: as Grad-CAM, but each place of a map has a weight of its own, so that several places, and small ones,
+count in full.
 
 The paper differentiates exp(S) of the score S, where maps act linearly on S. What exp(S) multiplies all weights of a
 row with is left out: it changes no map but its scale, and does not overflow.

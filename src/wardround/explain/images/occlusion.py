@@ -1,14 +1,13 @@
 """Occlusion: by how much the score falls when a square of the image is covered.
 
 It is covered with what the mean of the background has there, and without a background with the image's own mean
-brightness. A pixel's value is the mean over the squares that cover it. Nothing smaller than a square is seen, and two signs that
-each suffice for the score hide each other.
+brightness. A pixel's value is the mean over the squares that cover it. Nothing smaller than a square is seen, and two
+signs that each suffice for the score hide each other.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from wardround.core.settings import Share
@@ -62,4 +61,4 @@ def falls(scorer: Scorer, row: Tensor, plain: Tensor, squares: list[tuple[slice,
     for (lines, columns), value in zip(squares, fall, strict=True):
         total[lines, columns] += value
         times[lines, columns] += 1
-    return np.divide(total, times, out=total, where=times > 0)
+    return np.asarray(total / np.maximum(times, 1))
