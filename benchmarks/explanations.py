@@ -45,6 +45,7 @@ EPOCHS, BATCH, LR = {"phantom": 10, "nih": 6}, 32, 0.003
 BACKGROUND = 1000  # training images, whose mean integrated gradients and occlusion compare with
 MOST = 40  # images of a finding that are measured
 CHECKED = 12  # images on which each check is made
+PRIORS = ("untrained", "centre", "others' boxes")  # what a map is compared with
 AIM = 0.7  # share of hits that the phantom's findings should reach
 
 
@@ -87,7 +88,8 @@ def nih_case(folder: Path) -> Case:
     ).load()
     if records.boxes is None:
         raise ValueError("the file of boxes is needed")
-    with_box = np.isin(records.patient, np.asarray(records.patient)[records.boxes["row"]])
+    patient = np.asarray(records.patient)
+    with_box = np.isin(patient, patient[records.boxes["row"]])
     train = np.flatnonzero((records.split == "train") & ~with_box)
     return Case("nih", records, scaled(records), train, np.flatnonzero(with_box | (records.split == "test")))
 
@@ -124,7 +126,9 @@ def train(model: Model, case: Case) -> tuple[Tree, Tree]:
             rows = torch.from_numpy(order[start : start + BATCH])
             x = case.images[rows]
             x = torch.where(torch.from_numpy(rng.random((BATCH, 1, 1, 1))) < 0.5, x.flip(-1), x)
-            loss, buffers = model.loss(leaves, buffers, x.contiguous(memory_format=torch.channels_last), target[rows], {})
+            loss, buffers = model.loss(
+                leaves, buffers, x.contiguous(memory_format=torch.channels_last), target[rows], {}
+            )
             buffers = {name: leaf.detach() for name, leaf in buffers.items()}
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -175,16 +179,14 @@ def shown(figure: object, signed: bool = False) -> str:
 
 def show_localisation(console: Console, title: str, lines: Sequence[Localised], measure: str) -> None:
     table = Table(title=f"{title}: {measure}, % (95 % CI over patients)")
-    for column in ("finding", "images", "patients", "area", "trained", "untrained", "centre", "others' boxes", "over untrained", "over centre"):  # fmt: skip
+    for column in (*("finding", "images", "patients", "area", "trained"), *PRIORS, "over untrained", "over centre"):
         table.add_column(column)
     for line in lines:
         if line.measure == measure:
-            against = line.against
-            table.add_row(
-                line.finding or "all", str(line.images), str(line.patients), f"{100 * line.area:.0f}",
-                shown(line.figure), *(f"{100 * against[name][0].mean:.0f}" for name in ("untrained", "centre", "others' boxes")),
-                *(shown(against[name][1], True) for name in ("untrained", "centre")),
-            )  # fmt: skip
+            counts = (line.finding or "all", str(line.images), str(line.patients), f"{100 * line.area:.0f}")
+            beside = [f"{100 * line.against[name][0].mean:.0f}" for name in PRIORS]
+            apart = [shown(line.against[name][1], signed=True) for name in ("untrained", "centre")]
+            table.add_row(*counts, shown(line.figure), *beside, *apart)
     console.print(table)
 
 
@@ -192,9 +194,11 @@ def show_checks(console: Console, case: Case, scorer: Scorer) -> None:
     """On images that have the finding, of which the network is most sure."""
     background = case.images[torch.from_numpy(case.train[:BACKGROUND])].mean(dim=0, keepdim=True)
     held = case.images[torch.from_numpy(case.held_out)]
-    score, target = scorer.all_values(held), case.records.target[case.held_out]
-    finding = int(np.argmax([roc_auc_score(t, s) if t.sum() >= CHECKED else 0 for t, s in zip(target.T, score.T, strict=True)]))  # fmt: skip
-    rows = held[torch.from_numpy(np.argsort(-np.where(target[:, finding] == 1, score[:, finding], -np.inf))[:CHECKED].copy())]
+    score, target = scorer.all_values(held), case.records.target[case.held_out] == 1
+    aucs = [roc_auc_score(t, s) if t.sum() >= CHECKED else 0.0 for t, s in zip(target.T, score.T, strict=True)]
+    finding = int(np.argmax(aucs))
+    order = np.argsort(-np.where(target[:, finding], score[:, finding], -np.inf), kind="stable")
+    rows = held[torch.from_numpy(order[:CHECKED].copy())]
     own, known = scorer.of(finding), methods()
     values = {n: m.attribute(own, rows, background, seeds.generator(0, "benchmark")).values for n, m in known.items()}
     table = Table(title=f"{case.name}: checks on {CHECKED} images with {case.records.classes[finding]}")
@@ -212,13 +216,17 @@ def measure(case: Case, cache: Path, console: Console, checks: bool) -> None:
     scorer = Scorer(model, params, buffers)
     start = model.init(2)
     untrained = Scorer(model, *start)
-    console.print(f"{case.name}: mean AUC {auc(scorer, case):.3f} on {len(case.held_out)} images that were not trained on")
+    console.print(
+        f"{case.name}: mean AUC {auc(scorer, case):.3f} on {len(case.held_out)} images that were not trained on"
+    )
     for name, lines in localisation(case, scorer, untrained, list(methods())).items():
         title = f"{case.name}, {methods()[name].title}"
         for kind in ("pointing", "iou", "energy"):
             show_localisation(console, title, lines, kind)
         hits = [line.figure.mean for line in lines if line.measure == "pointing" and line.finding]
-        console.print(f"{title}: at least {AIM:.0%} of hits for {sum(hit >= AIM for hit in hits)} of {len(hits)} findings")
+        console.print(
+            f"{title}: at least {AIM:.0%} of hits for {sum(hit >= AIM for hit in hits)} of {len(hits)} findings"
+        )
     if checks:
         show_checks(console, case, scorer)
 

@@ -15,8 +15,14 @@ from PIL import Image
 from tests.bundles.image_runs import as_files, garments, radiographs, run_of
 from tests.serving.test_serve import Client
 from wardround.bundles import EXPLAIN, STEPS, Bundle, bundle_from, explain_bundle, load_bundle, predict_file
-from wardround.bundles.explain.explained_images import EVEN, MOST_OUTPUTS, Lines, explain_images, explained_lines
-from wardround.bundles.explain.explained_images import highest_points
+from wardround.bundles.explain.explained_images import (
+    EVEN,
+    MOST_OUTPUTS,
+    Lines,
+    explain_images,
+    explained_lines,
+    highest_points,
+)
 from wardround.core import seeds
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
@@ -90,7 +96,12 @@ def test_findings_are_explained_that_an_image_is_said_to_have() -> None:
     predicted = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]])
     lines = explained_lines(findings_task(5), predicted, scores)
     assert MOST_OUTPUTS == 3
-    assert [tuple(line) for line in zip(*lines, strict=True)] == [(0, 3, True), (0, 1, True), (0, 2, True), (1, 3, False)]
+    assert [tuple(line) for line in zip(*lines, strict=True)] == [
+        (0, 3, True),
+        (0, 1, True),
+        (0, 2, True),
+        (1, 3, False),
+    ]
     two = explained_lines(class_task(2), np.array([1, 0]), scores[:, :1])
     assert (two.output.tolist(), two.said.tolist()) == ([0, 0], [True, False])
     several = explained_lines(class_task(5), np.array([2, 4]), scores)
@@ -160,7 +171,7 @@ def test_predictions_say_where_in_an_image_a_finding_is_seen(bundle: Bundle, fol
         found += int(places.notna().all(axis=1).sum())
         assert places[places.notna().all(axis=1)].map(lambda part: 0 < part < 1).all(axis=None)
     assert found > 5
-    assert not [name for name in scores if name.startswith("heat_map")]
+    assert not [name for name in scores.columns if str(name).startswith("heat_map")]
 
 
 def test_over_http_maps_are_pictures(bundle: Bundle, records: Records) -> None:

@@ -56,8 +56,8 @@ def most_rows(bundle: Bundle) -> int:
 
 def request_schema(bundle: Bundle) -> Json:
     rows = {"type": "array", "minItems": 1, "maxItems": most_rows(bundle), "items": row_schema(bundle)}
-    what = "where in the image" if takes_images(bundle) else "which columns"
-    explain = {"type": "boolean", "description": f"Whether to add {what} the model finds what raises each score."}
+    where = "where in the image" if takes_images(bundle) else "in which columns"
+    explain = {"type": "boolean", "description": f"Whether to add {where} the model finds what raises each score."}
     may_explain = {"explain": explain} if may_be_explained(bundle) else {}
     return {"type": "object", "required": ["rows"], "properties": {"rows": rows, **may_explain}}
 
@@ -93,8 +93,8 @@ def answer_schema(bundle: Bundle) -> Json:
     required = list(properties)
     if may_be_explained(bundle):
         reasons_of = {"double": {"type": ["number", "null"]}, "string": {"type": ["string", "null"]}}
-        reasons = reason_columns(bundle, PredictOptions(), pictures=True)
-        properties |= {name: reasons_of[str(kind)] for name, kind in reasons.items()}
+        told = reason_columns(bundle, PredictOptions(), pictures=True)
+        properties |= {name: reasons_of[str(kind)] for name, kind in told.items()}
     row = {"type": "object", "required": required, "properties": properties}
     return {
         "type": "object",

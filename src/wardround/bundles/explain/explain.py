@@ -68,7 +68,9 @@ def explain_bundle(
     target = new_target(out)
     loaded = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
     if takes_images(loaded):
-        return explain_image_bundle(loaded, data, target, method, background, checked_rows(IMAGES if rows is None else rows))
+        return explain_image_bundle(
+            loaded, data, target, method, background, checked_rows(IMAGES if rows is None else rows)
+        )
     most = checked_rows(ROWS if rows is None else rows)
     explained = explain_file(explainable(loaded), data, method=method, background=background, most=most)
     table = explained.explanation.table(explained.numbers)

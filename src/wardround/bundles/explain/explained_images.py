@@ -112,12 +112,12 @@ def explain_images(
     read = predicted_images(loaded, source, max(most, READ))
     x, pixels, predicted, usable = (
         np.concatenate(parts)
-        for parts in zip(
-            *((b.x, b.pixels, b.predicted, b.usable) for b in map(ReadImages.of, read)), strict=True
-        )
+        for parts in zip(*((b.x, b.pixels, b.predicted, b.usable) for b in map(ReadImages.of, read)), strict=True)
     )
     if not usable.any():
-        raise DataError(str(source), "none of its images has a prediction", "`wardround predict` has a reason for each.")
+        raise DataError(
+            str(source), "none of its images has a prediction", "`wardround predict` has a reason for each."
+        )
     compared = x[usable] if background is None else mean_source(loaded, background)
     plain, words = plain_of(compared, loaded.dtype, given=background is not None)
     chosen = np.flatnonzero(usable)[:most]
@@ -226,12 +226,15 @@ def explained_lines(task: Task, predicted: np.ndarray, scores: np.ndarray) -> Li
     images = np.arange(len(scores))
     if task.answers == "findings":
         order = np.argsort(-scores, axis=1, kind="stable")
-        said = np.take_along_axis(np.asarray(predicted) == 1, order, axis=1)
+        said: np.ndarray = np.take_along_axis(np.equal(predicted, 1), order, axis=1)
         said &= np.cumsum(said, axis=1) <= MOST_OUTPUTS
-        rows, places = np.nonzero(said | (~said.any(axis=1)[:, None] & (np.arange(scores.shape[1]) == 0)))
+        nearest = ~said.any(axis=1)[:, None] & (np.arange(scores.shape[1]) == 0)
+        rows, places = np.nonzero(said | nearest)
         return Lines(rows, order[rows, places], said[rows, places])
     if scores.shape[1] == 1:
-        return Lines(images, np.zeros_like(images), np.asarray(predicted) == 1 if task.answers == "class" else images >= 0)
+        return Lines(
+            images, np.zeros_like(images), np.asarray(predicted) == 1 if task.answers == "class" else images >= 0
+        )
     return Lines(images, np.asarray(predicted, dtype=np.int64), images >= 0)
 
 

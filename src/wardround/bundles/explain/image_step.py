@@ -51,7 +51,9 @@ def explain_images_of(rows: Predicting, suffixes: list[str], pictures: bool) -> 
     return rows.adding(columns)
 
 
-def maps_of_predicted(bundle: Bundle, rows: Predicting, scored: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def maps_of_predicted(
+    bundle: Bundle, rows: Predicting, scored: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of these images: their numbers, the outputs that are predicted for them, and their maps."""
     scorer = image_scorer(bundle)
     x = torch.from_numpy(known(rows.prepared).x[scored]).to(bundle.dtype)

@@ -1,5 +1,5 @@
-"""The step of a prediction that explains it: the columns that contributed most to each row's score, or where in an image
-each predicted finding is seen."""
+"""The step of a prediction that explains it: the columns that contributed most to each row's score, or where in an
+image each predicted finding is seen."""
 
 from functools import partial
 

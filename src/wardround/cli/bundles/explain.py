@@ -19,7 +19,8 @@ def explain(
         Path, typer.Argument(metavar="RUN|BUNDLE", help="A run's folder, a bundle's folder, or a registry's DIR/NAME.")
     ],
     data: Annotated[
-        Path | None, typer.Argument(metavar="[DATA]", help="For a bundle: a CSV (also .gz) or Parquet file of rows, or images.")
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="For a bundle: a CSV (also .gz) or Parquet file of rows, or images."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")] = Path("explanation"),
     arm: Annotated[
