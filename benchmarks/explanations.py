@@ -1,4 +1,4 @@
-"""Are heat maps true, and do they show where a finding is? `python -m benchmarks.explanations [phantom|nih|time]`.
+"""Are heat maps true, and do they show where a finding is? `python -m benchmarks.explanations [phantom|nih]`.
 
 A network is trained on synthetic phantoms, or on the NIH's radiographs without any patient who has a box, and each
 method is measured on patients that it has never seen: the pointing game, intersection over union and energy in the box
@@ -39,11 +39,11 @@ from wardround.explain.localisation import (
 from wardround.models import MODELS, Model, Shape
 
 SIDE = 64
-IMAGES = 8000  # phantoms: four fifths to train, a tenth to look at, a tenth to be measured on
+IMAGES, SEED = 8000, 0  # phantoms, the last fifth to be measured on; choices were made on phantoms of seed 7
 NETWORK = {"widths": (16, 32, 64, 128), "reduce": 2, "norm": "batch"}
-EPOCHS, BATCH, LR = {"phantom": 10, "nih": 6}, 32, 0.003
+EPOCHS, BATCH, LR = {"phantom": 7, "nih": 4}, 32, 0.003
 BACKGROUND = 1000  # training images, whose mean integrated gradients and occlusion compare with
-MOST = 40  # images of a finding that are measured
+MOST = 25  # images of a finding that are measured
 CHECKED = 12  # images on which each check is made
 PRIORS = ("untrained", "centre", "others' boxes")  # what a map is compared with
 AIM = 0.7  # share of hits that the phantom's findings should reach
@@ -73,12 +73,13 @@ def scaled(records: Records) -> Tensor:
     return (images - mean) / spread.clamp(min=1 / 255)
 
 
-def phantom_case(part: str) -> Case:
-    records = phantom(rows=IMAGES, size=SIDE).load()
+def phantom_case() -> Case:
+    records = phantom(rows=IMAGES, size=SIDE, seed=SEED).load()
     patient = np.asarray(records.patient)
-    first, second = patient[IMAGES * 8 // 10], patient[IMAGES * 9 // 10]
-    held_out = (patient >= first) & (patient < second) if part == "validation" else patient >= second
-    return Case("phantom", records, scaled(records), np.flatnonzero(patient < first), np.flatnonzero(held_out))
+    border = patient[IMAGES * 4 // 5]
+    return Case(
+        "phantom", records, scaled(records), np.flatnonzero(patient < border), np.flatnonzero(patient >= border)
+    )
 
 
 def nih_case(folder: Path) -> Case:
@@ -234,14 +235,13 @@ def measure(case: Case, cache: Path, console: Console, checks: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.explanations")
     parser.add_argument("case", choices=("phantom", "nih"), nargs="?", default="phantom")
-    parser.add_argument("--part", choices=("validation", "test"), default="test", help="of the phantom's patients")
     parser.add_argument("--nih", type=Path, help="folder with nih_cxr14_subset_64.npz and the file of boxes")
     parser.add_argument("--cache", type=Path, default=Path("benchmark-networks"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.case == "nih" and given.nih is None:
         parser.error("the NIH's files are needed: --nih FOLDER")
-    case = phantom_case(given.part) if given.case == "phantom" else nih_case(given.nih)
+    case = phantom_case() if given.case == "phantom" else nih_case(given.nih)
     measure(case, given.cache, Console(width=170), checks=True)
 
 

@@ -226,15 +226,14 @@ def explained_lines(task: Task, predicted: np.ndarray, scores: np.ndarray) -> Li
     images = np.arange(len(scores))
     if task.answers == "findings":
         order = np.argsort(-scores, axis=1, kind="stable")
-        said: np.ndarray = np.take_along_axis(np.equal(predicted, 1), order, axis=1)
-        said &= np.cumsum(said, axis=1) <= MOST_OUTPUTS
-        nearest = ~said.any(axis=1)[:, None] & (np.arange(scores.shape[1]) == 0)
+        said = np.asarray(np.take_along_axis(np.equal(predicted, 1), order, axis=1), dtype=bool)
+        said = said & (np.cumsum(said, axis=1) <= MOST_OUTPUTS)
+        nearest = ~said.any(axis=1, keepdims=True) & (np.arange(scores.shape[1]) == 0)
         rows, places = np.nonzero(said | nearest)
         return Lines(rows, order[rows, places], said[rows, places])
     if scores.shape[1] == 1:
-        return Lines(
-            images, np.zeros_like(images), np.asarray(predicted) == 1 if task.answers == "class" else images >= 0
-        )
+        positive = np.equal(predicted, 1) if task.answers == "class" else images >= 0
+        return Lines(images, np.zeros_like(images), positive)
     return Lines(images, np.asarray(predicted, dtype=np.int64), images >= 0)
 
 
