@@ -69,7 +69,7 @@ def formula_of(width: int) -> str:
 
 
 def speed(sites: Mapping[str, pd.DataFrame], width: int) -> dict[str, float]:
-    columns = [Column(name) for name in next(iter(sites.values()))]
+    columns = [Column(str(name)) for name in next(iter(sites.values()))]
     glm = Glm(formula=formula_of(width), family="logistic")
     taken = {}
     for title, secure in (("open", None), ("secure sum", SecureSum())):
