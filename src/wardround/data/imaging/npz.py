@@ -140,6 +140,11 @@ class Archive:
             raise self.damaged(f"{name} has texts that are not Unicode")
         return values
 
+    def rows(self, name: str) -> np.ndarray:
+        """All rows of a member, however large."""
+        member = self.members[name]
+        return np.concatenate([np.empty((0, *member.shape[1:]), member.dtype), *self.stretches(member)])
+
     def column(self, name: str, counts: Mapping[str, int]) -> np.ndarray | None:
         """The values for the images of all parts; None where a part has none. `counts` are the images of each part."""
         members = [self.members[f"{part}_{name}"] for part in counts if f"{part}_{name}" in self.members]

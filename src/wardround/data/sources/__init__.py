@@ -10,6 +10,7 @@ from wardround.data.sources.csv.party_files import csv_parties
 from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
 from wardround.data.sources.phantom.radiographs import phantom
+from wardround.data.sources.split_on_disk import split_on_disk
 from wardround.data.sources.synthetic import synthetic
 from wardround.data.sources.visits import visits
 
@@ -22,6 +23,7 @@ SOURCES: dict[str, Callable[..., Source]] = {
     "fashion-mnist": fashion_mnist,
     "chest-xray": chest_xray,
     "phantom": phantom,
+    "split-on-disk": split_on_disk,
     "at-sites": at_sites,
 }
 

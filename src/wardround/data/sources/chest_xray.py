@@ -25,7 +25,7 @@ from wardround.study.facts import SourceFacts, declares
 CITATION = "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315"
 
 
-@declares(SourceFacts(citation=CITATION))
+@declares(SourceFacts(images=True, citation=CITATION))
 def chest_xray(
     path: Path | None = None,
     size: Count = 64,
