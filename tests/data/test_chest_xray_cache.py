@@ -28,9 +28,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = store.decode
 
-    def decode(path: Path, size: int, clahe: bool) -> Picture:
+    def decode(path: Path, size: int, clahe: bool, channels: int) -> Picture:
         names.append(path.name)
-        return real(path, size, clahe)
+        return real(path, size, clahe, channels)
 
     monkeypatch.setattr(store, "decode", decode)
     return names

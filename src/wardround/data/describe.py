@@ -201,7 +201,8 @@ def describe_data(data: str) -> dict[str, Any]:
         described = _describe_records(path.name or path.absolute().name, read_split(path))
         return {**described, "summary": [*_about_split(path), *described["summary"]]}
     if path.is_dir() or path.suffix == ".npz":
-        return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
+        records = SOURCES["images"](path=path, accept=get_args(Accepted)).load()
+        return _describe_records(path.name or path.absolute().name, records)
     table = describe_file(path)
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
     notices = with_texts(table.attrs["notices"])
