@@ -212,11 +212,10 @@ def describe_data(data: str) -> dict[str, Any]:
 def _about_split(path: Path) -> list[str]:
     """From where it is, and how many rows each part has."""
     _, manifest, sites = sites_at(path)
-    settings = ", ".join(f"{name} {value:g}" for name, value in manifest.settings.items() if not isinstance(value, str))
+    numbers = {name: value for name, value in manifest.settings.items() if type(value) in (int, float)}
+    settings = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
     parts = ", ".join(f"{sum(site.rows[part] for site in sites)} {part}" for part in SPLIT_PARTS)
-    made = (
-        f"{manifest.source}, split by {manifest.partition}{f' ({settings})' if settings else ''}, seed {manifest.seed}"
-    )
+    made = f"{manifest.source}, split by {manifest.partition}{f' ({settings})' if settings else ''}"
     whose = f"{len(sites)} sites" if len(sites) > 1 else f"{sites[0].name}, one of {len(manifest.sites)} sites"
     return [f"{made}, seed {manifest.seed}", f"{whose}: {parts} rows; each file has the hash that the manifest gives"]
 

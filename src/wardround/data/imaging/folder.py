@@ -95,9 +95,9 @@ def _boxes(listing: Listing, facts: pd.DataFrame) -> tuple[pd.DataFrame, list[No
     marks = listing.marks if listing.marks is not None else pd.DataFrame(columns=list(MARK_COLUMNS))
     turned = facts["remarks"].str.split().map(lambda remarks: "turned" in remarks).to_numpy(bool)
     places = {name: row for row, name in enumerate(listing.names.tolist()) if not turned[row]}
-    row = marks["image"].map(places)
-    used = row.notna().to_numpy()
-    row, own = row[used].astype(np.int64).to_numpy(), marks[used]
+    of_image = marks["image"].map(places)
+    used = of_image.notna().to_numpy()
+    row, own = of_image[used].to_numpy(np.int64), marks[used]
     width, height = facts["width"].to_numpy(float)[row], facts["height"].to_numpy(float)[row]
     left, top = own["left"].to_numpy(float) / width, own["top"].to_numpy(float) / height
     right, bottom = own["right"].to_numpy(float) / width, own["bottom"].to_numpy(float) / height

@@ -100,11 +100,11 @@ def _of_readers(table: Table, labels: tuple[str, ...]) -> Listing:
     rows, names = pd.factorize(image)
     finding = np.array([places.get(plain(name), -1) for name in named])
     marked = pd.DataFrame({"row": rows, "reader": reader, "finding": finding})
-    votes = marked[finding >= 0].drop_duplicates().groupby(["row", "finding"]).size()
-    readers = marked.drop_duplicates(["row", "reader"]).groupby("row").size()
-    target = np.zeros((len(names), len(classes)), dtype=np.int64)
-    for (row, place), count in votes.items():
-        target[row, place] = 2 * count >= readers[row]
+    votes = marked[finding >= 0].drop_duplicates()
+    readers = np.bincount(marked.drop_duplicates(["row", "reader"])["row"], minlength=len(names))
+    counts = np.zeros((len(names), len(classes)), dtype=np.int64)
+    np.add.at(counts, (votes["row"].to_numpy(), votes["finding"].to_numpy()), 1)
+    target = ((counts > 0) & (2 * counts >= readers[:, np.newaxis])).astype(np.int64)
     corners = np.column_stack([pd.to_numeric(_column(table, corner), errors="coerce") for corner in CORNERS])
     drawn = (finding >= 0) & (target[rows, np.maximum(finding, 0)] == 1)
     wrong = drawn & ~((corners[:, 2:] > corners[:, :2]).all(axis=1) & (corners[:, :2] >= 0).all(axis=1))

@@ -66,7 +66,7 @@ def _roles(records: Records) -> dict[str, str]:
         return {}
     taken, roles = set(map(str, records.features.columns)), {}
     patient = ["patient"] if records.patient is not None else []
-    labels = list(records.task.written(records.target[:0]))
+    labels = list(records.task.written(records.target[:1]))
     for role in ("split", *patient, *labels, *(f"{GROUP}{name}" for name in records.groups.columns)):
         name = role
         while name in taken:

@@ -134,8 +134,8 @@ def _numbers(cells: pd.Series, path: Path) -> np.ndarray:
         raise _unfit(path, "a column of numbers has texts, and is not that") from None
 
 
-def _texts(cells: pd.Series) -> np.ndarray:
-    return cells.astype(object).where(cells.notna(), None).to_numpy(object)
+def _texts(cells: pd.Series) -> pd.Series:
+    return pd.Series([None if pd.isna(cell) else cell for cell in cells], dtype=object)
 
 
 def _rows(
