@@ -1,4 +1,4 @@
-"""From a split on disk to hospitals: kits that name each site's part, and class images deployed as they are simulated."""
+"""From a split on disk to hospitals: kits that name each site's part, and class images deployed as simulated."""
 
 import os
 from dataclasses import replace

@@ -62,6 +62,7 @@ def split(
     json: Json = False,
 ) -> None:
     """Write each site's rows to disk, as the study's first arm would see them before preparation, with a manifest."""
+    from wardround.core.errors import StudyError
     from wardround.data.split_files.export import Origin, export_split
     from wardround.runs.catalog import load_study
     from wardround.runs.drafting.study_of_flags import data_of, sites_of
@@ -74,6 +75,9 @@ def split(
     parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, settings)
     plan = load_plan(parsed, families)
     arm, chosen = parsed.arms[0], parsed.evaluation.seeds.first if seed is None else seed
+    if arm.data.options.get("clahe"):
+        problem = "a split holds images as they were read, and who reads it would not apply CLAHE to later ones"
+        raise StudyError("data: clahe", problem, "Leave `clahe` out of [data].")
     origin = Origin(arm.data.name, arm.sites.name, arm.sites.options, chosen)
     files = export_split(plan.cohort_of(arm), plan.check(arm, chosen), out, origin)
     render.show_either(json, {"folder": out, "seed": chosen, "files": files}, render.show_files, out, files)
