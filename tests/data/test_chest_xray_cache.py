@@ -235,7 +235,7 @@ def test_a_killed_first_run_leaves_nothing_that_counts(tmp_path: Path) -> None:
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nih_folder(tmp_path)
 
-    def fail(path: Path, size: int, clahe: bool) -> Picture:
+    def fail(path: Path, size: int, clahe: bool, channels: int) -> Picture:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store, "decode", fail)

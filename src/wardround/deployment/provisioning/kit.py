@@ -36,9 +36,12 @@ from wardround.tasks import TASKS
 FILE = "coordinator.toml"
 WARN_BEFORE = 30  # days
 SPLIT = "split-on-disk"  # the source that reads what `wardround data split` wrote
-IMAGES = "chest-xray"  # the source whose rows are radiographs with findings
 OF_LABELS = ("target", "task", "positive", "classes", "labels")  # settings for the party that has them
-AS_IMAGES = ("size", "findings", "uncertain", "clahe")
+# sources of files of images, with the settings on which hospitals must agree
+IMAGES = {
+    "chest-xray": ("size", "findings", "uncertain", "clahe"),
+    "images": ("size", "colour", "classes", "uncertain", "clahe"),
+}
 NEW_KIT = "Make a new kit with `wardround provision new`, or bring the file back."
 
 
@@ -266,7 +269,7 @@ def _data_of_split(study: Study, name: str, folder: Path | None) -> dict[str, An
 def _data(study: Study, name: str) -> dict[str, Any]:
     """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
     options = study.data.options
-    if study.data.name == IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
+    if study.data.name in IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
         return _data_of_images(study)
     if is_vertical(study):
         return _data_of_party(study, name)
@@ -290,17 +293,17 @@ def _own_ranges(options: Mapping[str, Any], target: str) -> dict[str, Any] | Non
 
 
 def _data_of_images(study: Study) -> dict[str, Any]:
-    """Where its radiographs are is the hospital's own; what they become, and which findings, must be alike at all."""
-    agreed = {key: study.data.options[key] for key in AS_IMAGES}
+    """Where its images are is the hospital's own; what they become, and which findings, must be alike at all."""
+    agreed = {key: study.data.options[key] for key in IMAGES[study.data.name]}
     return {
-        "source": IMAGES,
+        "source": study.data.name,
         "path": f"{TO_FILL_IN}: your folder of images, their table, or an .npz file",
         **plain(agreed),
     }
 
 
 def _named(study: Study) -> list[str]:
-    known = ("csv", "csv-parties", "at-sites", IMAGES, SPLIT)
+    known = ("csv", "csv-parties", "at-sites", SPLIT, *IMAGES)
     return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
 
 
@@ -327,7 +330,7 @@ def _task(study: Study) -> dict[str, Any]:
 
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
-    if study.data.name in (IMAGES, SPLIT) or (is_vertical(study) and name != holder_of(study)):
+    if study.data.name in (SPLIT, *IMAGES) or (is_vertical(study) and name != holder_of(study)):
         return []
     if any(TASKS[kind].reads == "numbers" for kind in study.data.facts.tasks.values()):
         return []
