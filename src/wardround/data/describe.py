@@ -17,6 +17,7 @@ from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
+from wardround.data.imaging.arrow_tables import is_data_set
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.sources import SOURCES
@@ -201,7 +202,10 @@ def describe_data(data: str) -> dict[str, Any]:
         described = _describe_records(path.name or path.absolute().name, read_split(path))
         return {**described, "summary": [*_about_split(path), *described["summary"]]}
     if path.is_dir() or path.suffix == ".npz":
-        records = SOURCES["images"](path=path, accept=get_args(Accepted)).load()
+        if is_data_set(path):
+            records = SOURCES["hugging-face"](path=path).load()
+        else:
+            records = SOURCES["images"](path=path, accept=get_args(Accepted)).load()
         return _describe_records(path.name or path.absolute().name, records)
     table = describe_file(path)
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]

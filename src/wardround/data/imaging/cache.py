@@ -49,6 +49,7 @@ Content = TypeVar("Content")
 CHUNK = 16 * 2**20  # bytes of images that are looked at together
 AT_ONCE = 256  # files in a chunk at most
 CHANNELS = {"grey": 1, "rgb": 3}
+NO_FORM = (1, (0, 0))  # of DICOM files: grey, and their size is not looked at
 LARGEST_AS_IT_IS, USUAL_SIZE = 256, 64  # pixels: images that are all alike and square keep their size up to here
 
 
@@ -213,22 +214,25 @@ def decode(path: Path, size: int, clahe: bool, channels: int = 1) -> Picture:
 def form_of(folder: Path, files: Sequence[str], options: ImageOptions) -> tuple[int, int]:
     """Channels and size of the images: as the study says, or as the files are. Only their headers are read."""
     if options.size is not None and options.colour != "auto":
-        return CHANNELS[options.colour], options.size
-    forms = [form for file in files if (form := _form(folder / file)) is not None]
+        return CHANNELS[options.colour], options.size  # nothing need be opened
+    forms = [NO_FORM if is_dicom(file) else header_form(folder / file) for file in files]
+    return form_among([form for form in forms if form is not None], options, str(folder))
+
+
+def form_among(forms: Sequence[tuple[int, tuple[int, int]]], options: ImageOptions, where: str) -> tuple[int, int]:
+    """The same, of the channels, widths and heights of images."""
     colour = sum(channels == CHANNELS["rgb"] for channels, _ in forms)
     if options.colour == "auto" and 0 < colour < len(forms):
         problem = f"{len(forms) - colour} images are grey and {colour} in colour"
-        raise DataError(str(folder), problem, 'Write `colour = "rgb"` or `colour = "grey"` in [data].')
+        raise DataError(where, problem, 'Write `colour = "rgb"` or `colour = "grey"` in [data].')
     channels = CHANNELS["rgb" if colour else "grey"] if options.colour == "auto" else CHANNELS[options.colour]
     sizes = {size for _, size in forms}
     own = next(iter(sizes)) if len(sizes) == 1 else (0, 0)
     return channels, options.size or (own[0] if own[0] == own[1] and 0 < own[0] <= LARGEST_AS_IT_IS else USUAL_SIZE)
 
 
-def _form(path: Path) -> tuple[int, tuple[int, int]] | None:
+def header_form(path: Path | BinaryIO) -> tuple[int, tuple[int, int]] | None:
     """Of a picture that can be opened; what cannot is reported where it is decoded."""
-    if is_dicom(path.name):
-        return CHANNELS["grey"], (0, 0)
     try:
         with Image.open(path) as image:
             grey = image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I")

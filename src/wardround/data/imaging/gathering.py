@@ -6,7 +6,7 @@ from wardround.core.errors import DataError, StudyError
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.folder import BOXES, gather_folder, single_file
 from wardround.data.imaging.labels import is_table, read_boxes
-from wardround.data.imaging.listing import Gathered, ImageOptions, groups, hospitals, patients
+from wardround.data.imaging.listing import HOSPITAL, Gathered, ImageOptions, groups, hospitals, patients
 from wardround.data.imaging.npz import gather_npz
 from wardround.data.records import Records
 
@@ -27,7 +27,8 @@ def gather(path: Path, labels: Path | None, cache: Path | None, options: ImageOp
     return gather_npz(path, cache or path.parent / store.FOLDER, options), None
 
 
-def records_of(gathered: Gathered, boxes: Path | None) -> Records:
+def records_of(gathered: Gathered, boxes: Path | None, hospital: str = HOSPITAL) -> Records:
+    """`hospital` is what rows are called of which nothing says where they are from."""
     listing = gathered.listing
     patient, unknown_patients = patients(listing.attributes)
     group, impossible_ages = groups(listing.attributes)
@@ -36,7 +37,7 @@ def records_of(gathered: Gathered, boxes: Path | None) -> Records:
         features=gathered.images,
         target=listing.target,
         classes=listing.classes,
-        hospital=hospitals(listing.attributes),
+        hospital=hospitals(listing.attributes, hospital),
         patient=patient,
         groups=group,
         notes=(*gathered.notices, *unknown_patients, *impossible_ages, *boxes_used),

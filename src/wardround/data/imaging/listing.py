@@ -98,11 +98,11 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 
 
-def hospitals(attributes: pd.DataFrame) -> np.ndarray:
+def hospitals(attributes: pd.DataFrame, otherwise: str = HOSPITAL) -> np.ndarray:
     return (
         attributes["hospital"].to_numpy(object)
         if "hospital" in attributes
-        else np.full(len(attributes), HOSPITAL, dtype=object)
+        else np.full(len(attributes), otherwise, dtype=object)
     )
 
 

@@ -44,6 +44,6 @@ def images(
 
     def load() -> Records:
         gathered, boxes_in_folder = gather(path, labels, cache, options)
-        return records_of(gathered, boxes or boxes_in_folder)
+        return records_of(gathered, boxes or boxes_in_folder, "images")
 
     return Source(load)

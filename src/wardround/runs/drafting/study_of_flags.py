@@ -14,6 +14,7 @@ import tomli_w
 
 from wardround.core.atomic_files import write_atomically
 from wardround.core.errors import StudyError, suggest
+from wardround.data.imaging.arrow_tables import is_data_set
 from wardround.data.imaging.labels import is_table
 from wardround.data.split_files.manifest import is_split, sites_at
 from wardround.study.facts import SourceFacts, facts_of
@@ -53,7 +54,7 @@ def data_of(data: str, known: Mapping[str, object] | None = None, base: Path | N
         problem = "is a table, and which column is predicted is not known"
         remedy = f"Run `wardround init {data} --target COLUMN`, then `wardround simulate study.toml`."
         raise StudyError(f"--data {data}", problem, remedy)
-    return {"source": "images", "path": written}
+    return {"source": "hugging-face" if is_data_set(path) else "images", "path": written}
 
 
 def _declared(task: Task) -> dict[str, Any]:
