@@ -73,7 +73,7 @@ def _listed(folder: Path, labels: Path | None, below: list[str], options: ImageO
         table, listing = tables[0], read_tables(tables, options.findings)
     elif table is None:
         problem = "a folder of images needs a table that says what is in them"
-        remedy = "Write `labels =` in [data], or put NIH's Data_Entry_2017.csv there; source `images` needs no table."
+        remedy = 'Write `labels = "table.csv"`, or put NIH\'s Data_Entry_2017.csv there. Source `images` needs none.'
         raise DataError(str(folder), problem, remedy)
     elif options.any_labels:
         listing = read_tables([table], options.findings)
