@@ -114,8 +114,8 @@ IMAGE_CODES: Mapping[str, Code] = {
         "A folder holds files that are no images by their endings. They are not used.",
         NOTHING,
         lambda n: (
-            f"{count(n, 'images')} files are no images by their endings, not used: {', '.join(n.files)}"
-            f"{', ...' if count(n, 'images') > len(n.files) else ''}"
+            f"files that are no images by their endings, not used: {count(n, 'images')} ({', '.join(n.files)}"
+            f"{', ...' if count(n, 'images') > len(n.files) else ''})"
         ),
     ),
     "images-rescaled": info(

@@ -148,8 +148,9 @@ def _batches(path: Path, columns: Columns) -> Iterator[tuple[list[bytes], list[A
     try:
         for batch in _tables(path, [columns.image, columns.label]):
             cells = batch.column(columns.image).to_pylist()
-            pictures = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in cells]
-            if any(not isinstance(content, bytes) for content in pictures):
+            contents = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in cells]
+            pictures = [content for content in contents if isinstance(content, bytes)]
+            if len(pictures) < len(contents):
                 problem = "its images are not in it, but in files elsewhere"
                 raise DataError(str(path), problem, "Save the data set with its images: `save_to_disk` does so.")
             yield pictures, batch.column(columns.label).to_pylist()
@@ -188,9 +189,9 @@ def _target(
         raise DataError(str(folder), f"{strange} labels have no name", "Write all names in `classes` in [data].")
     if len(names) < 2:
         raise DataError(str(folder), "there is one label only", "Two classes or findings are needed.")
-    numbers = [places[value] for value in flat] if words else flat
+    numbers = np.array([places[value] for value in flat] if words else flat, dtype=np.int64)
     if not columns.several:
-        return np.array(numbers, dtype=np.int64), names
+        return numbers, names
     target = np.zeros((len(labels), len(names)), dtype=np.int64)
     target[np.repeat(np.arange(len(labels)), [len(values) for values in labels]), numbers] = 1
     return target, names
