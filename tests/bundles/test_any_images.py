@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.medmnist_files import LAYOUTS, as_folder, as_table, layout, saved
-from wardround.bundles import load_bundle, make_bundle, predict, predict_images
+from wardround.bundles import load_bundle, make_bundle, predict_file, predict_images
 from wardround.core.threads import torch_threads
 from wardround.runs.execute import StudyRun, run_study
 
@@ -65,14 +65,14 @@ def test_a_bundle_of_colour_scores_files_and_arrays_as_the_run_did(coloured: tup
     arrays = predict_images(bundle, content["test_images"])
     as_folder(folder / "pictures", content)
     files = folder / "out.csv"
-    predict(bundle, folder / "pictures" / "test", files)
+    predict_file(bundle, folder / "pictures" / "test", files)
     table = pd.read_csv(files)
     by_label = np.argsort(content["test_labels"][:, 0], kind="stable")  # the folder's order: by class, then by name
     np.testing.assert_allclose(table[scores], arrays[scores].iloc[by_label], rtol=0, atol=1e-6)
     saved_rows = predictions(finished)
     own = saved_rows[saved_rows["site"] == "site-01"]
     test = own["row"].to_numpy() - len(content["train_images"]) - len(content["val_images"])
-    expected = own[[column for column in own if column.startswith("score")]]
+    expected = own[[column for column in own if str(column).startswith("score")]]
     np.testing.assert_allclose(arrays[scores].iloc[test], expected, rtol=0, atol=1e-5)
     grey = predict_images(bundle, content["test_images"].mean(axis=3).astype(np.uint8))
     assert not np.allclose(grey[scores], arrays[scores], atol=1e-3)

@@ -30,11 +30,10 @@ def test_flags_make_a_study_and_the_split_gives_the_same_predictions(here: Path,
     split = as_json("simulate", "--source", here / "split", *flags, "--output", tmp_path / "split.json")
     assert json.loads((tmp_path / "split.json").read_text()) == split["results"]
     ours, theirs = (pd.read_parquet(Path(run["folder"]) / "predictions.parquet") for run in (direct, split))
-    columns = [name for name in ours if name.startswith(("score", "label", "site"))]
-    order = [name for name in columns if name.startswith("score")]
-    pd.testing.assert_frame_equal(
-        *(table[columns].sort_values(["site", *order], ignore_index=True) for table in (ours, theirs))
-    )
+    columns = [str(name) for name in ours if str(name).startswith(("score", "label", "site"))]
+    order = ["site", *(name for name in columns if name.startswith("score"))]
+    first, second = (table[columns].sort_values(order, ignore_index=True) for table in (ours, theirs))
+    pd.testing.assert_frame_equal(first, second)
     text = (tmp_path / "split.toml").read_text()
     assert text.startswith("# Written by `wardround simulate`")
     assert 'partition = "by-hospital"' in text

@@ -135,7 +135,7 @@ def test_several_outcomes_read_back(tmp_path: Path) -> None:
         + "\n".join(f"{rng.random()},{'yes' if i % 3 else 'no'},{rng.random()}" for i in range(80))
         + "\n"
     )
-    settings = {"outcomes": ("died", "stay"), "task": {"stay": "regression"}}
+    settings: dict[str, Any] = {"outcomes": ("died", "stay"), "task": {"stay": "regression"}}
     records = SOURCES["csv"](files={"a": tmp_path / "a.csv"}, **settings).load()
     splits = written(records, tmp_path / "split")
     again = split_on_disk(tmp_path / "split", **settings).load()
@@ -206,9 +206,16 @@ def test_manifests_that_do_not_fit_are_one_clear_error_each(tmp_path: Path) -> N
         np.savez(path, **{**content, "train_labels": np.eye(3, dtype=np.int64)[content["train_labels"]]})
         rehashed(folder)
 
-    cut = lambda folder: (folder / "hospital-0.npz").write_bytes((folder / "hospital-0.npz").read_bytes()[:500])  # noqa: E731
+    def cut(folder: Path) -> None:
+        path = folder / "hospital-0.npz"
+        path.write_bytes(path.read_bytes()[:500])
+
+    def cut_and_known(folder: Path) -> None:
+        cut(folder)
+        rehashed(folder)
+
     assert "its SHA-256 is another" in refusal("cut", cut)
-    assert "cannot be opened" in refusal("cut-and-known", lambda folder: (cut(folder), rehashed(folder)))
+    assert "cannot be opened" in refusal("cut-and-known", cut_and_known)
     assert "has no manifest.json" in refusal("none", lambda folder: (folder / FILE).unlink())
     assert "no manifest of a split" in refusal("later", lambda f: changed(f, lambda c: c.update(format="split 2")))
     assert "cannot be read" in refusal("json", lambda f: (f / FILE).write_text((f / FILE).read_text()[:200]))

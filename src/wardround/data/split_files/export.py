@@ -49,7 +49,7 @@ def export_split(cohort: Cohort, splits: Sequence[Split], out: Path, origin: Ori
         sites,
         records.outcome,
         records.synthetic,
-        None if table else tuple(int(size) for size in features.shape[1:]),
+        None if table else _shape(np.asarray(features)),
         records.columns,
         tuple(map(str, records.groups.columns)) if table else (),
         records.patient is not None,
@@ -57,6 +57,11 @@ def export_split(cohort: Cohort, splits: Sequence[Split], out: Path, origin: Ori
     )
     write_manifest(manifest, out)
     return {site.file: site.count for site in sites}
+
+
+def _shape(images: np.ndarray) -> tuple[int, int, int]:
+    channels, height, width = images.shape[1:]
+    return channels, height, width
 
 
 def _roles(records: Records) -> dict[str, str]:
