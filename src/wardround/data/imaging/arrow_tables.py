@@ -23,6 +23,7 @@ from wardround.data.imaging.decode import read_picture
 from wardround.data.imaging.file_lookup import files_below
 from wardround.data.imaging.labels import SPLITS
 from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows
+from wardround.data.records import SPLIT_PARTS
 from wardround.data.split import prints_of
 
 SUFFIXES = (".arrow", ".parquet")
@@ -44,29 +45,21 @@ def is_data_set(folder: Path) -> bool:
 
 
 def gather_data_set(folder: Path, image: str, label: str, options: ImageOptions) -> Gathered:
-    files = [file for file in files_below(folder) if file.endswith(SUFFIXES)] if folder.is_dir() else []
-    if not files:
-        raise DataError(str(folder), "there is no .arrow or .parquet file in it", FETCH)
-    parts = [_part(file) for file in files]
-    known = [part for part in parts if part is not None]
-    if known and len(known) < len(parts):
-        raise DataError(str(folder), "some files name a part of the split and some do not", FETCH)
-    files = sorted(files, key=lambda file: (list(SPLITS.values()).index(_part(file) or "train"), file))
+    files = _files(folder)
     columns = _columns(folder / files[0], image, label)
     contents: list[bytes] = []
     labels: list[Any] = []
-    split: list[str] = []
+    split: list[str | None] = []
     for file in files:
-        before = len(contents)
         for pictures, values in _batches(folder / file, columns):
             contents += pictures
             labels += values
-        split += [_part(file) or "train"] * (len(contents) - before)
+            split += [_part(file)] * len(pictures)
     if not contents:
         raise DataError(str(folder), "holds no image", FETCH)
     target, classes = _target(folder, labels, columns, options.findings)
     attributes = pd.DataFrame(index=range(len(contents)))
-    if known:
+    if split[0] is not None:
         attributes["split"] = pd.Series(split, dtype=object)
     names = np.array([f"image {number}" for number in range(len(contents))], dtype=object)
     listing = Listing(names, target, classes, attributes)
@@ -74,6 +67,17 @@ def gather_data_set(folder: Path, image: str, label: str, options: ImageOptions)
     images = _decoded(folder, [contents[row] for row in rows], options)
     listing = listing.take(rows)
     return Gathered(listing, images, prints_of(images, listing.target), tuple(notices))
+
+
+def _files(folder: Path) -> list[str]:
+    """Training, validation and test, where the files say so."""
+    files = [file for file in files_below(folder) if file.endswith(SUFFIXES)] if folder.is_dir() else []
+    if not files:
+        raise DataError(str(folder), "there is no .arrow or .parquet file in it", FETCH)
+    parts = {_part(file) for file in files}
+    if None in parts and len(parts) > 1:
+        raise DataError(str(folder), "some files name a part of the split and some do not", FETCH)
+    return sorted(files, key=lambda file: (SPLIT_PARTS.index(_part(file) or SPLIT_PARTS[0]), file))
 
 
 def _part(file: str) -> str | None:
@@ -173,28 +177,38 @@ def _target(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers of classes, words that are classes, or lists of the findings of each image."""
     flat = [value for values in labels for value in values] if columns.several else labels
-    if any(value is None for value in flat):
-        problem = f"{sum(value is None for value in flat)} images have no label"
-        raise DataError(str(folder), problem, "Leave them out of the data set.")
-    words = all(isinstance(value, str) for value in flat)
-    if not words and not all(isinstance(value, int) and value >= 0 for value in flat):
-        problem = f"the column {columns.label!r} holds neither words nor whole numbers from 0 on"
-        raise DataError(str(folder), problem, "Name the column with the labels: `label =` in [data].")
-    names = columns.names or given or (tuple(sorted(set(flat))) if words else tuple(map(str, range(max(flat) + 1))))
-    if columns.names and given and columns.names != given:
-        problem = f"the data set names its labels itself: {', '.join(columns.names)}"
-        raise StudyError("data: classes", problem, "Leave `classes` out.")
-    places = {name: place for place, name in enumerate(names)} if words else dict.fromkeys(range(len(names)))
+    words = _are_words(folder, flat, columns)
+    names = _names(folder, flat, columns, given, words)
+    places = {name: place for place, name in enumerate(names)} if words else {n: n for n in range(len(names))}
     if strange := len(set(flat) - set(places)):
         raise DataError(str(folder), f"{strange} labels have no name", "Write all names in `classes` in [data].")
-    if len(names) < 2:
-        raise DataError(str(folder), "there is one label only", "Two classes or findings are needed.")
-    numbers = np.array([places[value] for value in flat] if words else flat, dtype=np.int64)
+    numbers = np.array([places[value] for value in flat], dtype=np.int64)
     if not columns.several:
         return numbers, names
     target = np.zeros((len(labels), len(names)), dtype=np.int64)
     target[np.repeat(np.arange(len(labels)), [len(values) for values in labels]), numbers] = 1
     return target, names
+
+
+def _are_words(folder: Path, flat: list[Any], columns: Columns) -> bool:
+    if gaps := sum(value is None for value in flat):
+        raise DataError(str(folder), f"{gaps} images have no label", "Leave them out of the data set.")
+    words = all(isinstance(value, str) for value in flat)
+    if not words and not all(isinstance(value, int) and value >= 0 for value in flat):
+        problem = f"the column {columns.label!r} holds neither words nor whole numbers from 0 on"
+        raise DataError(str(folder), problem, "Name the column with the labels: `label =` in [data].")
+    return words
+
+
+def _names(folder: Path, flat: list[Any], columns: Columns, given: tuple[str, ...], words: bool) -> tuple[str, ...]:
+    if columns.names and given and columns.names != given:
+        problem = f"the data set names its labels itself: {', '.join(columns.names)}"
+        raise StudyError("data: classes", problem, "Leave `classes` out.")
+    occurring = tuple(sorted(set(flat))) if words else tuple(map(str, range(max(flat, default=0) + 1)))
+    names = columns.names or given or occurring
+    if len(names) < 2:
+        raise DataError(str(folder), "there is one label only", "Two classes or findings are needed.")
+    return names
 
 
 def _decoded(folder: Path, contents: list[bytes], options: ImageOptions) -> np.ndarray:

@@ -121,12 +121,29 @@ def by_folder(files: Sequence[str], folder: Path, given: tuple[str, ...]) -> tup
     parts = [file.split("/") for file in files]
     split = all(len(names) > 2 and names[0].lower() in SPLITS for names in parts)
     depth = 1 if split else 0
-    loose = [file for file, names in zip(files, parts, strict=True) if len(names) < depth + 2]
+    loose = sum(len(names) < depth + 2 for names in parts)
     if loose or not files:
-        problem = f"{len(loose)} images are in no class's folder" if files else "there is no image in it"
+        problem = f"{loose} images are in no class's folder" if files else "there is no image in it"
         remedy = "Put each image into the folder of its class, or name a table of labels: `labels =` in [data]."
         raise DataError(str(folder), problem, remedy)
-    owner = [names[depth] for names in parts]
+    order = np.array(sorted(range(len(files)), key=lambda row: _place(parts[row], split)))
+    owner = [parts[row][depth] for row in order]
+    classes = _classes(owner, given, folder)
+    attributes = pd.DataFrame(index=range(len(files)))
+    if split:
+        attributes["split"] = pd.Series([SPLITS[parts[row][0].lower()] for row in order], dtype=object)
+    chosen_files = [files[row] for row in order]
+    target = np.array([classes.index(name) for name in owner], dtype=np.int64)
+    return Listing(np.array(chosen_files, dtype=object), target, classes, attributes), chosen_files
+
+
+def _place(names: Sequence[str], split: bool) -> tuple[int, str, str]:
+    part = list(SPLITS).index(names[0].lower()) if split else 0
+    return part, names[-1], "/".join(names)
+
+
+def _classes(owner: Sequence[str], given: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """The folders' names, or the study's in its order."""
     classes = given or tuple(sorted(set(owner)))
     if strange := sorted(set(owner) - set(classes)):
         problem = f"{len(strange)} folders are of no class in `classes`: {', '.join(strange[:5])}"
@@ -134,12 +151,4 @@ def by_folder(files: Sequence[str], folder: Path, given: tuple[str, ...]) -> tup
     if len(classes) < 2:
         problem = "holds images of one class only"
         raise DataError(str(folder), problem, "Give each class a folder; the folders' names are the classes.")
-    order = sorted(range(len(files)), key=lambda row: (parts[row][0] if split else "", parts[row][-1], files[row]))
-    if split:
-        order.sort(key=lambda row: list(SPLITS).index(parts[row][0].lower()))
-    chosen_files = [files[row] for row in order]
-    target = np.array([classes.index(owner[row]) for row in order], dtype=np.int64)
-    attributes = pd.DataFrame(index=range(len(files)))
-    if split:
-        attributes["split"] = pd.Series([SPLITS[parts[row][0].lower()] for row in order], dtype=object)
-    return Listing(np.array(chosen_files, dtype=object), target, classes, attributes), chosen_files
+    return classes

@@ -26,26 +26,35 @@ def read_split(path: Path) -> Records:
 
 def _together(parts: Sequence[Records], sites: Sequence[SiteRows], manifest: Manifest) -> Records:
     first = parts[0]
-    tables = [part.features for part in parts if isinstance(part.features, pd.DataFrame)]
-    groups = [part.groups for part in parts]
-    shared = [name for name in first.groups if all(name in own for own in groups)]  # a site's file may lack a flag
     patients = [part.patient for part in parts if part.patient is not None]
     return Records(
-        features=pd.concat(tables, ignore_index=True)
-        if tables
-        else np.concatenate([np.asarray(part.features) for part in parts]),
+        features=_features(parts),
         target=np.concatenate([part.target for part in parts]),
         classes=first.classes,
         hospital=np.concatenate([part.hospital for part in parts]),
         columns=manifest.columns,
         patient=np.concatenate(patients) if len(patients) == len(parts) else None,
-        groups=pd.concat([own[shared] for own in groups], ignore_index=True),
+        groups=_groups(parts),
         synthetic=manifest.synthetic,
         split=np.concatenate([part.split for part in parts if part.split is not None]),
-        recorded={site.name: site.recorded for site in sites} if tables else {},
+        recorded={} if manifest.image else {site.name: site.recorded for site in sites},
         outcome=manifest.outcome,
         given_task=manifest.task,
     )
+
+
+def _features(parts: Sequence[Records]) -> pd.DataFrame | np.ndarray:
+    tables = [part.features for part in parts if isinstance(part.features, pd.DataFrame)]
+    if tables:
+        return pd.concat(tables, ignore_index=True)
+    return np.concatenate([np.asarray(part.features) for part in parts])
+
+
+def _groups(parts: Sequence[Records]) -> pd.DataFrame:
+    """Those that every site has: a file of images may lack a flag."""
+    groups = [part.groups for part in parts]
+    shared = [name for name in groups[0] if all(name in own for own in groups)]
+    return pd.concat([own[shared] for own in groups], ignore_index=True)
 
 
 def _images(path: Path, site: SiteRows, manifest: Manifest) -> Records:
@@ -79,19 +88,26 @@ def _fits(labels: np.ndarray, task: Task) -> bool:
     return labels.ndim == 1 and bool(((labels >= 0) & (labels < len(task.names))).all())
 
 
-def _table(path: Path, site: SiteRows, manifest: Manifest) -> Records:
+def _cells(path: Path, site: SiteRows, manifest: Manifest) -> pd.DataFrame:
+    """The file's cells as text, where its columns and rows are those of the manifest."""
     try:
         cells = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8")
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         raise _unfit(path, f"it cannot be read as CSV ({type(error).__name__}) and is not the table") from None
-    task, roles = manifest.task, manifest.roles
-    labels = [role for role in roles if role not in ("split", "patient") and not role.startswith(GROUP)]
-    wanted = [*(column.name for column in manifest.columns), *roles.values()]
-    if set(cells.columns) != set(wanted) or len(cells) != site.count:
+    wanted = {*(column.name for column in manifest.columns), *manifest.roles.values()}
+    if set(cells.columns) != wanted or len(cells) != site.count:
         raise _unfit(path, "its columns or rows are not those")
-    parts = cells[roles["split"]].to_numpy(object)
+    parts = cells[manifest.roles["split"]].to_numpy(object)
     if {part: int((parts == part).sum()) for part in SPLIT_PARTS} != dict(site.rows):
         raise _unfit(path, "its training, validation and test rows are not as many")
+    return cells
+
+
+def _table(path: Path, site: SiteRows, manifest: Manifest) -> Records:
+    cells = _cells(path, site, manifest)
+    task, roles = manifest.task, manifest.roles
+    labels = [role for role in roles if role not in ("split", "patient") and not role.startswith(GROUP)]
+    parts = cells[roles["split"]].to_numpy(object)
     features = pd.DataFrame(
         {
             column.name: _numbers(cells[column.name], path) if column.kind == "numeric" else _texts(cells[column.name])
