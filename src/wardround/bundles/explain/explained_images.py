@@ -143,7 +143,8 @@ class ReadImages:
         pixels = rows.block.images
         if pixels is None:
             raise LookupError("a block of images is needed")
-        return cls(known(rows.prepared).x, pixels[:, 0], known(rows.decided).predicted, ~known(rows.scored).unscored)
+        grey = pixels.mean(axis=1).round().astype(np.uint8)  # of colours, what a map is drawn on
+        return cls(known(rows.prepared).x, grey, known(rows.decided).predicted, ~known(rows.scored).unscored)
 
 
 def predicted_images(bundle: Bundle, source: str | Path, most: int) -> list[Predicting]:
