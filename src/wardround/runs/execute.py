@@ -539,7 +539,15 @@ def _results(
         attack_members(plan, folder)
     if samples := sample_images(plan):
         folder.write_samples(samples)
+        save_wrong_calls(plan, folder, content)
     return {**content, **described}
+
+
+def save_wrong_calls(plan: Plan, folder: RunFolder, results: Mapping[str, Any]) -> None:
+    from wardround.runs.explaining.wrong_calls import wrong_calls  # methods of explanation, which few studies need
+
+    if calls := wrong_calls(plan, folder, results):
+        folder.write_wrong_calls(calls)
 
 
 def results_without_arms(plan: Plan) -> dict[str, Any]:
