@@ -310,9 +310,9 @@ SECTION = Section(
         ),
         "wrong-calls": Drawing(
             "What the model looked at where it was wrong",
-            "{synthetic}Under {arm}, with the first seed: test images that are called wrongly, those furthest on the wrong "
-            "side of the threshold, one of each finding at most. Maps by integrated gradients, compared with the mean of "
-            "the site's training images: they show what raises the model's score, and not that the place is ill.",
+            "{synthetic}Under {arm}, with the first seed: test images that are called wrongly, those furthest on the "
+            "wrong side of the threshold, one of each finding at most. Maps by integrated gradients, compared with the "
+            "mean of the site's training images: what raises the model's score, and not a sign that the place is ill.",
             wrong_calls,
             tall=True,
         ),
