@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [explain] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -49,6 +49,7 @@ from wardround.study.protection import NoiseSchedule as NoiseSchedule
 from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
+from wardround.study.explanations import Explain as Explain
 from wardround.study.robustness.contribution import Contribution as Contribution
 from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.robustness.screening import Screening as Screening
@@ -388,6 +389,7 @@ class Study:
     selection: Selection | None = None
     tuning: Tuning | None = None
     contribution: Contribution | None = None
+    explain: Explain | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -405,6 +407,8 @@ class Study:
             del content["tuning"]
         if self.contribution is None:
             del content["contribution"]
+        if self.explain is None:
+            del content["explain"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:

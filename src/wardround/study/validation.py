@@ -7,6 +7,7 @@ from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_cla
 from wardround.study.facts import TaskFacts
 from wardround.study.robustness.adversary_validation import check_adversaries
 from wardround.study.robustness.aggregation_validation import check_aggregation
+from wardround.study.explanations import check_explain
 from wardround.study.robustness.contribution import check_contribution
 from wardround.study.robustness.screening import check_screening
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant
@@ -103,6 +104,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     check_uncertainty(study, where)
     check_screening(study, where)
     check_contribution(study, where)
+    check_explain(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
