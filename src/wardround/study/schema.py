@@ -34,6 +34,7 @@ from wardround.core.settings import (
 )
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
+from wardround.study.explanations import Explain as Explain
 from wardround.study.facts import (
     AdversaryFacts,
     AlgorithmFacts,
@@ -49,7 +50,6 @@ from wardround.study.protection import NoiseSchedule as NoiseSchedule
 from wardround.study.protection import Privacy as Privacy
 from wardround.study.protection import SecureSum as SecureSum
 from wardround.study.protection import SitePrivacy as SitePrivacy
-from wardround.study.explanations import Explain as Explain
 from wardround.study.robustness.contribution import Contribution as Contribution
 from wardround.study.robustness.preaggregation import Preaggregation
 from wardround.study.robustness.screening import Screening as Screening

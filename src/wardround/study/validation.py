@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
+from wardround.study.explanations import check_explain
 from wardround.study.facts import TaskFacts
 from wardround.study.robustness.adversary_validation import check_adversaries
 from wardround.study.robustness.aggregation_validation import check_aggregation
-from wardround.study.explanations import check_explain
 from wardround.study.robustness.contribution import check_contribution
 from wardround.study.robustness.screening import check_screening
 from wardround.study.schema import KIND_OF_SETTING, SELECTED, Arm, Compression, Study, in_variant

@@ -88,30 +88,32 @@ def arms(evidence: Evidence) -> Sequence[str]:
     return [name for name in evidence.results["explanations"] if name != arm_of(evidence)]
 
 
-PAGE = """<h2>Why the model says so</h2>
+PAGE = """<section id="explanations"><h2>Why the model says so</h2>
 <ul>{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
-<p>These figures are about what {{ arm }} does with the columns, not about what causes the outcome. Of two columns that say
-the same, each may look unimportant, because the other is still there.</p>
+<p>These figures are about what {{ arm }} does with the columns, not about what causes the outcome. Of two columns that
+say the same, each may look unimportant, because the other is still there.</p>
 {{ draw("importance") }}
-{% if "importance" in tables %}{% call fold("Importance in numbers") %}{{ show("importance") }}{{ show("importance-hospitals") }}{% endcall %}{% endif %}
+{% if "importance" in tables %}{% call fold("Importance in numbers") %}{{ show("importance") }}
+{{ show("importance-hospitals") }}{% endcall %}{% endif %}
 {{ show("coefficients") }}
 {{ draw("effects") }}
 {% if "effects" in tables %}{% call fold("Effects in numbers") %}{{ show("effects") }}{% endcall %}{% endif %}
-{% if others %}<p class="meta">results.json also explains {{ others | join(", ") }}; <code>wardround explain RUN --arm NAME --out DIR</code> makes
-their pages.</p>{% endif %}"""
+{% if others %}<p class="meta">results.json also explains {{ others | join(", ") }}; <code>wardround explain RUN --arm
+NAME --out DIR</code> makes their pages.</p>{% endif %}</section>"""
 SECTION = Section(
     PAGE,
     "explanations",
     "Why the model says so",
     values={"sentences": sentences, "arm": arm_of, "others": arms},
     tables=tuple(
-        as_table(name) for name in ("importance_table", "hospital_importance_table", "coefficient_table", "effect_table")
+        as_table(name)
+        for name in ("importance_table", "hospital_importance_table", "coefficient_table", "effect_table")
     ),
     figures={
         "importance": Drawing(
             "How much each column matters",
-            "By how much the mean loss on test rows rises when the column is shuffled within each hospital, with 95 % CI "
-            "over patients. Each grey dot is a hospital.",
+            "By how much the mean loss on test rows rises when the column is shuffled within each hospital, with 95 % "
+            "CI over patients. Each grey dot is a hospital.",
             importance,
         ),
         "effects": Drawing(
