@@ -45,7 +45,7 @@ def conducted_explanations(study: "Study") -> tuple[StudyAnalysis, ...]:
         StudyAnalysis(
             f"explanation of {arm.name}",
             KIND,
-            {"arm": arm.name, "repeats": study.explain.repeats},
+            {"arm": arm.name, "repeats": study.explain.repeats, "study": study.hash[:12]},
             AnalysedRows(arm.data, arm.preparation, arm.sites, arm.privacy),
         )
         for arm in explained_arms(study)

@@ -54,6 +54,7 @@ def write_results(
     invited: Participants,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
     analysed: Mapping[str, Any] | None = None,
+    explained: Mapping[str, Any] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
     if not plan.study.trained_arms:
@@ -78,6 +79,7 @@ def write_results(
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
+    content |= {"explanations": dict(explained)} if explained else {}
     folder.write_json("results.json", with_analyses(content, analysed))
 
 

@@ -23,6 +23,7 @@ from wardround.data.records import SPLIT_PARTS, Records, class_hash
 from wardround.data.serialization import read_layout
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
+from wardround.deployment.common.explanation_parts import conducted
 from wardround.deployment.common.schema_agreement import (
     agreed_of,
     column_parts,
@@ -148,7 +149,7 @@ class Session:
 
     def is_analysis(self, wave: int) -> bool:
         """Analyses count as waves after those of training."""
-        return 0 <= wave - len(self.waves) < len(self.study.analyses)
+        return 0 <= wave - len(self.waves) < len(conducted(self.study))
 
     def analysis_at(self, wave: int) -> int:
         if not self.is_analysis(wave):
