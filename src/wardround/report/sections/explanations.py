@@ -41,7 +41,7 @@ def important(content: Mapping[str, Any], arm: str) -> list[str]:
         return [f"No column of {arm} matters by more than chance can explain, over {patients} test patients."]
     others = [name for name, _ in ranked if name not in sure]
     words = f"{arm} relies most on {listed(sure[:NAMED])}: shuffled, each raises the loss on {patients} test patients."
-    rest = f" For {len(others)} of {len(ranked)} columns that cannot be told from chance." if others else ""
+    rest = f" {len(others)} of {len(ranked)} columns cannot be told from chance." if others else ""
     return [words + rest]
 
 
