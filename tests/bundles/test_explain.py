@@ -131,6 +131,18 @@ def test_a_bundle_of_protected_patients_is_explained_without_anything_of_them(
     assert not background.rows[:, -indicators:].any()
 
 
+def test_the_card_names_what_contributes_most(bundle: Bundle, finished: FinishedRun) -> None:
+    card = bundle.about["card"]["explanation"]
+    trial = finished.plan.trial(finished.plan.study.arm("fedavg"), 1)
+    x = next(site for site in trial.scored if site.name == "cleveland").test.x.double().numpy()
+    by_number = np.abs((x - bundle.out_of_distribution.mean) * bundle.params["weight"].double().numpy()[0])
+    oldpeak = by_number[:, bundle.recipe.names.index("oldpeak")].mean()
+    assert card["rows"] == len(x)
+    assert card["largest"]["oldpeak"] == pytest.approx(oldpeak, rel=1e-4)
+    assert sorted(card["largest"].values(), reverse=True) == list(card["largest"].values())
+    assert "| oldpeak | " in (bundle.path / "card.md").read_text()
+
+
 def test_the_answer_names_the_arm_and_every_site_is_explained(run: Path, tmp_path: Path) -> None:
     results = json.loads((run / "results.json").read_text())
     made = explain_run(run, tmp_path / "why", rows=40)
