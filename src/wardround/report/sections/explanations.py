@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from scipy.special import ndtri
 
 from wardround.report.evidence import Evidence
 from wardround.report.explained import explained_figures, explained_tables
@@ -35,14 +36,16 @@ def sentences(evidence: Evidence) -> list[str]:
 
 def important(content: Mapping[str, Any], arm: str) -> list[str]:
     ranked = explained_tables.ranked(content["whole"]["importance"])
-    sure = [name for name, own in ranked if own["interval"] and own["interval"][0] > 0]
-    patients = content["whole"]["patients"]
+    widened = ndtri(1 - CERTAIN / 2 / len(ranked))  # Bonferroni's, because the largest of many is named
+    sure = [name for name, own in ranked if own["se"] is not None and own["increase"] > widened * own["se"]]
+    patients = f"{content['whole']['patients']:,} test patients"
     if not sure:
-        return [f"No column of {arm} matters by more than chance can explain, over {patients} test patients."]
-    others = [name for name, _ in ranked if name not in sure]
-    words = f"{arm} relies most on {listed(sure[:NAMED])}: shuffled, each raises the loss on {patients} test patients."
-    rest = f" {len(others)} of {len(ranked)} columns cannot be told from chance." if others else ""
-    return [words + rest]
+        return [f"No column of {arm} matters by more than chance can explain, on {patients}."]
+    others = len(ranked) - len(sure)
+    each = "shuffled, each raises" if len(sure) > 1 else "shuffled, it raises"
+    words = f"{arm} relies most on {listed(sure[:NAMED])}: {each} the loss on {patients}."
+    rest = f" {others} of {len(ranked)} columns cannot be told from chance (corrected for their number)."
+    return [words + (rest if others else "")]
 
 
 def apart(content: Mapping[str, Any]) -> list[str]:
