@@ -6,7 +6,7 @@ import pytest
 
 from wardround.report.explained.explained_figures import effects_figure, importance_figure, known_part
 from wardround.report.explained.explained_tables import coefficient_table, importance_table, rise, tables_of
-from wardround.report.sections.explanations import apart, important, left_out
+from wardround.report.sections.explaining.explanations import apart, important, left_out
 
 
 def importance(**columns: tuple[float, float]) -> dict[str, Any]:

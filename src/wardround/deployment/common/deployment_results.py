@@ -79,13 +79,15 @@ def write_results(
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
-    content |= {"explanations": dict(explained)} if explained else {}
-    folder.write_json("results.json", with_analyses(content, analysed))
+    folder.write_json("results.json", with_analyses(content, analysed, explained))
 
 
-def with_analyses(content: dict[str, Any], analysed: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A study without analyses has no such key."""
-    return content | {"analyses": dict(analysed)} if analysed else content
+def with_analyses(
+    content: dict[str, Any], analysed: Mapping[str, Any] | None, explained: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A study without analyses, or without [explain], has no such key."""
+    parts = {"analyses": analysed, "explanations": explained}
+    return content | {name: dict(part) for name, part in parts.items() if part}
 
 
 def _without_arms(

@@ -5,9 +5,9 @@ from typing import Any
 
 from wardround.core.errors import DataError, SecureSumError, StudyError
 from wardround.deployment.common.deployed_plan import DeployedPlan
-from wardround.deployment.common.explanation_parts import conducted, explanation_of, shared_coefficients
 from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.coordinating.analyses import DeployedAnalysis
+from wardround.deployment.flat.explanation_parts import conducted, explanation_of, shared_coefficients
 from wardround.runs.explaining.explain_arms import WITHHELD
 from wardround.study.explanations import KIND, explained_arms
 from wardround.study.schema import Arm

@@ -4,7 +4,7 @@ import pandas as pd
 from safetensors.torch import load_file
 
 from wardround.core.errors import DeployError
-from wardround.deployment.common.explanation_parts import explained_arm
+from wardround.deployment.flat.explanation_parts import explained_arm
 from wardround.deployment.flat.site_session import Session
 from wardround.explain import Columns, Scorer
 from wardround.explain.across_sites import ModelRows

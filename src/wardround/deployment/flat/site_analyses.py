@@ -21,7 +21,6 @@ from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.sources import Source
 from wardround.deployment.common.deployed_plan import for_own_columns
-from wardround.deployment.common.explanation_parts import built, conducted
 from wardround.deployment.common.secure_wave import Summands
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.analysis_parts import (
@@ -32,6 +31,7 @@ from wardround.deployment.flat.analysis_parts import (
     write_schema,
 )
 from wardround.deployment.flat.explained_rows_at_site import explained_rows
+from wardround.deployment.flat.explanation_parts import built, conducted
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.site.answering import Reply
 from wardround.deployment.site.session import write_session

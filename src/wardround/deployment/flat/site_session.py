@@ -23,7 +23,6 @@ from wardround.data.records import SPLIT_PARTS, Records, class_hash
 from wardround.data.serialization import read_layout
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
-from wardround.deployment.common.explanation_parts import conducted
 from wardround.deployment.common.schema_agreement import (
     agreed_of,
     column_parts,
@@ -40,6 +39,7 @@ from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
 from wardround.deployment.common.update_checks import leaves_hash
+from wardround.deployment.flat.explanation_parts import conducted
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_draw import SiteDraw
 from wardround.deployment.governance.gate import Gate
