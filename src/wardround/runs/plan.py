@@ -44,6 +44,7 @@ from wardround.study.robustness.contribution import is_coalition, own_arm
 from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, StartFrom, Study, Topology
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
+from wardround.training.row_mixing import refuse_unmixable
 from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unkept
 from wardround.uncertainty.validation import refuse_unfit
@@ -478,6 +479,7 @@ def rehearse(plan: Plan) -> None:
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
         refuse_augmented_tables(trial)
+        refuse_unmixable(trial)
         plan.refuse_unsound(arm, trial, tuple(buffers))
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:

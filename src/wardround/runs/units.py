@@ -23,6 +23,7 @@ from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
 from wardround.study.robustness.adversary_validation import is_serial_only
 from wardround.study.schema import Arm, Privacy
 from wardround.study.tuning import is_trial
+from wardround.training.row_mixing import refuse_unmixable
 from wardround.training.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
@@ -89,6 +90,7 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
         shapes = shapes_by_model[id(trial.model)]
         refuse_outsiders(trial, shapes.buffers)
         refuse_augmented_tables(trial)
+        refuse_unmixable(trial)
         plan.refuse_unsound(arm, trial, shapes.buffers)
         if arm.topology.kind == "vertical":
             units.append(Unit("split", ((arm.name, seed),), trial.light))
@@ -122,6 +124,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.augment": training.augment is not None,
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
+        "training.mix": training.mix is not None,
         "privacy": arm.privacy != Privacy(),
         "screening": arm.screened is not None,
         "aggregation.root": bool(arm.aggregation.facts.root) and not arm.by_mean,
