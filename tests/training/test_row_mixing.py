@@ -45,8 +45,8 @@ def soft_loss(scores: Tensor, task: Task, y: Tensor, second: SecondLabels) -> Te
         share = second.share.reshape(-1, *(1,) * (y.dim() - 1))
         soft = (1 - share) * y + share * second.y
         return F.binary_cross_entropy_with_logits(scores if task.findings else scores.squeeze(-1), soft.double())
-    one_hot = [F.one_hot(labels, len(task.names)).double() for labels in (y, second.y)]
-    return F.cross_entropy(scores, torch.lerp(*one_hot, second.share[:, None]))
+    first, other = (F.one_hot(labels, len(task.names)).double() for labels in (y, second.y))
+    return F.cross_entropy(scores, torch.lerp(first, other, second.share[:, None]))
 
 
 @pytest.mark.parametrize("task", [class_task(2), class_task(4), findings_task(3)], ids=["two", "four", "findings"])

@@ -75,7 +75,7 @@ class ResidualNetwork(nn.Module):
 
 def places_left(height: int, width: int, reduce: int, stages: int) -> int:
     """Height times width of the last stage: each halving rounds up."""
-    shrink = reduce * 2 ** (stages - 1)
+    shrink = reduce << (stages - 1)
     return -(-height // shrink) * -(-width // shrink)
 
 

@@ -3,10 +3,10 @@
 The cut depends on the study alone, never on the machine or the time, so that a resumed run repeats the same bits.
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
-shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
-trained with augmentation, class weights, oversampling, mixed rows, any protection of [privacy], compressed updates, at
-sites with columns of their own, or beside adversaries that forge updates, runs on the reference engine. Compression rounds
-and selects: a last bit in which the two engines differ may decide between two values of a number.
+shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one trained with
+augmentation, class weights, oversampling, mixed rows, any protection of [privacy], compressed updates, at sites with
+columns of their own, or beside adversaries that forge updates, runs on the reference engine. Compression rounds and
+selects: a last bit in which the two engines differ may decide between two values of a number.
 """
 
 import math
