@@ -19,12 +19,12 @@ from typing import Any
 
 from wardround.core.errors import RunError, StudyError, shown, suggest
 from wardround.engines import ENGINES, Engine
-from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
+from wardround.runs.plan import Plan, refuse_outsiders
 from wardround.study.robustness.adversary_validation import is_serial_only
 from wardround.study.schema import Arm, Privacy
 from wardround.study.tuning import is_trial
-from wardround.training.row_mixing import refuse_unmixable
 from wardround.training.trial import Trial
+from wardround.training.validation import refuse_unfit_changes
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
@@ -89,8 +89,7 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             shapes_by_model[id(trial.model)] = shapes_of(trial)
         shapes = shapes_by_model[id(trial.model)]
         refuse_outsiders(trial, shapes.buffers)
-        refuse_augmented_tables(trial)
-        refuse_unmixable(trial)
+        refuse_unfit_changes(trial)
         plan.refuse_unsound(arm, trial, shapes.buffers)
         if arm.topology.kind == "vertical":
             units.append(Unit("split", ((arm.name, seed),), trial.light))
