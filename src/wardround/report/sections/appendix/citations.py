@@ -2,9 +2,6 @@
 
 # ruff: noqa: E501 - a reference is one line
 
-from collections.abc import Mapping
-from typing import Any
-
 from wardround.report.evidence import Evidence
 from wardround.report.section import Section
 
@@ -54,13 +51,15 @@ def citations(evidence: Evidence) -> list[str]:
     used += [STATISTICS[name] for name in _statistics(evidence)]
     used += [text for name, text in ATTACKS.items() if name in (evidence.attack or {})]
     used += [PRIVACY[name] for name in _protections(evidence)]
-    used += _analyses(results.get("analyses") or {})
-    used += [TRIPOD] if results["arms"] else []
+    used += _reporting(evidence)
     return list(dict.fromkeys(text for text in used if text))
 
 
-def _analyses(analyses: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [*(text for own in analyses.values() for text in own.get("citations", ())), *([STROBE] if analyses else [])]
+def _reporting(evidence: Evidence) -> list[str]:
+    """Of analyses, and the statements on how to report what was done."""
+    analyses = evidence.results.get("analyses") or {}
+    used = [text for own in analyses.values() for text in own.get("citations", ())]
+    return [*used, *([STROBE] if analyses else []), *([TRIPOD] if evidence.results["arms"] else [])]
 
 
 def _statistics(evidence: Evidence) -> list[str]:
