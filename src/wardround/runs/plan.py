@@ -46,6 +46,7 @@ from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unkept
+from wardround.uncertainty.swag import collecting
 from wardround.uncertainty.validation import refuse_unfit
 
 CACHE_BYTES = 2**30
@@ -285,6 +286,7 @@ class Plan:
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
         algorithm = in_regions(arm, algorithm, names, members)
+        algorithm = collecting(arm, algorithm, arm.training.rounds)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,

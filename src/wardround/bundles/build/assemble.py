@@ -85,7 +85,7 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     chosen = choose_events(bundle.task, label, scores, origin.private, origin.data.thresholds)
     bundle = replace(bundle, events=read_events(chosen.described()))
     uncertainty = choose_uncertainty(
-        bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty
+        bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty, origin.posterior
     )
     bundle = replace(bundle, uncertainty=uncertainty)
     files = _files(origin, bundle)

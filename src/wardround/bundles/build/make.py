@@ -181,7 +181,8 @@ def _origin(
     cohort = plan.cohort_of(arm)
     task = cohort.records.task
     data = run_inputs(plan, arm, site, results["arms"][requested_arm])
-    weights = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
+    run = saved_run(trial, folder.load_model(arm.name, trial.seed))
+    weights = predicts_with(trial, run, name, regional)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
     saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
@@ -211,6 +212,7 @@ def _origin(
         validation=_untested(trial, site),
         models=finished.models,
         outcome=outcome,
+        posterior=None if trial.algorithm.posterior is None else trial.algorithm.posterior(run.server),
         trained=trainings(folder, arm, trial.seed, list(trained)),
     )
 

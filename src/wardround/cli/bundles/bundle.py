@@ -68,6 +68,7 @@ def _uncertainty(bundle: "Bundle") -> str:
     method = {
         "dropout": f"{uncertainty.passes} passes with dropout",
         "laplace": "Laplace's approximation",
+        "swag": f"{uncertainty.passes} networks around the models of late rounds (SWAG)",
         "residuals": "an interval from the residuals of validation rows",
     }
     return method.get(uncertainty.method, f"nothing: {uncertainty.why}")
