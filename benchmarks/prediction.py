@@ -4,6 +4,9 @@
 13 columns as CSV and as Parquet. Each file is predicted in a process of its own, which also tells its peak memory.
 Beside it: pandas reads the whole file, and the Python call predicts it in memory. Seconds of both processors are told
 too, because the machine may be shared.
+
+`python -m benchmarks.prediction clients` asks `wardround serve` for one row at a time from 20 clients at once, for ten
+seconds, and prints the percentiles of the answers' times. Clients and server share the machine.
 """
 
 import json
@@ -12,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,8 @@ from benchmarks.work import peak_megabytes
 
 ROWS = (100_000, 1_000_000)
 REQUESTS = 200
+CLIENTS = 20
+SECONDS = 10.0
 
 
 def make_heart_bundle(folder: Path) -> Path:
@@ -81,27 +88,76 @@ def in_memory(bundle: Path, data: Path) -> dict[str, float]:
     return {"rows": len(table), "seconds": seconds, "used": used, "megabytes": peak_megabytes(), "before": before}
 
 
-def one_row(bundle: Path) -> list[float]:
-    """Seconds of each of many requests with one row, from outside the process."""
-    import httpx
-
-    from wardround.bundles import load_bundle
-
-    row = {column.own_name: None for column in load_bundle(bundle).recipe.columns} | {"age": 63, "cp": "1", "chol": 233}
+@contextmanager
+def served(bundle: Path) -> Iterator[str]:
+    """The address at which a server in a process of its own answers."""
     command = [sys.executable, "-m", "wardround.cli.main", "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
-            address = server.stderr.readline().rpartition(" answers at ")[2].strip()
-            durations = []
-            with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
-                for _ in range(REQUESTS):
-                    began = time.perf_counter()
-                    client.post("/predict", json={"rows": [row]}).raise_for_status()
-                    durations.append(time.perf_counter() - began)
+            yield server.stderr.readline().rpartition(" answers at ")[2].strip()
         finally:
             server.kill()
+
+
+def a_row(bundle: Path) -> dict[str, Any]:
+    from wardround.bundles import load_bundle
+
+    columns = load_bundle(bundle).recipe.columns
+    return {column.own_name: None for column in columns} | {"age": 63, "cp": "1", "chol": 233}
+
+
+def one_row(bundle: Path) -> list[float]:
+    """Seconds of each of many requests with one row, from outside the process."""
+    import httpx
+
+    row, durations = a_row(bundle), []
+    with served(bundle) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            client.post("/predict", json={"rows": [row]}).raise_for_status()
+            durations.append(time.perf_counter() - began)
     return durations
+
+
+def clients(bundle: Path) -> list[float]:
+    """Seconds of each answer, while `CLIENTS` clients ask for one row after another. Each keeps its connection, and the
+    clients are in one process of their own."""
+    row = json.dumps({"rows": [a_row(bundle)]})
+    with served(bundle) as address:
+        command = [sys.executable, "-m", "benchmarks.prediction", "asking", address, row]
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    return [float(value) for value in json.loads(done.stdout)]
+
+
+async def asking(address: str, row: str) -> list[float]:
+    import asyncio
+
+    import httpx
+
+    durations: list[float] = []
+    until = time.perf_counter() + SECONDS
+
+    async def client() -> None:
+        async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as own:
+            headers = {"content-type": "application/json"}
+            while time.perf_counter() < until:
+                began = time.perf_counter()
+                (await own.post("/predict", content=row, headers=headers)).raise_for_status()
+                durations.append(time.perf_counter() - began)
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return durations
+
+
+def tell_clients() -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        durations = 1000 * np.sort(clients(make_heart_bundle(Path(temporary))))
+    middle, high, highest = np.percentile(durations, [50, 95, 99])
+    print(
+        f"{CLIENTS} clients, one row each time: {len(durations) / SECONDS:,.0f} answers per second, median "
+        f"{middle:.1f} ms, p95 {high:.1f} ms, p99 {highest:.1f} ms, slowest {durations[-1]:.1f} ms"
+    )
 
 
 def child(way: str, bundle: Path, data: Path) -> Any:
@@ -111,6 +167,14 @@ def child(way: str, bundle: Path, data: Path) -> Any:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["clients"]:
+        tell_clients()
+        return
+    if sys.argv[1:2] == ["asking"]:
+        import asyncio
+
+        print(json.dumps(asyncio.run(asking(sys.argv[2], sys.argv[3]))))
+        return
     if len(sys.argv) > 1:
         way, bundle, data = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
         print("RESULT " + json.dumps((predict if way == "file" else in_memory)(bundle, data)))

@@ -57,6 +57,7 @@ class Origin:
     models: Mapping[str, Factory] | None = None
     together: Task | None = None  # where several outcomes are predicted together: all of them
     outcome: str = ""  # and which of them the bundle predicts
+    test_people: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the patient of each test row
     posterior: State = field(default_factory=dict)  # what training tells of the distribution of the weights
     trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
@@ -115,6 +116,7 @@ def origin_at(
         validation=labelled_rows(own(site.validation if validation is None else validation), dtype, task),
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_target=target,
+        test_people=site.test.people.cpu().numpy(),
         scale=task.scale_in(target),
         saved=saved,
         models=models,

@@ -14,6 +14,7 @@ import pandas as pd
 from safetensors.torch import load_file
 
 from wardround.bundles.build.assemble import OtherScores, build_bundle, bundle_name
+from wardround.bundles.build.int8 import Int8
 from wardround.bundles.build.make import FOLDER
 from wardround.bundles.build.origin import Origin, OtherRows, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
@@ -54,6 +55,7 @@ def make_site_bundle(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     site_file: Path | None = None,
     outcome: str | None = None,
 ) -> Path:
@@ -78,7 +80,7 @@ def make_site_bundle(
     except Refused as refused:
         raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
     clahe = bool(own.data.get("clahe", False))  # how its own images were read, whatever the study's source is
-    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe, outcome=outcome)
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, int8=int8, clahe=clahe, outcome=outcome)
 
 
 def bundle_of(
@@ -88,6 +90,7 @@ def bundle_of(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
     outcome: str | None = None,
@@ -104,7 +107,7 @@ def bundle_of(
     refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
-        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe, own), target, onnx)
+        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe, own), target, onnx, int8)
     except OtherRows:
         raise _changed(session) from None
     except OtherScores as error:
