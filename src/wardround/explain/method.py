@@ -66,18 +66,22 @@ class Scorer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(rows,) on the task's link scale."""
-        return self.every(x)[:, self.output]
+        return self.outputs(x)[:, self.output]
 
-    def every(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """All scores of the model, (rows, outputs)."""
         scores, _ = self.model.logits(self.params, self.buffers, x, None)
         return self.model.task.on_link_scale(scores, self.scale)
 
     def values(self, x: Tensor) -> np.ndarray:
         """Without gradients, so many rows at a time that the memory holds them: (rows,) in double precision."""
+        return self.all_values(x)[:, self.output]
+
+    def all_values(self, x: Tensor) -> np.ndarray:
+        """Of all outputs, (rows, outputs)."""
         size = max(1, CELLS // max(1, math.prod(x.shape[1:])))
         with torch.no_grad():
-            return torch.cat([self(part).double() for part in torch.split(x, size)]).numpy()
+            return torch.cat([self.outputs(part).double() for part in torch.split(x, size)]).numpy()
 
     def of(self, output: int) -> "Scorer":
         return replace(self, output=output)
