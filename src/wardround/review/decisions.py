@@ -129,13 +129,8 @@ def _decision(key: Key, reader: str, turns: Sequence[Sequence[Any]], entry: Mapp
         raise DataError(where, "is a decision more than the reader has cases", AGAIN)
     case, condition = turns[number - 1]
     if detail["case"] != case:
-        known = detail["case"] in key.cases
-        problem = (
-            "is of another case than was due: one is missing, double or out of order"
-            if known
-            else "is of a case that is not known"
-        )
-        raise DataError(where, problem, AGAIN)
+        problem = "is of another case than was due: one is missing, double or out of order"
+        raise DataError(where, problem if detail["case"] in key.cases else "is of a case that is not known", AGAIN)
     sound = (
         _is_whole(detail["answer"], 0, len(key.answers) - 1)
         and _is_whole(detail["confidence"], 1, 5)

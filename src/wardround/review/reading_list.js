@@ -134,7 +134,7 @@ function model(item, reasons) {
   const about = (place) => LIST.question ? `${LIST.question} ${LIST.answers[place]}` : LIST.answers[place];
   const meters = shown.map((place) => {
     const fill = make("span"); fill.style.width = width(item.scores[place]);
-    return make("div", { className: "meter" }, make("span", {}, about(place)), make("b", {}, percent(item.scores[place])), make("div", { className: "track" }, fill));
+    return make("div", { className: "meter" }, make("span", {}, `Score for ${about(place)}`), make("b", {}, percent(item.scores[place])), make("div", { className: "track" }, fill));
   });
   const box = make("section", { className: "model" }, make("h2", {}, "The model"), make("p", {}, "It calls this ", make("b", {}, about(item.predicted)), "."), ...meters);
   if (reasons) {

@@ -9,7 +9,7 @@ these, read by these readers.
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import combinations
 from os import PathLike
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from wardround.core import seeds
 from wardround.core.atomic_files import write_atomically
@@ -24,7 +25,7 @@ from wardround.core.errors import as_path
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.privacy.disclosure.small_cells import suppress_small_count
 from wardround.review.agreement import cohen_kappa, fleiss_kappa
-from wardround.review.decisions import Key, Reading, load_key, read_all
+from wardround.review.decisions import Decision, Key, Reading, load_key, read_all
 from wardround.review.make import LOG
 from wardround.runs.audit import AuditLog
 from wardround.runs.folder import without_nan
@@ -34,6 +35,8 @@ READERS_DRAWN = 3
 FEWEST_DEFINED = 0.5  # of the resamples; a figure that is defined in fewer has no interval
 SMALLEST_CELL = 5
 RESULTS, COUNTS = "review.json", "counts.json"
+UNKNOWN = -1
+COLUMNS: dict[str, type] = {"condition": int, "answer": int, "refer": bool, "seconds": float, "confidence": int}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,7 @@ class Readings:
     refer: np.ndarray
     seconds: np.ndarray
     confidence: np.ndarray
-    truth: np.ndarray  # -1: not known
+    truth: np.ndarray  # UNKNOWN where it is not known
     predicted: np.ndarray
     readers: tuple[str, ...]
     cases: int
@@ -83,23 +86,16 @@ def _as_json(content: dict[str, Any]) -> bytes:
 
 
 def readings_of(key: Key, read: Sequence[Reading]) -> Readings:
-    lines = [(place, decision) for place, reading in enumerate(read) for decision in reading.decisions]
     place_of = {code: place for place, code in enumerate(key.cases)}
-    of_case = [key.cases[decision.case] for _, decision in lines]
-
-    def column(values: Sequence[Any], kind: Any = np.int64) -> np.ndarray:
-        return np.array(values, dtype=kind)
-
+    lines = [(place, decision) for place, reading in enumerate(read) for decision in reading.decisions]
+    table = pd.DataFrame([vars(decision) for _, decision in lines], columns=[field.name for field in fields(Decision)])
+    of_case = [key.cases[code] for code in table["case"]]
     return Readings(
-        column([place for place, _ in lines]),
-        column([place_of[decision.case] for _, decision in lines]),
-        column([decision.condition for _, decision in lines]),
-        column([decision.answer for _, decision in lines]),
-        column([decision.refer for _, decision in lines], bool),
-        column([decision.seconds for _, decision in lines], float),
-        column([decision.confidence for _, decision in lines]),
-        column([-1 if case["truth"] is None else case["truth"] for case in of_case]),
-        column([case["predicted"] for case in of_case]),
+        np.array([place for place, _ in lines], dtype=np.int64),
+        np.array([place_of[code] for code in table["case"]], dtype=np.int64),
+        *(table[name].to_numpy(kind) for name, kind in COLUMNS.items()),
+        np.array([UNKNOWN if case["truth"] is None else case["truth"] for case in of_case], dtype=np.int64),
+        np.array([case["predicted"] for case in of_case], dtype=np.int64),
         tuple(reading.reader for reading in read),
         len(key.cases),
         len(key.answers),

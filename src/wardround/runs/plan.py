@@ -285,8 +285,7 @@ class Plan:
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
-        algorithm = in_regions(arm, algorithm, names, members)
-        algorithm = collecting(arm, algorithm, arm.training.rounds)
+        algorithm = collecting(arm, in_regions(arm, algorithm, names, members), arm.training.rounds)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,
@@ -327,8 +326,9 @@ class Plan:
         self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int
     ) -> tuple[Site, ...]:
         """The sites that train, with the rows that they have in a round; 1 is the first."""
-        known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
-        sites = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
+        sites = poisoned_sites(
+            arm, self.families.adversaries, trainers, self.task, self.data_seed(arm, seed), round_number
+        )
         return (_pooled(sites),) if algorithm.pools else sites
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
