@@ -90,15 +90,16 @@ def readings_of(key: Key, read: Sequence[Reading]) -> Readings:
     lines = [(place, decision) for place, reading in enumerate(read) for decision in reading.decisions]
     table = pd.DataFrame([vars(decision) for _, decision in lines], columns=[field.name for field in fields(Decision)])
     of_case = [key.cases[code] for code in table["case"]]
+    of_lines = {name: table[name].to_numpy(kind) for name, kind in COLUMNS.items()}
     return Readings(
-        np.array([place for place, _ in lines], dtype=np.int64),
-        np.array([place_of[code] for code in table["case"]], dtype=np.int64),
-        *(table[name].to_numpy(kind) for name, kind in COLUMNS.items()),
-        np.array([UNKNOWN if case["truth"] is None else case["truth"] for case in of_case], dtype=np.int64),
-        np.array([case["predicted"] for case in of_case], dtype=np.int64),
-        tuple(reading.reader for reading in read),
-        len(key.cases),
-        len(key.answers),
+        reader=np.array([place for place, _ in lines], dtype=np.int64),
+        case=np.array([place_of[code] for code in table["case"]], dtype=np.int64),
+        truth=np.array([UNKNOWN if case["truth"] is None else case["truth"] for case in of_case], dtype=np.int64),
+        predicted=np.array([case["predicted"] for case in of_case], dtype=np.int64),
+        readers=tuple(reading.reader for reading in read),
+        cases=len(key.cases),
+        classes=len(key.answers),
+        **of_lines,
     )
 
 

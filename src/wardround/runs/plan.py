@@ -98,17 +98,16 @@ class Plan:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
         records = [cohort.records for cohort in self.cohorts.values()]
         sizes = (len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
-        cells = max(sizes, default=1)
-        return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        return max(4, CACHE_BYTES // (16 * max(sizes, default=1)))
 
     def cohort_of(self, arm: Arm) -> Cohort:
         return self.cohorts[cohort_key(arm)]
 
     @property
     def fingerprint(self) -> str:
-        """Of all that a run depends on besides its study: rows, and files of weights. The hash of a study that starts
-        from a trained model has that model's digest."""
-        # weights to start from are named by a path, which the study's hash leaves out
+        """Of all that a run depends on besides its study: rows, and files of weights, which the study's hash leaves out
+        (that of a study which starts from a trained model has the model's digest)."""
         digests = [weights_digest(arm.model.options) for arm in self.study.arms]
         return self._together([*self._prints, *dict.fromkeys(digest for digest in digests if digest is not None)])
 
@@ -326,9 +325,8 @@ class Plan:
         self, arm: Arm, seed: int, algorithm: Algorithm, trainers: Sequence[Site], round_number: int
     ) -> tuple[Site, ...]:
         """The sites that train, with the rows that they have in a round; 1 is the first."""
-        sites = poisoned_sites(
-            arm, self.families.adversaries, trainers, self.task, self.data_seed(arm, seed), round_number
-        )
+        known, data_seed = self.families.adversaries, self.data_seed(arm, seed)
+        sites = poisoned_sites(arm, known, trainers, self.task, data_seed, round_number)
         return (_pooled(sites),) if algorithm.pools else sites
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
