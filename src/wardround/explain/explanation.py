@@ -144,6 +144,8 @@ def why_not(method: Method, scorer: Scorer, images: bool) -> str:
         return f"explains {'tables' if images else 'images'}, and this model takes {'images' if images else 'a table'}"
     if method.linear_only and not scorer.model.linear:
         return "explains linear models, and this model is none"
+    if method.needs_feature_maps and scorer.model.feature_maps is None:
+        return "looks at feature maps, and this model has no convolutional layer"
     return f"takes at most {method.most_columns} columns, and this model has {len(scorer.columns)}"
 
 

@@ -124,6 +124,7 @@ class Method:
     complete: bool = False  # promises that base and values add up to the score
     samples: bool = False  # draws, and states a sampling error
     needs_gradients: bool = False
+    needs_feature_maps: bool = False  # of a convolutional layer
     needs_background: bool = True  # looks at the rows of the background, not at their shape alone
     most_columns: int | None = None  # takes no more; None: any number
 
@@ -132,5 +133,7 @@ class Method:
         if self.explains not in ("both", "image" if images else "table"):
             return False
         if self.linear_only and not scorer.model.linear:
+            return False
+        if self.needs_feature_maps and scorer.model.feature_maps is None:
             return False
         return self.most_columns is None or len(scorer.columns) <= self.most_columns
