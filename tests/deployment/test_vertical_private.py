@@ -23,7 +23,8 @@ from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
-from wardround.protocol.messages import Message, Sealed, tensor_bytes
+from wardround.protocol.messages import Message, Sealed
+from wardround.protocol.tensors import pack
 from wardround.protocol.party_sealing import Channel
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
@@ -312,7 +313,7 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
         where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
         first = session_of(network, "lab").channel.open("clinic", where, as_bytes(before))
         shape = read_tensors("clinic", first)[0].shape
-        changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
+        changed = [bytes(pack({"000000": torch.full(shape, value)})) for value in (0.0, 50.0)]
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
         place = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
