@@ -10,14 +10,15 @@ from safetensors.torch import load
 from tests.deployment.in_process_federation import key
 from wardround.core.tree import Tree
 from wardround.protocol.catalogue import PROTOCOL
-from wardround.protocol.messages import Sealed, tensor_bytes
+from wardround.protocol.messages import Sealed
+from wardround.protocol.tensors import pack
 
 
 def forge(
     kind: str, body: Mapping[str, Any], signer: str, site: str = "", tensors: Tree | bytes = b"", log: str = ""
 ) -> Sealed:
     """`site` is the receiver of a request, or the sender of an answer: the signer, unless it is given."""
-    packed = tensors if isinstance(tensors, bytes) else tensor_bytes(tensors)
+    packed = tensors if isinstance(tensors, bytes) else pack(tensors)
     order = list(load(packed)) if isinstance(tensors, bytes) and packed else list(tensors or ())
     head = {"protocol": PROTOCOL, "kind": kind, "site": site or signer, "log": log, "body": body, "order": order}
     unsigned = Sealed(orjson.dumps(head), packed, b"")

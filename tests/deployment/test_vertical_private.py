@@ -24,8 +24,8 @@ from wardround.deployment.vertical.party_training import PartyTrial, read_tensor
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
 from wardround.protocol.messages import Message, Sealed
-from wardround.protocol.tensors import pack
 from wardround.protocol.party_sealing import Channel
+from wardround.protocol.tensors import pack
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
 STRANGER = "S0001"  # whom the laboratory alone has
@@ -331,7 +331,7 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
         first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(sealed.tensors)[ROWS]))
-        turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
+        turned = bytes(pack({name: rows.flip(0) for name, rows in load(first).items()}))
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
         body = {"run": network.messenger.run_name}

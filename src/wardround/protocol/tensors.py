@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,7 @@ def unpack(content: Buffer) -> Tree:
     except msgspec.MsgspecError as error:
         raise ValueError("tensors with another header") from error
     _check(places, len(content) - start)
-    whole = torch.frombuffer(memoryview(content), dtype=torch.uint8) if places else torch.empty(0)
+    whole = np.frombuffer(content, dtype=np.uint8)
     return {name: _tensor(whole, place, start) for name, place in places.items()}
 
 
@@ -93,9 +94,9 @@ def _check(places: Mapping[str, Place], size: int) -> None:
             raise ValueError("tensors of another length than their shape")
 
 
-def _tensor(whole: Tensor, place: Place, start: int) -> Tensor:
+def _tensor(whole: np.ndarray, place: Place, start: int) -> Tensor:
     """In memory of its own, which begins where a computed one would."""
     first, last = (start + offset for offset in place.data_offsets)
     leaf = torch.empty(place.shape, dtype=TYPES[place.dtype])
-    leaf.reshape(-1).view(torch.uint8).copy_(whole[first:last])
+    leaf.reshape(-1).view(torch.uint8).numpy()[:] = whole[first:last]
     return leaf

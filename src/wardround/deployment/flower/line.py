@@ -18,6 +18,7 @@ from wardround.deployment.flower.wire import Buffer, content_in
 Got = TypeVar("Got")
 TIMEOUT = 30.0  # seconds without a byte
 LARGEST_ERROR = 64 * 2**10  # bytes of an answer that refuses
+CUT_OFF = "the answer is cut off"
 HEAD = 4096  # bytes of an answer in which its part begins
 
 
@@ -113,16 +114,16 @@ def read_part(response: HTTPResponse, field: int, place: memoryview | None, head
 
     ValueError if it is not what it should be."""
     size = response.length or 0
-    start = response.read(min(size, HEAD))
+    start = _exactly(response, min(size, HEAD))
     found = content_in(start, field)
     if found is None:
-        return start + response.read(size - len(start)), b""
+        return start + _exactly(response, size - len(start)), b""
     answer, first, length = found
     if first + length != size:
         raise ValueError("a part of another length than its call says")
     begun = start[first:]
     if place is None:
-        return answer, begun + response.read(size - len(start))
+        return answer, begun + _exactly(response, size - len(start))
     if length != len(head) + len(place) or not begun.startswith(head):
         raise ValueError("a part of another length than its message says")
     filled = len(begun) - len(head)
@@ -130,6 +131,13 @@ def read_part(response: HTTPResponse, field: int, place: memoryview | None, head
     while filled < len(place):
         count = response.readinto(place[filled:])
         if not count:
-            raise HTTPException("the answer is cut off")
+            raise HTTPException(CUT_OFF)
         filled += count
     return answer, b""
+
+
+def _exactly(response: HTTPResponse, size: int) -> bytes:
+    content = response.read(size)
+    if len(content) < size:
+        raise HTTPException(CUT_OFF)
+    return content
