@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
@@ -186,11 +187,13 @@ def test_tensors_of_another_length_than_their_parts_are_no_message(monkeypatch: 
         message = Message(RecordDict({"tensors": arrays}), 2, "query")
         parts = served_parts(message)
         parcel = Parcel(message.object_id, get_object_tree(message))
+
+        def pull(number: str, place: memoryview | None, parts: dict[str, bytes] = parts) -> bytes:
+            return parts[number]
+
         with pytest.raises(UNREADABLE):
-            parcel.fetch(lambda number, place, parts=parts: parts[number])
-        whole = Arriving(message.metadata, Parcel(message.object_id, get_object_tree(message))).fetch(
-            lambda number, place, parts=parts: parts[number]
-        )
+            parcel.fetch(pull)
+        whole = Arriving(message.metadata, Parcel(message.object_id, get_object_tree(message))).fetch(pull)
         assert whole is not None
         assert not whole.content.array_records  # which is refused as a message without a signature
 
@@ -227,12 +230,12 @@ def test_a_line_stays_open_and_says_what_went_wrong() -> None:
     Thread(target=server.serve_forever, daemon=True).start()
     line = Line(f"127.0.0.1:{server.server_port}", None, proxies=False)
     part = os.urandom(100_000)
-    call = [b"\x08\x01\x10\x01" + wire.bytes_head(3, len(part) + 4), b"head", memoryview(part)]
-    more = [b"\x08\x01\x10\x01" + wire.bytes_head(3, len(part) + 9), *call[1:]]
+    call: list[wire.Buffer] = [b"\x08\x01\x10\x01" + wire.bytes_head(3, len(part) + 4), b"head", memoryview(part)]
+    more: list[wire.Buffer] = [b"\x08\x01\x10\x01" + wire.bytes_head(3, len(part) + 9), *call[1:]]
     try:
         for _ in range(2):
             place = memoryview(np.zeros(len(part), np.uint8).data)
-            answer, rest = line.post("/part", {}, call, lambda got, place=place: read_part(got, 3, place, b"head"))
+            answer, rest = line.post("/part", {}, call, partial(read_part, field=3, place=place, head=b"head"))
             assert (answer, rest, bytes(place)) == (b"\x08\x01\x10\x01", b"", part)
         answer, whole = line.post("/part", {}, call, lambda got: read_part(got, 3, None, b""))
         assert whole == b"head" + part

@@ -171,7 +171,7 @@ def changing(network: Parties, kind: str, change: Any) -> None:
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(answer) != kind:
             return answer
-        body, tensors = body_of(answer), load(answer.tensors) if answer.tensors else {}
+        body, tensors = body_of(answer), load(bytes(answer.tensors)) if answer.tensors else {}
         body, tensors = change(site, body, tensors)
         return forge(kind, body, site, tensors=tensors)
 
@@ -310,7 +310,7 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
         assert body_of(sealed)["round"] == 1
-        where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
+        where, before = route("gradients", 0, 0, 0), load(bytes(sealed.tensors))["0"]
         first = session_of(network, "lab").channel.open("clinic", where, as_bytes(before))
         shape = read_tensors("clinic", first)[0].shape
         changed = [bytes(pack({"000000": torch.full(shape, value)})) for value in (0.0, 50.0)]
@@ -330,7 +330,7 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
     network = federation(document(files), tmp_path, files)
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
-        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(sealed.tensors)[ROWS]))
+        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(bytes(sealed.tensors))[ROWS]))
         turned = bytes(pack({name: rows.flip(0) for name, rows in load(first).items()}))
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]

@@ -60,7 +60,7 @@ def pack(tensors: Tree) -> Buffer:
     for name, place in places.items():
         start, end = (len(head) + offset for offset in place.data_offsets)
         whole[start:end] = flat[name].view(torch.uint8)
-    view = memoryview(whole.numpy())
+    view = memoryview(whole.numpy().data)
     return bytes(view) if len(view) <= SMALL else view
 
 

@@ -37,7 +37,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from wardround.deployment.flower.gateway import CALLER, App, Gateway, Limits, Receive, Scope, Send, Verdict
 from wardround.deployment.flower.wire import Buffer, bytes_head, cut_out
