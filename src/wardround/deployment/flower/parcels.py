@@ -77,7 +77,9 @@ def cut(message: Message) -> None:
             if "_chunks" not in array.__dict__:
                 whole = memoryview(array.data)
                 pieces = [Piece(whole[start : start + CHUNK]) for start in range(0, len(whole), CHUNK)]
-                array.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
+                with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:  # a hash does not hold Python's lock
+                    numbers = list(pool.map(lambda piece: piece.object_id, pieces))
+                array.__dict__["_chunks"] = list(zip(numbers, pieces, strict=True))
 
 
 class Carrier:

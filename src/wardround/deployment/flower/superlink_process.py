@@ -18,7 +18,6 @@ import socket
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Any
@@ -39,6 +38,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from wardround.core.memory import return_memory
 from wardround.deployment.flower.gateway import CALLER, App, Gateway, Limits, Receive, Scope, Send, Verdict
 from wardround.deployment.flower.wire import Buffer, bytes_head, cut_out
 
@@ -221,12 +221,6 @@ async def serve(settings: dict[str, Any]) -> None:
             other.should_exit = True
 
     await asyncio.gather(serve_until_other_ends(inner, outer), serve_until_other_ends(outer, inner))
-
-
-def return_memory() -> None:
-    """Give free memory back to the system; glibc would keep it."""
-    with suppress(AttributeError, OSError):  # another library for memory
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
