@@ -255,10 +255,10 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
     while (message := connection.receive()) is None:
         assert next(answers) is None
 
-    def broken(request: Any) -> None:
+    def broken(*call: Any) -> None:
         raise OSError
 
-    vars(connection.client)["PushObject"] = broken
+    connection.carrier.push = broken  # type: ignore[method-assign]
     with pytest.raises(LinkLost):
         connection.send(
             client_app(echo)(message, Context(0, connection.number, {}, RecordDict(), {})), lambda gone, total: None
