@@ -232,6 +232,7 @@ def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
     died = SiteConnection(address, ca, key, None)
     died.stopped.set()
     died.client.close()
+    died.carrier.line.close()
     with pytest.raises(httpx.HTTPStatusError, match="412"):
         SiteConnection(address, ca, key, None)
     back = SiteConnection(address, ca, key, died.number)
@@ -265,6 +266,7 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
         )
     connection.stopped.set()
     connection.client.close()
+    connection.carrier.line.close()
     for _ in range(4):
         assert next(answers) is None
     with joined(linked, folder, "north", echo):

@@ -200,6 +200,27 @@ def test_tensors_of_another_length_than_their_parts_are_no_message(monkeypatch: 
         assert not whole.content.array_records  # which is refused as a message without a signature
 
 
+def test_a_message_that_says_that_a_site_is_gone_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink writes it in the site's place, and the site is asked again."""
+    from flwr.app import Message, RecordDict
+    from flwr.app.error import Error
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from wardround.deployment.flower.adapter import Arriving
+    from wardround.deployment.flower.parcels import Parcel
+
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    message = Message(Error(3, "gone"), reply_to=Message(RecordDict({}), 2, "query"))
+    parts = served_parts(message)
+    arrived = Arriving(message.metadata, Parcel(message.object_id, get_object_tree(message))).fetch(
+        lambda number, place: parts[number]
+    )
+    assert arrived is not None
+    assert arrived.has_error()
+
+
 class Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     calls: Sequence[Any] = ()

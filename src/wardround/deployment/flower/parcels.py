@@ -227,7 +227,8 @@ class Parcel:
         if not isinstance(message, Message):
             raise ValueError("an answer is no message")
         message.metadata.__dict__["_message_id"] = self.number
-        arrays = [array for record in message.content.array_records.values() for array in record.values()]
+        records = message.content.array_records.values() if message.has_content() else ()  # none: the site is gone
+        arrays = [array for record in records for array in record.values()]
         for array, data in zip(arrays, self.data.values(), strict=True):
             array.data = data  # type: ignore[assignment]  # a view is enough for those who read it
         return message
