@@ -1,4 +1,5 @@
-"""What we use of Flower beyond its public interface, for one version of it. `superlink_process.py` has the rest.
+"""What we use of Flower beyond its public interface, for one version of it. `parcels.py` and `superlink_process.py`
+have the rest.
 
 Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
 interface to anyone who reaches it. So both ends use Flower's HTTP clients from their own process, and the SuperLink
