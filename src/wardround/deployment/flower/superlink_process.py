@@ -40,6 +40,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from wardround.core.memory import return_memory
 from wardround.deployment.flower.gateway import CALLER, App, Gateway, Limits, Receive, Scope, Send, Verdict
+from wardround.deployment.flower.long_polls import LongPolls
 from wardround.deployment.flower.wire import Buffer, bytes_head, cut_out
 
 FLEET = "/v1/fleet/"
@@ -207,18 +208,20 @@ async def serve(settings: dict[str, Any]) -> None:
     app = Parts(app, state)
     limits = Limits(connections=settings["connections"], per_address=settings["connections_per_address"])
     tls = {"ssl_keyfile": settings["key"], "ssl_certfile": settings["certificate"]}
-    outer = Gateway(
-        app, listeners(settings["host"], settings["port"]), heads.judge, limits, return_memory, lifespan="off", **tls
-    )
+    polls = LongPolls(app)
+    doors = listeners(settings["host"], settings["port"])
+    outer = Gateway(polls.for_sites, doors, heads.judge, limits, return_memory, lifespan="off", **tls)
     ours = Limits(per_caller=Limits.connections, bytes_per_caller=sys.maxsize)
     inner_socket = socket.socket(fileno=settings["inner_door"])
-    inner = Gateway(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
+    judge = secret_shown(settings["secret"])
+    inner = Gateway(polls.for_coordinator, [inner_socket], judge, ours, return_memory, lifespan="on")
 
     async def serve_until_other_ends(server: Gateway, other: Gateway) -> None:
         try:
             await server.serve()
         finally:
             other.should_exit = True
+            polls.end()
 
     await asyncio.gather(serve_until_other_ends(inner, outer), serve_until_other_ends(outer, inner))
 
