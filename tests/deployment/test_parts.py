@@ -1,6 +1,7 @@
 """Parts of messages: as protobuf and safetensors have them, and as Flower itself would send them."""
 
 import os
+import select
 from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -273,6 +274,7 @@ def test_a_line_stays_open_and_says_what_went_wrong() -> None:
             line.post("/cut", {}, more, lambda got: read_part(got, 3, memoryview(bytearray(len(part) + 5)), b"head"))
         for _ in range(2):  # the other end has closed the connection meanwhile
             assert line.post("/closes", {}, [b"x"], lambda got: got.read()) == b"x"
+            select.select([line.idle[0].sock], [], [], 10)  # until its end has come here
     finally:
         line.close()
         server.shutdown()

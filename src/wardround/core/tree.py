@@ -100,7 +100,8 @@ def add_scaled_into(total: State | None, more: State, factor: float) -> State:
         for name, leaf in leaves.items():
             other = more[part][name]
             if leaf.numel() > PIECE and leaf.is_contiguous() and other.is_contiguous():
-                for mine, piece in zip(leaf.view(-1).split(PIECE), other.view(-1).split(PIECE), strict=True):
+                mine_and_other = (torch.split(flat.view(-1), PIECE) for flat in (leaf, other))
+                for mine, piece in zip(*mine_and_other, strict=True):
                     mine.add_(piece * factor)
             else:
                 leaf.add_(other * factor)
