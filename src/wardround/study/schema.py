@@ -115,6 +115,15 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class RowMixing:
+    """Training rows of a site mixed with each other, drawn anew for each batch."""
+
+    kind: Literal["mixup", "smote"]
+    alpha: Positive = 0.2  # of mixup: shares are drawn from Beta(alpha, alpha)
+    neighbours: Count = 5  # of SMOTE
+
+
+@dataclass(frozen=True)
 class Training:
     rounds: Count = 30
     local_epochs: Count = 1
@@ -131,6 +140,7 @@ class Training:
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
+    mix: RowMixing | None = None  # of rows with each other; with "smote", only of those that oversampling repeats
     precision: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

@@ -128,6 +128,15 @@ def _check_outcome(study: Study, where: str, task: TaskFacts) -> None:
         if arm.data.facts.tasks != study.data.facts.tasks:
             problem = "it predicts another kind of outcome than the other arms, and figures of the two do not compare"
             raise StudyError(f"{here}: data: task", problem, "Write a study of its own for it.")
+        mix, several = arm.training.mix, len(study.data.facts.tasks) > 1
+        if mix is not None and mix.kind == "smote":
+            place = f"{here}: training: mix"
+            if several or not task.has_classes:
+                problem = "SMOTE is about rare classes of one outcome, and there are none"
+                raise StudyError(place, problem, 'Write `mix = { kind = "mixup" }`.')
+            if not arm.training.oversample:
+                problem = "SMOTE changes the rows that oversampling repeats, and none are repeated"
+                raise StudyError(place, problem, "Write `oversample = 1.0` too, or less.")
         by_class = {"class_weights": arm.training.class_weights != "none", "oversample": bool(arm.training.oversample)}
         for setting, used in by_class.items():
             several = len(study.data.facts.tasks) > 1
