@@ -199,7 +199,6 @@ def wait_until(there: Callable[[], bool], what: str, shown: Callable[[], str] = 
         before = now
 
 
-
 def free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
