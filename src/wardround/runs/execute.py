@@ -501,7 +501,8 @@ def _results(
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    records = folder.compact_records([unit.members for unit in (*tried, *units)])
+    workers = workers_at_the_end(units) if workers is None else workers
+    records = folder.compact_records([unit.members for unit in (*tried, *units)], workers)
     all_records, records = records, of_arms(records, plan.study)
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
@@ -509,7 +510,6 @@ def _results(
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
     ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
-    workers = workers_at_the_end(units) if workers is None else workers
     with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
         decided = holding.read_decisions(folder)
         content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers, decided)
