@@ -58,7 +58,7 @@ from wardround.runs.tuning.tune import (
     stops_early,
     tune,
 )
-from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
+from wardround.runs.units import Unit, cut, engine_named, processors, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
 from wardround.study.robustness.contribution import is_coalition
 from wardround.study.schema import Arm, Study
@@ -192,7 +192,7 @@ def execute(
 ) -> Generator[Progress]:
     """Fill the run folder, from its beginning or from its last checkpoints. `workers` units train at a time."""
     study = plan.study
-    plan.check_all()  # refusals come before any file is written
+    plan.check_all(processors() if workers is None else workers)  # refusals come before any file is written
     units = cut(plan, engine)
     refuse_uncovered(plan)
     refuse_untunable(plan)
