@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wardround.bundles import BundleRegressor as BundleRegressor
     from wardround.bundles import PredictOptions as PredictOptions
     from wardround.bundles import as_estimator as as_estimator
+    from wardround.bundles import explain_bundle as explain_bundle
+    from wardround.bundles import explain_run as explain_run
     from wardround.bundles import load_bundle as load_bundle
     from wardround.bundles import load_shared as load_shared
     from wardround.bundles import make_bundle as make_bundle
@@ -53,6 +55,8 @@ _HOMES = {
         "BundleRegressor",
         "PredictOptions",
         "as_estimator",
+        "explain_bundle",
+        "explain_run",
         "load_bundle",
         "load_shared",
         "make_bundle",
@@ -90,6 +94,8 @@ __all__ = [
     "compare",
     "compare_runs",
     "decide",
+    "explain_bundle",
+    "explain_run",
     "export_run",
     "init_study",
     "load_bundle",

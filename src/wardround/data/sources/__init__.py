@@ -9,7 +9,10 @@ from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.csv.party_files import csv_parties
 from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
+from wardround.data.sources.hugging_face import hugging_face
+from wardround.data.sources.images import images
 from wardround.data.sources.phantom.radiographs import phantom
+from wardround.data.sources.split_on_disk import split_on_disk
 from wardround.data.sources.synthetic import synthetic
 from wardround.data.sources.visits import visits
 
@@ -20,8 +23,11 @@ SOURCES: dict[str, Callable[..., Source]] = {
     "synthetic": synthetic,
     "visits": visits,
     "fashion-mnist": fashion_mnist,
+    "images": images,
+    "hugging-face": hugging_face,
     "chest-xray": chest_xray,
     "phantom": phantom,
+    "split-on-disk": split_on_disk,
     "at-sites": at_sites,
 }
 
