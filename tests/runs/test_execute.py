@@ -16,6 +16,8 @@ from scipy import stats
 import wardround
 from wardround.core.errors import CheckError, MachineError, RunError, StudyError
 from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits
+from wardround.data.cohort import split_sites
 from wardround.runs import plan
 from wardround.runs.execute import Progress, StudyRun, execute
 from wardround.runs.folder import RunFolder
@@ -64,7 +66,7 @@ def test_the_first_refusal_is_the_same_with_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
     """Seed 2 is looked at by the other process, seed 3 by this one; with seed 4 rows cannot even be drawn."""
-    draw, judge = plan.split_sites, plan.check_splits
+    draw, judge = split_sites, check_splits
     drawn: list[int] = []
 
     def drawing(cohort: Any, partitioner: Any, evaluation: Any, seed: int) -> Any:

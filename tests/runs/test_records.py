@@ -25,7 +25,7 @@ from wardround.core.errors import RunError
 from wardround.runs import checkpoint, records
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
-from wardround.runs.record_form import TYPES, frame_of, table_of, to_line
+from wardround.runs.record_form import TYPES, frame_of, records_of, table_of, to_line
 from wardround.runs.records import RecordFollower, RecordWriter, compact_records, cut_records, read_records
 from wardround.training.round_record import RoundRecord
 
@@ -127,7 +127,7 @@ def test_any_number_of_processes_reads_the_same_records(tmp_path: Path) -> None:
     for workers in (1, 2, 9):
         folder = write(tmp_path / str(workers), b"".join(map(to_line, written)))
         tables.append(compact_records(folder, workers=workers))
-        assert exact(records.records_of(tables[-1])) == exact(written)
+        assert exact(records_of(tables[-1])) == exact(written)
     assert all(table.equals(tables[0]) for table in tables)
     damaged = write(tmp_path / "damaged", b"".join(map(to_line, written)) + b'{"arm": 1}\n')
     with pytest.raises(RunError, match="is damaged"):

@@ -98,7 +98,7 @@ def as_rows(leaves: Tree) -> Tensor:
 
 def as_leaves(rows: Tensor, like: Tree) -> Tree:
     """The reverse, in the shapes of `like`."""
-    parts = rows.split([leaf[0].numel() for leaf in like.values()], dim=1)
+    parts = torch.split(rows, [leaf[0].numel() for leaf in like.values()], dim=1)
     return {name: part.reshape(leaf.shape) for (name, leaf), part in zip(like.items(), parts, strict=True)}
 
 

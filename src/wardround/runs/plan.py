@@ -360,9 +360,8 @@ class Plan:
                 refuse_strangers(self.study.evaluation.bundles, known, "evaluation: bundles", "site", "Sites")
 
     def _look_at_all(self, workers: int) -> None:
-        """Draw and check all sets of rows side by side, where there are many. Nothing is refused here: what cannot be
-        drawn is left to whoever asks for it, in the order of the study."""
-        names = dict.fromkeys(self.first_with_rows[name] for name in self.alike.values())
+        """Draw and check many sets of rows side by side. What cannot be drawn is refused when its turn comes."""
+        names = {self.first_with_rows[name]: None for name in self.alike.values()}
         todo = [(name, seed) for name in names for seed in self.data_seeds(self.study.arm(name))]
         if workers < 2 or len(todo) < MANY_SETS:
             return
@@ -370,13 +369,12 @@ class Plan:
         def look_at(name_and_seed: tuple[str, int]) -> tuple[tuple[Split, ...], tuple[Notice, ...]] | None:
             arm = self.study.arm(name_and_seed[0])
             try:
-                splits = self._draw_splits(*name_and_seed)
-                return splits, self.notices_of(arm, splits)
+                return (splits := self._draw_splits(*name_and_seed)), self.notices_of(arm, splits)
             except WardroundError:
                 return None
 
-        looked_at = zip(todo, mapped(look_at, todo, workers), strict=True)
-        self._looked_at = {key: known for key, known in looked_at if known is not None}
+        looked_at = mapped(look_at, todo, workers)
+        self._looked_at = {key: known for key, known in zip(todo, looked_at, strict=True) if known is not None}
 
     def data_seeds(self, arm: Arm) -> list[int]:
         return list(dict.fromkeys(self.data_seed(arm, seed) for seed in self.study.evaluation.seeds))
