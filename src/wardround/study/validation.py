@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
+from wardround.study.explanations import check_explain
 from wardround.study.facts import TaskFacts
 from wardround.study.robustness.adversary_validation import check_adversaries
 from wardround.study.robustness.aggregation_validation import check_aggregation
@@ -103,6 +104,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     check_uncertainty(study, where)
     check_screening(study, where)
     check_contribution(study, where)
+    check_explain(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
