@@ -76,7 +76,17 @@ def test_tables_have_the_figures() -> None:
     assert table.rows[0][4:] == ["1 of 2", 0.003]  # in the south noise comes first
     coefficients = coefficient_table(CONTENT)
     assert coefficients is not None
-    assert coefficients.shown()[0] == ["age", "9.40", "0.500", "0.200", "0.800", "1.65", "1.22", "2.23"]
+    assert coefficients.shown()[0] == [
+        "age",
+        "9.40",
+        "0.500",
+        "0.200",
+        "0.800",
+        "1.65",
+        "1.22",
+        "2.23",
+        "1.05",
+    ]  # exp(0.5 / 9.4)
     assert coefficients.shown()[1][1] == "–"
     assert [own.name for own in tables_of(CONTENT)] == ["importance", "importance-hospitals", "coefficients", "effects"]
     assert tables_of({"withheld": "private", "coefficients": None}) == []

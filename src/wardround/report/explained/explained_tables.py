@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.report.render.table import CI, Format, Table, limits, make_table, p_text, signed_decimals
+from wardround.report.render.table import CI, OTHER_CI, Format, Table, limits, make_table, p_text, signed_decimals
 from wardround.report.sections.analyses.regression import significant
+from wardround.runs.explaining.coefficients import ratio_of
 
 Content = Mapping[str, Any]
 WHOLE = "all hospitals"
@@ -70,13 +71,16 @@ def coefficient_table(content: Content) -> Table | None:
     columns: dict[str, Format | None] = {**({"hospital": None} if known["hospitals"] else {})}
     columns |= {**({"of": None} if several else {}), "term": None, "per": None, "coefficient": significant}
     columns |= dict.fromkeys(CI, significant)
-    columns |= {ratio: significant, f"{CI[0]} ": significant, f"{CI[1]} ": significant} if ratio else {}
+    columns |= {ratio: significant, **dict.fromkeys(OTHER_CI, significant)} if ratio else {}
+    by_unit = bool(ratio and known["per"])
+    columns |= {f"{ratio} for 1 more": significant} if by_unit else {}
     rows = []
     for site, line in lines:
         row: list[Any] = [site] if known["hospitals"] else []
         row += [line["output"]] if several else []
         row += [line["term"], step_of(known, line["term"]), line["coefficient"], *limits(line["interval"])]
-        rows.append([*row, *([line["ratio"], *limits(line["ratio_interval"])] if ratio else [])])
+        row += [line["ratio"], *limits(line["ratio_interval"])] if ratio else []
+        rows.append([*row, *([of_one_more(known, line)] if by_unit else [])])
     note = (
         "Of a number, per standard deviation of the column; of a level, against a row without it. Intervals are over "
     )
@@ -86,6 +90,12 @@ def coefficient_table(content: Content) -> Table | None:
 
 def content_link(content: Content) -> str:
     return str(content.get("scale") or "on the scale of the score")
+
+
+def of_one_more(known: Mapping[str, Any], line: Mapping[str, Any]) -> float | None:
+    """A ratio for one unit of a number, such as a year."""
+    per = known["per"].get(line["term"])
+    return None if per is None else ratio_of(line["coefficient"] / per)
 
 
 def step_of(known: Mapping[str, Any], term: str) -> str | None:
