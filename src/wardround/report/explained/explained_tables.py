@@ -10,8 +10,8 @@ from wardround.runs.explaining.coefficients import ratio_of
 Content = Mapping[str, Any]
 WHOLE = "all hospitals"
 COEFFICIENTS = (
-    "Of a number, per standard deviation of the column; of a level, against a row without it. Intervals are over seeds, "
-    "which draw other splits of the same patients: they are not those of an epidemiological regression."
+    "Of a number, per standard deviation of the column; of a level, against a row without it. Intervals are over "
+    "seeds, which draw other splits of the same patients: they are not those of an epidemiological regression."
 )
 Z_WORDS = "95 % CI over patients, given the model and the shuffles."
 
