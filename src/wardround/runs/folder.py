@@ -172,9 +172,9 @@ class RunFolder:
         cut_records(path, [([(trial.arm, trial.seed) for trial in trials], written)])
         return RecordWriter(path, written)
 
-    def compact_records(self, units: Sequence[Iterable[Key]] = ()) -> pd.DataFrame:
+    def compact_records(self, units: Sequence[Iterable[Key]] = (), workers: int = 1) -> pd.DataFrame:
         """Once all units are finished; the same as `records`. `records.jsonl` stays: the run may have to be resumed."""
-        return frame_of(compact_records(self.path, units))
+        return frame_of(compact_records(self.path, units, workers))
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
