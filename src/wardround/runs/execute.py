@@ -41,6 +41,7 @@ from wardround.runs.contribution.contribution_results import describe_contributi
 from wardround.runs.contribution.worths import save_worths
 from wardround.runs.decisions import holding
 from wardround.runs.environment import describe_environment
+from wardround.runs.explaining.shown_images import save_shown_images
 from wardround.runs.finished_run import with_own
 from wardround.runs.folder import Predictions, RunFolder
 from wardround.runs.interface.notebook import bar_in_notebook
@@ -496,7 +497,6 @@ def _results(
         describe_matching,
         describe_sites,
         leakage,
-        sample_images,
         with_models,
     )
 
@@ -539,8 +539,7 @@ def _results(
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
-    if samples := sample_images(plan):
-        folder.write_samples(samples)
+    save_shown_images(plan, folder, content)
     return {**content, **described}
 
 
