@@ -128,8 +128,8 @@ def one_row(bundle: Path) -> list[float]:
 
 
 def clients(bundle: Path) -> tuple[list[float], float]:
-    """Seconds of each answer, and the server's seconds of a processor for all, while `CLIENTS` clients ask for one row after another. Each keeps its connection, and the
-    clients are in one process of their own."""
+    """Seconds of each answer, and the server's seconds of a processor for all, while `CLIENTS` clients ask for one row
+    after another. Each keeps its connection, and the clients are in one process of their own."""
     row = json.dumps({"rows": [a_row(bundle)]})
     with served(bundle) as (address, used):
         before = used()
