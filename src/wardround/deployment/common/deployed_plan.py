@@ -16,9 +16,8 @@ from wardround.algorithms.regions import with_only
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
-from wardround.data.brightness import levels
 from wardround.data.checks.before_training import check_splits
-from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
+from wardround.data.cohort import Cohort, array_levels, image_site, load_cohort, table_site
 from wardround.data.prepare import Layout, recipe_of
 from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
@@ -236,13 +235,13 @@ def _is_masked(arm: Arm) -> bool:
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
-    if not arm.preparation.scales_pixels:
-        return None
     if arm.preparation.scale == "federated":
-        problem = "the brightness of all hospitals' images together is not exchanged in a deployment"
-        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Use "per-site", "image" or "ranges".')
-    levels_by_site = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
-    return None if levels_by_site is None else levels_by_site[split.site]
+        what, by_itself = ("size", "record") if cohort.records.is_signals else ("brightness", "image")
+        rows = "signals" if cohort.records.is_signals else "images"
+        problem = f"the {what} of all hospitals' {rows} together is not exchanged in a deployment"
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, f'Use "per-site", "{by_itself}" or "ranges".')
+    by_site = array_levels(cohort, {split.site: split.train}, [split.site], arm.preparation)
+    return None if by_site is None else by_site[split.site]
 
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, task: Task) -> Site:

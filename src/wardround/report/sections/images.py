@@ -1,4 +1,4 @@
-"""What studies of images add: sample images, and curves of losses and metrics over rounds."""
+"""What studies of images or signals add: samples, and curves of losses and metrics over rounds."""
 
 from functools import partial
 from textwrap import wrap
@@ -12,6 +12,7 @@ from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
 from wardround.report.render.style import WIDTH, figure, label_panels, looks, numbered_style
 from wardround.report.section import Section
+from wardround.report.sections.signal_traces import traces
 
 MOST_OF_SITE = 6
 SIDE_BY_SIDE = 4  # more sites than this stand in two columns
@@ -20,7 +21,7 @@ LINES = 3  # of what is written below an image
 
 def samples(evidence: Evidence) -> Figure | None:
     """A row of images for each site, with their labels below them."""
-    if not len(evidence.samples.get("images", ())):
+    if evidence.signals or not len(evidence.samples.get("images", ())):
         return None
     images, captions = evidence.samples["images"], [str(text) for text in evidence.samples["caption"]]
     all_of_site = grouped((str(site), place) for place, site in enumerate(evidence.samples["site"]))
@@ -120,6 +121,13 @@ SECTION = Section(
             "Images of each site",
             "{synthetic}Some training images with the study's first seed, and their labels.",
             samples,
+            tall=True,
+        ),
+        "traces": Drawing(
+            "Signals of each site",
+            "{synthetic}Some training recordings with the study's first seed, and their labels. Each channel is drawn "
+            "by itself, at its own size; it breaks off where nothing was measured.",
+            traces,
             tall=True,
         ),
         "curves": Drawing(
