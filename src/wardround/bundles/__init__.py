@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         predict_file,
         predict_images,
         predict_rows,
+        predict_signals,
         predict_table,
     )
     from wardround.bundles.predict.scoring import STEPS
@@ -48,6 +49,7 @@ _HOMES = {
         "predict_file",
         "predict_images",
         "predict_rows",
+        "predict_signals",
         "predict_table",
     ),
     "wardround.bundles.predict.pipeline": ("PredictOptions", "Step"),
@@ -80,6 +82,7 @@ __all__ = [
     "predict_file",
     "predict_images",
     "predict_rows",
+    "predict_signals",
     "predict_table",
 ]
 __getattr__ = lazy(__name__, _HOMES)

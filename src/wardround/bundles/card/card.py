@@ -9,6 +9,7 @@ from scipy import stats
 
 from wardround.bundles.bundle import Bundle, Event, events_of
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
+from wardround.bundles.signals import Signals
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
@@ -30,6 +31,11 @@ SCALES = {
     "none": "pixels count from 0 to 1 as they are",
     "site": "pixels are brought to the scale of this site's training images",
     "image": "each image is brought to one mean and one contrast by itself",
+}
+SIGNAL_SCALES = {
+    "none": "numbers count as they are",
+    "site": "each channel is brought to the scale of this site's training recordings",
+    "record": "each channel of each recording is brought to mean 0 and SD 1 by itself",
 }
 
 
@@ -106,6 +112,15 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
     return texts
 
 
+def _signals(signals: Signals) -> dict[str, Any]:
+    return {
+        "channels": list(signals.channels),
+        "rate": signals.rate,
+        "length": signals.samples / (signals.rate or 1),
+        "scale": SIGNAL_SCALES[signals.scale],
+    }
+
+
 def _inputs(bundle: Bundle) -> dict[str, Any]:
     """What a row is made of."""
     images = bundle.inputs.images
@@ -113,6 +128,7 @@ def _inputs(bundle: Bundle) -> dict[str, Any]:
         "image": None
         if images is None
         else {"pixels": images.shape[1], "scale": SCALES[images.scale], "clahe": images.clahe},
+        "signals": None if bundle.inputs.signals is None else _signals(bundle.inputs.signals),
         "parties": [
             {
                 "name": part.party,
@@ -193,7 +209,7 @@ def _set_text(answer: Answer, settings: Uncertainty) -> list[str]:
 
 def purpose(bundle: Bundle, site: str) -> list[str]:
     images = bundle.inputs.images is not None
-    source = "an image" if images else "the columns listed below"
+    source = "an image" if images else "the columns listed below" if bundle.inputs.signals is None else "signals"
     if images and bundle.recipe.columns:
         source = "an image and the columns listed below"
     return [
@@ -244,12 +260,20 @@ def level_text(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool = False) -> list[str]:
+def out_of_distribution_text(
+    rule: OutOfDistribution, width: int, images: bool = False, signals: bool = False
+) -> list[str]:
+    if rule.kind == "ranges" and signals:
+        return [
+            "No recording is marked as out of distribution: what they usually look like would be read off patients."
+        ]
     if rule.kind == "ranges" and images:
         return ["No image is marked as out of distribution: what images usually look like would be read off patients."]
     if rule.kind == "ranges":
         return ["A row is marked as out of distribution when a value lies outside its column's public range."]
     over = f"all {width} prepared numbers together"
+    if signals:
+        over = "each channel's mean, SD, lowest and highest value, change from sample to sample and measured share"
     if images:
         columns = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{columns}"
@@ -474,7 +498,9 @@ def card_of(
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_text(bundle.recipe),
         "unseen_levels": level_text(bundle.recipe),
-        "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
+        "out_of_distribution": out_of_distribution_text(
+            bundle.out_of_distribution, len(about["features"]), has_images, bundle.inputs.signals is not None
+        ),
         "limits": [
             *_limits(answer, facts, private),
             *_start(facts, about),
