@@ -17,6 +17,7 @@ from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
+from wardround.data.describe_signals import describe_signals, is_signals
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import Records
 from wardround.data.sources import SOURCES
@@ -195,6 +196,8 @@ def describe_data(data: str) -> dict[str, Any]:
     path = Path(data)
     if not path.exists():
         raise DataError(data, "no such file or source", suggest(data, SOURCES, "Sources"))
+    if is_signals(path):
+        return describe_signals(path)
     if path.is_dir() or path.suffix == ".npz":
         return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
     table = describe_file(path)
@@ -255,7 +258,8 @@ def _about_images(records: Records) -> list[str]:
     for name in records.groups.columns:
         known = records.groups[name].dropna()
         if name == "age":
-            lines.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
+            what = "recordings" if records.is_signals else "images"
+            lines.append(f"age: known of {len(known)} {what}, on average {known.astype(float).mean():.0f}")
         else:
             lines.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
     return lines
@@ -264,7 +268,8 @@ def _about_images(records: Records) -> list[str]:
 def _columns(records: Records) -> list[dict[str, Any]]:
     table = records.features
     if not isinstance(table, pd.DataFrame):
-        return [{"name": "image", "type": f"{table.dtype} {' x '.join(map(str, table.shape[1:]))}", "missing": 0}]
+        what = "signals" if records.is_signals else "image"
+        return [{"name": what, "type": f"{table.dtype} {' x '.join(map(str, table.shape[1:]))}", "missing": 0}]
     return [
         {
             "name": column.name,

@@ -108,7 +108,7 @@ def _source(path: Path, rows: int, read: Callable[[slice], Block]) -> RowSource:
             yield partial(read, slice(begin, begin + AT_ONCE))
         done[0] = rows
 
-    return RowSource(str(path), {}, blocks(), lambda: done[0] / max(rows, 1))
+    return RowSource(str(path), {RECORDING: pa.string()}, blocks(), lambda: done[0] / max(rows, 1))
 
 
 def _block(names: Sequence[str], values: np.ndarray, where: str) -> Block:

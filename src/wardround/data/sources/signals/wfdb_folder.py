@@ -4,9 +4,12 @@ Opened by the `wfdb` package, one record at a time. What a header says is checke
 files must lie beside it, and it must name a sampling rate, for which the format would silently take 250.
 """
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from wardround.core.errors import DataError, as_path
 from wardround.core.extras import load as load_extra
 from wardround.core.settings import Positive
 from wardround.data.records import Records, Source
-from wardround.data.signals.recording import Recording
+from wardround.data.signals.recording import Recording, is_rate
 from wardround.data.sources.csv.outcome import source_facts
 from wardround.data.sources.signals.listing import (
     Known,
@@ -145,28 +148,50 @@ def _base(folder: Path) -> Path:
     return folder.parent if folder.suffix == HEADER else folder
 
 
-def read_record(folder: Path, name: str, seconds: float | None = None) -> Recording:
-    """The first seconds of a record in physical units, and half a second more for the filter; NaN where it has gaps."""
-    package = load_extra("wfdb", "signals", "a WFDB record")
-    base = _base(folder)
+@dataclass(frozen=True)
+class Header:
+    rate: float
+    samples: int
+    channels: tuple[str, ...]
+
+
+def header_of(folder: Path, name: str) -> Header:
+    """Checked, before anything is opened by it."""
+    package, base = _package(), _base(folder)
     where = str(base / f"{name}{HEADER}")
     _check_header(_header_lines(folder, name), (base / name).parent, where)
     try:
         header = package.rdheader(str((base / name).absolute()))
-        length = int(header.sig_len or 0)
-        if header.n_sig * length > MOST_VALUES or length < 1:
-            raise DataError(where, "says that it has no samples, or more than fit into memory", AGAIN)
-        last = length if seconds is None else min(length, int((seconds + 0.5) * header.fs) + 1)
-        record = package.rdrecord(str((base / name).absolute()), sampto=last)
-        values, channels = np.asarray(record.p_signal, dtype=np.float32).T, tuple(map(str, record.sig_name))
-    except DataError:
-        raise
+        read = Header(float(header.fs), int(header.sig_len or 0), tuple(map(str, header.sig_name)))
     except Exception as error:  # the package raises whatever a damaged file leads to, with its content in the text
         raise DataError(where, f"cannot be read ({type(error).__name__})", AGAIN) from None
-    if values.ndim != 2 or len(values) != len(channels):
+    if not is_rate(read.rate):
+        raise DataError(where, "has no sampling rate that can be", RATE)
+    if read.samples < 1 or len(read.channels) * read.samples > MOST_VALUES:
+        raise DataError(where, "says that it has no samples, or more than fit into memory", AGAIN)
+    return read
+
+
+def read_record(folder: Path, name: str, seconds: float | None = None) -> Recording:
+    """The first seconds of a record in physical units, and half a second more for the filter; NaN where it has gaps."""
+    header, base = header_of(folder, name), _base(folder)
+    where = str(base / f"{name}{HEADER}")
+    last = header.samples if seconds is None else min(header.samples, int((seconds + 0.5) * header.rate) + 1)
+    try:
+        record = _package().rdrecord(str((base / name).absolute()), sampto=last)
+        values = np.array(record.p_signal, dtype=np.float32).T
+    except Exception as error:  # as above
+        raise DataError(where, f"cannot be read ({type(error).__name__})", AGAIN) from None
+    if values.ndim != 2 or len(values) != len(header.channels):
         raise DataError(where, "its channels are not of one length", AGAIN)
     values[np.isinf(values)] = np.nan
-    return Recording(values, float(record.fs), channels)
+    return Recording(values, header.rate, header.channels)
+
+
+def _package() -> ModuleType:
+    with warnings.catch_warnings():  # of pandas, about what the package does with it while it is imported
+        warnings.simplefilter("ignore")
+        return load_extra("wfdb", "signals", "a WFDB record")
 
 
 def _check_header(lines: Sequence[str], folder: Path, where: str) -> None:
