@@ -12,7 +12,7 @@ GAP = -32768  # in format 16
 
 
 def wave(rate: float, seconds: float, hertz: float, size: float = 1.0) -> np.ndarray:
-    return size * np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate)
+    return np.asarray(size * np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate))
 
 
 def write_record(

@@ -281,8 +281,9 @@ def test_channels_are_scaled_over_what_was_measured_and_patients_stay_together(t
     cohort = load_cohort(source, Preparation())
     splits = split_sites(cohort, PARTITIONERS["by-hospital"](), Evaluation(test_share=0.3), 1)
     assert not set(cohort.patient[splits[0].train]) & set(cohort.patient[splits[0].test])
-    for scale, rows in (("per-site", "train"), ("federated", "train"), ("record", "test")):
-        (site,) = prepare_sites(cohort, splits, Preparation(scale=scale), torch.float64)
+    scales = Preparation(), Preparation(scale="federated"), Preparation(scale="record")
+    for preparation, rows in zip(scales, ("train", "train", "test"), strict=True):
+        (site,) = prepare_sites(cohort, splits, preparation, torch.float64)
         x = getattr(site, rows).take(torch.arange(len(getattr(site, rows))), torch.float64)[0].numpy()
         for channel in (0, 1):
             numbers = x[:, channel][~np.isnan(x[:, channel])]

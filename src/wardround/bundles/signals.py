@@ -14,6 +14,11 @@ from wardround.data.signals.scale import centre_and_spread, statistics
 from wardround.data.site import scaled
 
 MOST_NUMBERS = 1 << 24  # of a row
+SCALES = {
+    "none": "numbers count as they are",
+    "site": "each channel is brought to the scale of this site's training recordings",
+    "record": "each channel of each recording is brought to mean 0 and SD 1 by itself",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,10 @@ class Signals:
         levels = centre_and_spread(statistics(signals)) if self.scale == "record" else np.array(self.levels)
         each = np.broadcast_to(levels, (len(signals), len(self.channels), 2))
         return scaled(whole, torch.from_numpy(np.ascontiguousarray(each, dtype=np.float32)))
+
+    def on_card(self) -> dict[str, Any]:
+        length = self.samples / (self.rate or 1)
+        return {"channels": list(self.channels), "rate": self.rate, "length": length, "scale": SCALES[self.scale]}
 
     def written(self) -> dict[str, Any]:
         return asdict(self)

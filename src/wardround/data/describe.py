@@ -17,9 +17,9 @@ from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
-from wardround.data.describe_signals import describe_signals, is_signals
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import Records
+from wardround.data.signals.describe_signals import describe_signals, is_signals
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_classes import MEANINGS

@@ -5,7 +5,7 @@ from typing import Any
 from wardround.bundles import Bundle
 from wardround.bundles.predict.images import IMAGE
 from wardround.bundles.predict.predict import output_columns, required_columns
-from wardround.bundles.predict.signals import SAMPLING_RATE, SIGNALS, TIME, VISITS
+from wardround.bundles.predict.recordings import SAMPLING_RATE, SIGNALS, TIME, VISITS
 from wardround.bundles.signals import Signals
 from wardround.data.records import Column
 from wardround.uncertainty.decision import TEXTS

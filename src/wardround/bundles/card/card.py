@@ -8,8 +8,7 @@ import numpy as np
 from scipy import stats
 
 from wardround.bundles.bundle import Bundle, Event, events_of
-from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
-from wardround.bundles.signals import Signals
+from wardround.bundles.out_of_distribution import SHARE
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
@@ -31,11 +30,6 @@ SCALES = {
     "none": "pixels count from 0 to 1 as they are",
     "site": "pixels are brought to the scale of this site's training images",
     "image": "each image is brought to one mean and one contrast by itself",
-}
-SIGNAL_SCALES = {
-    "none": "numbers count as they are",
-    "site": "each channel is brought to the scale of this site's training recordings",
-    "record": "each channel of each recording is brought to mean 0 and SD 1 by itself",
 }
 
 
@@ -112,15 +106,6 @@ def _metric_texts(task: Task) -> dict[str, dict[str, Any]]:
     return texts
 
 
-def _signals(signals: Signals) -> dict[str, Any]:
-    return {
-        "channels": list(signals.channels),
-        "rate": signals.rate,
-        "length": signals.samples / (signals.rate or 1),
-        "scale": SIGNAL_SCALES[signals.scale],
-    }
-
-
 def _inputs(bundle: Bundle) -> dict[str, Any]:
     """What a row is made of."""
     images = bundle.inputs.images
@@ -128,7 +113,7 @@ def _inputs(bundle: Bundle) -> dict[str, Any]:
         "image": None
         if images is None
         else {"pixels": images.shape[1], "scale": SCALES[images.scale], "clahe": images.clahe},
-        "signals": None if bundle.inputs.signals is None else _signals(bundle.inputs.signals),
+        "signals": None if bundle.inputs.signals is None else bundle.inputs.signals.on_card(),
         "parties": [
             {
                 "name": part.party,
@@ -260,21 +245,17 @@ def level_text(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def out_of_distribution_text(
-    rule: OutOfDistribution, width: int, images: bool = False, signals: bool = False
-) -> list[str]:
-    if rule.kind == "ranges" and signals:
-        return [
-            "No recording is marked as out of distribution: what they usually look like would be read off patients."
-        ]
-    if rule.kind == "ranges" and images:
-        return ["No image is marked as out of distribution: what images usually look like would be read off patients."]
+def out_of_distribution_text(bundle: Bundle, width: int) -> list[str]:
+    rule, inputs = bundle.out_of_distribution, bundle.inputs
+    what = "image" if inputs.signals is None else "recording"
+    if rule.kind == "ranges" and inputs.arrays is not None:
+        return [f"No {what} is marked as out of distribution: what is usual of them would be read off patients."]
     if rule.kind == "ranges":
         return ["A row is marked as out of distribution when a value lies outside its column's public range."]
     over = f"all {width} prepared numbers together"
-    if signals:
+    if inputs.signals is not None:
         over = "each channel's mean, SD, lowest and highest value, change from sample to sample and measured share"
-    if images:
+    elif inputs.images is not None:
         columns = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{columns}"
     return [
@@ -454,7 +435,6 @@ def card_of(
     answer, private = bundle.answer, about["private"]
     regional = facts.region is not None
     method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
-    has_images = bundle.inputs.images is not None
     return {
         "title": f"{facts.study.name}: {', '.join(filter(None, (facts.outcome, facts.requested_arm)))} at {facts.site}",
         "question": facts.study.question,
@@ -498,9 +478,7 @@ def card_of(
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_text(bundle.recipe),
         "unseen_levels": level_text(bundle.recipe),
-        "out_of_distribution": out_of_distribution_text(
-            bundle.out_of_distribution, len(about["features"]), has_images, bundle.inputs.signals is not None
-        ),
+        "out_of_distribution": out_of_distribution_text(bundle, len(about["features"])),
         "limits": [
             *_limits(answer, facts, private),
             *_start(facts, about),

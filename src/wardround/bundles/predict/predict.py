@@ -23,8 +23,8 @@ from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, 
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, columns_of
 from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
+from wardround.bundles.predict.recordings import RECORDING, block_of_signal_requests, block_of_signals, open_signals
 from wardround.bundles.predict.scoring import STEPS, predict_block
-from wardround.bundles.predict.signals import RECORDING, block_of_signal_requests, block_of_signals, open_signals
 from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads

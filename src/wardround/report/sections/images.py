@@ -10,9 +10,9 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
+from wardround.report.render.signal_traces import traces
 from wardround.report.render.style import WIDTH, figure, label_panels, looks, numbered_style
 from wardround.report.section import Section
-from wardround.report.sections.signal_traces import traces
 
 MOST_OF_SITE = 6
 SIDE_BY_SIDE = 4  # more sites than this stand in two columns

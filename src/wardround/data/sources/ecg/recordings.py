@@ -40,7 +40,7 @@ SAME = 0.8  # of a patient's later recordings show the rhythm of the first
 TOGETHER = 128  # recordings that are drawn at once
 
 
-@declares(SourceFacts(citation=CITATION, tasks={"": "multiclass"}))
+@declares(SourceFacts(citation=CITATION, tasks={"": "multiclass"}, same_rows=("summary",)))
 def synthetic_ecg(
     rows: Count = 2000,
     hospitals: Count = 4,

@@ -10,17 +10,18 @@ from wardround.core.settings import Positive
 from wardround.data.imaging.npz import Archive, texts_of
 from wardround.data.records import Records, Source, numbered
 from wardround.data.signals.recording import Recording, is_rate
-from wardround.data.sources.csv.outcome import Outcome, source_facts
-from wardround.data.sources.signals.listing import (
+from wardround.data.sources.csv.outcome import Outcome
+from wardround.data.sources.signals.reading import RATE, SignalOptions, Signals, gathered
+from wardround.data.sources.signals.signal_labels import (
     Known,
     SignalOutcome,
     attributes_of,
     known_of,
     labels_near,
     records_of,
+    signal_facts,
     table_of,
 )
-from wardround.data.sources.signals.reading import RATE, SignalOptions, Signals, gathered
 from wardround.data.text_table import Table, checked_names, read_table
 from wardround.study.facts import declares
 
@@ -31,7 +32,7 @@ AGAIN = "Give an array (recordings, channels, samples) of numbers, NaN where not
 HOSPITAL = "arrays"  # of signals for which nothing names one
 
 
-@declares(source_facts)
+@declares(signal_facts)
 def signal_arrays(
     path: Path,
     target: str = "label",

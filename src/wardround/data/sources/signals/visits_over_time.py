@@ -14,9 +14,15 @@ import numpy as np
 from wardround.core.errors import DataError, suggest
 from wardround.core.settings import Count
 from wardround.data.records import Records, Source
-from wardround.data.sources.csv.outcome import source_facts
-from wardround.data.sources.signals.listing import KNOWN, SignalOutcome, column, known_of, records_of
 from wardround.data.sources.signals.reading import MOST_SAMPLES, Signals
+from wardround.data.sources.signals.signal_labels import (
+    KNOWN,
+    SignalOutcome,
+    column,
+    known_of,
+    records_of,
+    signal_facts,
+)
 from wardround.data.text_table import Cells, Table, checked_names, read_table
 from wardround.study.facts import declares
 
@@ -34,7 +40,7 @@ class Columns:
     visits: int  # that a row holds at most: the last ones
 
 
-@declares(source_facts)
+@declares(signal_facts)
 def visit_sequences(
     path: Path,
     target: str,

@@ -19,18 +19,18 @@ from wardround.core.extras import load as load_extra
 from wardround.core.settings import Positive
 from wardround.data.records import Records, Source
 from wardround.data.signals.recording import Recording, is_rate
-from wardround.data.sources.csv.outcome import source_facts
-from wardround.data.sources.signals.listing import (
+from wardround.data.sources.signals.reading import RATE, SignalOptions, Signals, gathered
+from wardround.data.sources.signals.signal_labels import (
     Known,
     SignalOutcome,
     column,
     known_of,
     labels_near,
     records_of,
+    signal_facts,
     table_of,
     texts,
 )
-from wardround.data.sources.signals.reading import RATE, SignalOptions, Signals, gathered
 from wardround.data.text_table import Table, checked_names, read_table
 from wardround.study.facts import declares
 
@@ -42,7 +42,7 @@ AGAIN = "Fetch the record anew: it is damaged, or not of this form."
 HOSPITAL = "wfdb"  # of records for which nothing names one
 
 
-@declares(source_facts)
+@declares(signal_facts)
 def wfdb(
     path: Path,
     target: str,

@@ -18,8 +18,8 @@ from wardround.bundles.signals import Signals
 from wardround.core.errors import DataError, as_path, shown
 from wardround.data.signals.recording import Recording, is_rate
 from wardround.data.sources.signals.arrays import opened, signals_of
-from wardround.data.sources.signals.listing import table_of
 from wardround.data.sources.signals.reading import RATE, SignalOptions, brought, refuse_empty
+from wardround.data.sources.signals.signal_labels import table_of
 from wardround.data.sources.signals.visits_over_time import Columns, sequences_of
 from wardround.data.sources.signals.wfdb_folder import HEADER, read_record, record_names
 from wardround.data.text_table import checked_names, read_table
@@ -169,14 +169,17 @@ def _numbers(content: object, where: str) -> np.ndarray:
     remedy = "Give a list for each channel, of numbers, with null where nothing was measured, all of one length."
     if not isinstance(content, list) or not content or not all(isinstance(channel, list) for channel in content):
         raise DataError(where, "there is no list of lists in `signals`", remedy)
-    cells = [cell for channel in content for cell in channel]
     if len({len(channel) for channel in content}) > 1 or not content[0]:
         raise DataError(where, "the channels of `signals` are not of one length", remedy)
-    if any(isinstance(cell, bool) or not isinstance(cell, int | float | None) for cell in cells):
+    if not all(_is_cell(cell) for channel in content for cell in channel):
         raise DataError(where, "`signals` holds something else than numbers and null", remedy)
     values = np.array([[np.nan if cell is None else cell for cell in channel] for channel in content], dtype=np.float32)
     values[np.isinf(values)] = np.nan
     return values
+
+
+def _is_cell(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _of_visits(signals: Signals, content: object, where: str) -> np.ndarray:
@@ -184,8 +187,7 @@ def _of_visits(signals: Signals, content: object, where: str) -> np.ndarray:
     remedy = f"Give a list of visits, each with `{TIME}` and numbers or null for {', '.join(names)}."
     if not isinstance(content, list) or not content or not all(isinstance(visit, Mapping) for visit in content):
         raise DataError(where, "there is no list in `visits`", remedy)
-    cells = [visit.get(name) for visit in content for name in (TIME, *names)]
-    if any(isinstance(cell, bool) or not isinstance(cell, int | float | None) for cell in cells):
+    if not all(_is_cell(visit.get(name)) for visit in content for name in (TIME, *names)):
         raise DataError(where, "`visits` holds something else than numbers and null", remedy)
     texts = {
         name: ["" if visit.get(name) is None else str(visit[name]) for visit in content] for name in (TIME, *names)

@@ -1,7 +1,7 @@
 """What is known of recordings: a table with a row for each, read as a csv source reads its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from wardround.core.notices import Notice
 from wardround.data.imaging.listing import groups, hospitals, patients
 from wardround.data.records import Records
 from wardround.data.signals.summaries import summary_table
-from wardround.data.sources.csv.outcome import DeclaredOutcomes, Outcome, declared_target
+from wardround.data.sources.csv.outcome import DeclaredOutcomes, Outcome, declared_target, source_facts
 from wardround.data.sources.csv.target_classes import DeclaredClasses
 from wardround.data.sources.signals.reading import Signals
 from wardround.data.text_table import Cells, Table, encode_cells
+from wardround.study.facts import SourceFacts
 
 LABELS = "labels"  # the one table that outcomes are read from
 KNOWN = {  # columns that say what is known of a recording, by their names in a table, without regard to case
@@ -28,6 +29,10 @@ KNOWN = {  # columns that say what is known of a recording, by their names in a 
     "split": ("split",),
 }
 PARTS = {"train": "train", "training": "train", "val": "validation", "validation": "validation", "test": "test"}
+
+
+def signal_facts(options: Mapping[str, Any]) -> SourceFacts:
+    return replace(source_facts(options), same_rows=("summary",))
 
 
 @dataclass(frozen=True)
