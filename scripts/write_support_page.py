@@ -64,6 +64,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "residual": {"widths": [4, 4]},
     "resnet": {"stem": "imagenet"},
     "densenet": {"stem": "imagenet"},
+    "cnn1d": {"widths": [4, 4]},
+    "gru": {"hidden": 4, "window": 20},
 }
 YES, NO_EFFECT = "yes", "(yes)"
 RANGE = (0.0, 60.0)

@@ -75,7 +75,7 @@ def predict_file(
 ) -> Summary:
     """Predict every row of a CSV (also .gz) or Parquet file, or of standard input (`-`), in constant memory.
 
-    For a bundle of signals, it is a folder of WFDB records, one .hea, .npz or .npy file, or a table of visits.
+    For a bundle of signals, it is a folder of WFDB records, one .hea or .npz file, or a table of visits.
     For a bundle of images, `source` is a folder of images, one image, an .npz file, or a CSV that lists images. `out`
     is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at all.
     `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns

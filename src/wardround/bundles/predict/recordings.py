@@ -28,7 +28,7 @@ RECORDING = "recording"  # the column with a row's name
 SIGNALS, SAMPLING_RATE, CHANNELS, VISITS = "signals", "rate", "channels", "visits"  # of a request
 AT_ONCE = 64  # recordings in a block
 PATIENT, TIME = "patient", "time"
-OF_SIGNALS = "Name a folder of WFDB records, one .hea file, or an .npz or .npy file."
+OF_SIGNALS = "Name a folder of WFDB records, one .hea file, or an .npz file."
 OF_VISITS = f"Name a CSV file with a row for each visit, and columns `{PATIENT}`, `{TIME}` and those of the values."
 
 
@@ -42,7 +42,9 @@ def open_signals(bundle: Bundle, source: str | Path, keep: Sequence[str]) -> Ite
         raise DataError(str(path), f"there is no column {shown(keep[0])} to keep", "Rows are named by `recording`.")
     if signals.rate is None:
         yield _visits(signals, path)
-    elif path.suffix in (".npz", ".npy"):
+    elif path.suffix == ".npy":
+        raise DataError(str(path), "names no sampling rate", f"{RATE} Give an .npz with a member `{SAMPLING_RATE}`.")
+    elif path.suffix == ".npz":
         yield _arrays(signals, path)
     elif path.is_dir() or path.suffix == HEADER:
         yield _records(signals, path)
@@ -77,12 +79,11 @@ def _records(signals: Signals, path: Path) -> RowSource:
 
 def _arrays(signals: Signals, path: Path) -> RowSource:
     archive, options = opened(path), _options(signals)
-    rates = None if path.suffix == ".npz" else options.rate  # an .npy says nothing, and is taken to be as in training
     rows = np.arange(len(archive.signals))
     names = [str(row) for row in rows]
 
     def read(some: slice) -> Block:
-        return _block(names[some], signals_of(archive, rates, options, rows[some]).values, str(path))
+        return _block(names[some], signals_of(archive, None, options, rows[some]).values, str(path))
 
     return _source(path, len(names), read)
 

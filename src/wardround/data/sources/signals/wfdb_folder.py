@@ -4,6 +4,7 @@ Opened by the `wfdb` package, one record at a time. What a header says is checke
 files must lie beside it, and it must name a sampling rate, for which the format would silently take 250.
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ HEADER = ".hea"
 RECORD = ("record", "recordname", "record_name", "file", "filename", "filename_lr", "signal")
 MOST_HEADER = 1 << 20  # bytes
 MOST_VALUES = 1 << 28  # of one record
+RATE_FIELD = re.compile(r"[0-9]+(\.[0-9]*)?(/[0-9.()-]+)?")  # and what a counter says
 AGAIN = "Fetch the record anew: it is damaged, or not of this form."
 HOSPITAL = "wfdb"  # of records for which nothing names one
 
@@ -204,6 +206,8 @@ def _check_header(lines: Sequence[str], folder: Path, where: str) -> None:
         raise DataError(where, "is a record of several segments", "Give each segment as a record of its own.")
     if len(content[0]) < 3:
         raise DataError(where, "names no sampling rate", RATE)
+    if RATE_FIELD.fullmatch(content[0][2]) is None:  # the package would take 250
+        raise DataError(where, "has no sampling rate that can be", RATE)
     if not signals.isdigit() or len(content) != 1 + int(signals):
         raise DataError(where, "has not as many lines as it says signals", AGAIN)
     for fields in content[1:]:

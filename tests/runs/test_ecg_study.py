@@ -1,0 +1,32 @@
+"""The shipped study of ECGs, at a size for a test."""
+
+from pathlib import Path
+
+import pytest
+
+from wardround.core.threads import torch_threads
+from wardround.runs.execute import run_study
+
+
+def test_its_arms_are_compared_on_the_same_test_rows(tmp_path: Path) -> None:
+    """Networks and summary features: other numbers of the same patients. And it is called synthetic."""
+    changes = {"data.rows": 240, "data.seconds": 4, "data.rate": 50, "training.rounds": 1}
+    changes |= {"model.widths": [4, 8], "evaluation.seeds.count": 1, "evaluation.every": 0}
+    with torch_threads(1):
+        run = run_study("ecg-rhythms", tmp_path, changes=changes, workers=1)
+    tests = run.results["tests"]
+    assert {test["arm"] for test in tests} >= {"local", "fedavg", "fedprox", "pooled"}
+    assert {test["reference"] for test in tests} == {"summary-logistic"}
+    page = run.report().read_text()
+    assert "no patient is behind" in page.lower()
+    assert "SYNTHETIC" in page
+    assert "Signals of each site" in page
+
+
+@pytest.mark.slow
+def test_a_federated_network_beats_summary_features(tmp_path: Path) -> None:
+    """At the quick size, the whole interval of the difference in AUC is above zero."""
+    results = run_study("ecg-rhythms", tmp_path, quick=True, workers=1).results
+    for arm in ("fedavg", "fedprox"):
+        (test,) = [t for t in results["tests"] if t["arm"] == arm and t["metric"].startswith("auc")][:1]
+        assert test["interval"][0] > 0, (arm, test)
