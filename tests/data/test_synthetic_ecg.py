@@ -23,7 +23,7 @@ def intervals(samples: np.ndarray) -> np.ndarray:
     """Between R waves, in seconds, up to the first gap."""
     known = samples[: int(np.argmax(np.isnan(samples)))] if np.isnan(samples).any() else samples
     peaks, _ = find_peaks(known, height=0.5 * known.max(), distance=25)
-    return np.diff(peaks) / 100
+    return np.asarray(np.diff(peaks) / 100)
 
 
 def of_rhythm(records: Records, name: str) -> list[np.ndarray]:

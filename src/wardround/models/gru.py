@@ -5,6 +5,7 @@ sample leave the state as it is.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,7 @@ def gru(hidden: Count = 32, window: Count = 1, dropout: Fraction = 0.0) -> Model
         def module() -> nn.Module:
             return RecurrentNetwork(channels, shape.outputs, hidden, window, dropout)
 
-        return from_module(module, shape)
+        # the rules by layers are for layers that run once
+        return replace(from_module(module, shape), row_gradients=None)
 
     return build
