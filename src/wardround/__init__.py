@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wardround.bundles import BundleRegressor as BundleRegressor
     from wardround.bundles import PredictOptions as PredictOptions
     from wardround.bundles import as_estimator as as_estimator
+    from wardround.bundles import explain_bundle as explain_bundle
+    from wardround.bundles import explain_run as explain_run
     from wardround.bundles import load_bundle as load_bundle
     from wardround.bundles import load_shared as load_shared
     from wardround.bundles import make_bundle as make_bundle
@@ -54,6 +56,8 @@ _HOMES = {
         "BundleRegressor",
         "PredictOptions",
         "as_estimator",
+        "explain_bundle",
+        "explain_run",
         "load_bundle",
         "load_shared",
         "make_bundle",
@@ -92,6 +96,8 @@ __all__ = [
     "compare",
     "compare_runs",
     "decide",
+    "explain_bundle",
+    "explain_run",
     "export_run",
     "init_study",
     "load_bundle",

@@ -34,7 +34,7 @@ def test_scores_are_on_the_link_scale() -> None:
         scorer = scorer_of("linear", task, scale)
         known = torch.from_numpy(task.unknown_target(np.ones((5, len(task.columns))), scale))
         predicted = task.predictions(scorer.model.logits(scorer.params, {}, x, None)[0], known)
-        torch.testing.assert_close(inverse[task.link](scorer.every(x)).squeeze(1), predicted)
+        torch.testing.assert_close(inverse[task.link](scorer.outputs(x)).squeeze(1), predicted)
 
 
 def test_a_column_is_the_readers_and_not_its_indicators() -> None:

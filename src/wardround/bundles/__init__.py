@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from wardround.bundles.build.shared_part import SharedPart, load_shared, make_shared
     from wardround.bundles.bundle import Bundle, load_bundle
     from wardround.bundles.estimator import BundleClassifier, BundleRegressor, as_estimator
+    from wardround.bundles.explain.explain import explain_bundle, explain_run
+    from wardround.bundles.explain.explained_rows import explain_file, explain_prepared, explain_table
+    from wardround.bundles.explain.step import EXPLAIN
     from wardround.bundles.predict.pipeline import PredictOptions, Step
     from wardround.bundles.predict.predict import (
         Progress,
@@ -42,6 +45,9 @@ _HOMES = {
     "wardround.bundles.build.onnx": ("export_onnx",),
     "wardround.bundles.build.shared_part": ("SharedPart", "load_shared", "make_shared"),
     "wardround.bundles.bundle": ("Bundle", "load_bundle"),
+    "wardround.bundles.explain.explain": ("explain_bundle", "explain_run"),
+    "wardround.bundles.explain.explained_rows": ("explain_file", "explain_prepared", "explain_table"),
+    "wardround.bundles.explain.step": ("EXPLAIN",),
     "wardround.bundles.estimator": ("BundleClassifier", "BundleRegressor", "as_estimator"),
     "wardround.bundles.predict.predict": (
         "Progress",
@@ -57,6 +63,7 @@ _HOMES = {
     "wardround.bundles.registry.registry": ("Registry", "find_bundle"),
 }
 __all__ = [
+    "EXPLAIN",
     "STEPS",
     "Bundle",
     "BundleClassifier",
@@ -71,6 +78,11 @@ __all__ = [
     "Summary",
     "as_estimator",
     "bundle_from",
+    "explain_bundle",
+    "explain_file",
+    "explain_prepared",
+    "explain_run",
+    "explain_table",
     "export_onnx",
     "find_bundle",
     "load_bundle",

@@ -33,7 +33,7 @@ from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.models import MODELS, Model, Shape, built
+from wardround.models import MODELS, Model, Shape, built, with_scores
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
 from wardround.tasks import Task, class_task, findings_task, read_task
@@ -326,7 +326,8 @@ def one_outcome(model: Model, name: str, task: Task) -> Model:
         scores, after = whole(params, buffers, x, masks)
         return together.scores_of(scores, name), after
 
-    return replace(model, task=task, logits=logits, closed_gradient=None, row_gradients=None)
+    maps = with_scores(model.feature_maps, lambda _, scores: together.scores_of(scores, name))
+    return replace(model, task=task, logits=logits, closed_gradient=None, row_gradients=None, feature_maps=maps)
 
 
 def _checked(leaves: Tree, expected: Tree, precision: torch.dtype) -> Tree:

@@ -76,6 +76,21 @@ class BundleEstimator(BaseEstimator):  # type: ignore[misc]
         remedy = "Use it as it is, or as sklearn.frozen.FrozenEstimator(model) where something would fit it again."
         raise BundleError(str(self.bundle_.path), "was trained in a study, and cannot be fitted here", remedy)
 
+    def explain(self, X: Any, *, method: str | None = None, background: Any = None) -> pd.DataFrame:
+        """What each column contributes to each row's score: a line for each row, or for each class of each row.
+
+        Contributions are on the scale before the inverse link (log odds, log rate, units). The table's `attrs` have
+        that scale, the method, and what rows are compared with: the average of the site's training rows, or the rows
+        in `background`.
+        """
+        from wardround.bundles.explain.explained_rows import explain_table
+
+        compared = None if background is None else self._table(background)
+        explained = explain_table(self.bundle_, self._table(X), method=method, background=compared)
+        table = explained.explanation.by_column(explained.numbers)
+        table.attrs |= {**explained.explanation.facts(), "base": explained.explanation.base.tolist()}
+        return table
+
     def __sklearn_is_fitted__(self) -> bool:
         return True
 

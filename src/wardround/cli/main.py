@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wardround.cli import doctor
-from wardround.cli.bundles import adapt, bundle, predict, serve, share
+from wardround.cli.bundles import adapt, bundle, explain, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
@@ -37,6 +37,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "attack": attack.attack,
     "bundle": bundle.bundle,
     "predict": predict.predict,
+    "explain": explain.explain,
     "serve": serve.serve,
     "share": share.share,
     "adapt": adapt.adapt,

@@ -7,6 +7,10 @@ point group `wardround.explanations` (`core.registry`).
 from collections.abc import Callable
 
 from wardround.explain.exact_shapley import exact_shapley
+from wardround.explain.images.grad_cam import grad_cam
+from wardround.explain.images.grad_cam_plus_plus import grad_cam_plus_plus
+from wardround.explain.images.integrated_gradients import integrated_gradients
+from wardround.explain.images.occlusion import occlusion
 from wardround.explain.lime import lime
 from wardround.explain.linear_shapley import linear_shapley
 from wardround.explain.method import Attribution, Columns, Method, Scorer
@@ -17,6 +21,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "exact-shapley": exact_shapley,
     "sampled-shapley": sampled_shapley,
     "lime": lime,
+    "grad-cam": grad_cam,
+    "grad-cam++": grad_cam_plus_plus,
+    "integrated-gradients": integrated_gradients,
+    "occlusion": occlusion,
 }
 
 __all__ = ["METHODS", "Attribution", "Columns", "Method", "Scorer"]

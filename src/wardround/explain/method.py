@@ -66,18 +66,22 @@ class Scorer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(rows,) on the task's link scale."""
-        return self.every(x)[:, self.output]
+        return self.outputs(x)[:, self.output]
 
-    def every(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """All scores of the model, (rows, outputs)."""
         scores, _ = self.model.logits(self.params, self.buffers, x, None)
         return self.model.task.on_link_scale(scores, self.scale)
 
     def values(self, x: Tensor) -> np.ndarray:
         """Without gradients, so many rows at a time that the memory holds them: (rows,) in double precision."""
+        return self.all_values(x)[:, self.output]
+
+    def all_values(self, x: Tensor) -> np.ndarray:
+        """Of all outputs, (rows, outputs)."""
         size = max(1, CELLS // max(1, math.prod(x.shape[1:])))
         with torch.no_grad():
-            return torch.cat([self(part).double() for part in torch.split(x, size)]).numpy()
+            return torch.cat([self.outputs(part).double() for part in torch.split(x, size)]).numpy()
 
     def of(self, output: int) -> "Scorer":
         return replace(self, output=output)
@@ -120,6 +124,7 @@ class Method:
     complete: bool = False  # promises that base and values add up to the score
     samples: bool = False  # draws, and states a sampling error
     needs_gradients: bool = False
+    needs_feature_maps: bool = False  # of a convolutional layer
     needs_background: bool = True  # looks at the rows of the background, not at their shape alone
     most_columns: int | None = None  # takes no more; None: any number
 
@@ -128,5 +133,7 @@ class Method:
         if self.explains not in ("both", "image" if images else "table"):
             return False
         if self.linear_only and not scorer.model.linear:
+            return False
+        if self.needs_feature_maps and scorer.model.feature_maps is None:
             return False
         return self.most_columns is None or len(scorer.columns) <= self.most_columns

@@ -96,8 +96,8 @@ def losses(scorer: Scorer, x: Tensor, y: Tensor) -> np.ndarray:
     model, size = scorer.model, max(1, CELLS // max(1, math.prod(x.shape[1:])))
     parts = zip(torch.split(x, size), torch.split(y, size), strict=True)
     with torch.no_grad():
-        found = [
+        of_parts = [
             model.task.row_losses(model.logits(scorer.params, scorer.buffers, rows, None)[0], labels).double()
             for rows, labels in parts
         ]
-    return torch.cat(found).numpy()
+    return torch.cat(of_parts).numpy()

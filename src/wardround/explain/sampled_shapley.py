@@ -16,11 +16,11 @@ from wardround.explain.method import Attribution, Method, Scorer
 FEWEST = 2  # orders for each background row: the error is known from how far they are apart
 
 
-def sampled_shapley(orders: Count = FEWEST) -> Method:
-    """`orders` for each background row, each taken forwards and backwards."""
+def sampled_shapley(orders: Count = 100) -> Method:
+    """At least so many orders for a row, and two for each background row, each taken forwards and backwards."""
 
     def attribute(scorer: Scorer, rows: Tensor, background: Tensor, rng: np.random.Generator) -> Attribution:
-        return by_orders(scorer, rows, background, rng, max(orders, FEWEST))
+        return by_orders(scorer, rows, background, rng, max(FEWEST, -(-orders // len(background))))
 
     return Method(
         attribute=attribute,

@@ -9,7 +9,17 @@ from wardround.models.gru import gru
 from wardround.models.joined import joined
 from wardround.models.logistic import linear, logistic
 from wardround.models.mlp import mlp
-from wardround.models.model import SMALL_MODEL, Dropout, Model, ModelBuilder, Shape, built, from_module
+from wardround.models.model import (
+    SMALL_MODEL,
+    Dropout,
+    FeatureMaps,
+    Model,
+    ModelBuilder,
+    Shape,
+    built,
+    from_module,
+    with_scores,
+)
 from wardround.models.monai import densenet, resnet
 from wardround.models.residual import residual
 from wardround.models.starting_weights import weights_digest
@@ -32,10 +42,12 @@ __all__ = [
     "MODELS",
     "SMALL_MODEL",
     "Dropout",
+    "FeatureMaps",
     "Model",
     "ModelBuilder",
     "Shape",
     "built",
     "from_module",
     "weights_digest",
+    "with_scores",
 ]

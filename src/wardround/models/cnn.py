@@ -44,7 +44,9 @@ def cnn(
                 layers.append(Dropout(dropout, (hidden,)))
             return nn.Sequential(*layers, nn.Linear(hidden, shape.outputs))
 
-        head = 9 + 2 * (norm != "none") + (dropout > 0)  # its place among the layers
-        return image_model(module, shape, norm, str(head), weights, keep_head)
+        normed = norm != "none"
+        head = 9 + 2 * normed + (dropout > 0)  # its place among the layers
+        activations = (str(1 + normed), str(4 + 2 * normed))
+        return image_model(module, shape, norm, str(head), weights, keep_head, activations)
 
     return build

@@ -76,8 +76,9 @@ def image_model(
     head: str,
     weights: Path | None,
     keep_head: bool,
+    feature_layers: tuple[str, ...],
     rename: Callable[[str], str] = str,
 ) -> Model:
     """`head` is the name of the last layer; `rename` turns a name in a file of weights into this network's own."""
-    model = from_module(module, shape, private_norms(norm, module))
+    model = from_module(module, shape, private_norms(norm, module), feature_layers)
     return model if weights is None else starting_from(model, weights, head, keep_head, rename)

@@ -82,6 +82,16 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class FeatureMaps:
+    """What layers of an image network see, for explanations that ask where. `layers` are named from the image to the
+    scores, and `at(params, buffers, x, layer)` gives a prediction's scores, and the maps (rows, channels, height,
+    width) of which they are a differentiable function."""
+
+    layers: tuple[str, ...]
+    at: Callable[[Tree, Tree, Tensor, str], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
 class Model:
     """Weights (`params`) are trained; `buffers` (BatchNorm statistics) are not, and never leave their site.
 
@@ -103,6 +113,7 @@ class Model:
     extra: Callable[[Tree, Tensor], Tensor] | None = None
     cut: Cut | None = None
     linear: bool = False  # whether scores are linear in the inputs, so that a column has one coefficient
+    feature_maps: FeatureMaps | None = None  # of a network with convolutions
 
     @cached_property
     def blank(self) -> tuple[Tree, Tree]:
@@ -214,16 +225,40 @@ def built(build: "ModelBuilder", shape: Shape) -> Model:
     if cut is not None:
         top = cut.top
         cut = replace(cut, top=lambda params, *others: behind(top(without(params), *others), params))
-    return replace(model, init=init, logits=logits, closed_gradient=None, row_gradients=None, cut=cut)
+    maps = with_scores(model.feature_maps, lambda params, scores: behind(scores, params), without)
+    return replace(
+        model, init=init, logits=logits, closed_gradient=None, row_gradients=None, cut=cut, feature_maps=maps
+    )
+
+
+def with_scores(
+    maps: FeatureMaps | None, changed: Callable[[Tree, Tensor], Tensor], leaves: Callable[[Tree], Tree] = dict
+) -> FeatureMaps | None:
+    """Of a model whose scores are others: `changed(params, scores)`. `leaves` are those that the network itself has."""
+    if maps is None:
+        return None
+    at = maps.at
+
+    def of_changed(params: Tree, buffers: Tree, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
+        scores, found = at(leaves(params), buffers, x, layer)
+        return changed(params, scores), found
+
+    return replace(maps, at=of_changed)
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
 
 
-def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tuple[str, ...] = ()) -> Model:
+def from_module(
+    build: Callable[[], nn.Module],
+    shape: Shape | Task,
+    private: tuple[str, ...] = (),
+    feature_layers: tuple[str, ...] = (),
+) -> Model:
     """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs.
 
-    `shape` is what the builder was given; its task alone will do.
+    `shape` is what the builder was given; its task alone will do. `feature_layers` are the names of submodules that
+    give feature maps of an image, from the image to the scores: Grad-CAM looks at one of them.
 
     Weights that the module freezes (`requires_grad = False`) are part of the module: neither trained nor sent.
     """
@@ -252,6 +287,24 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tu
         buffers = clone(buffers)  # BatchNorm writes into them
         return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,), tie_weights=tied), buffers
 
+    def maps_at(params: Tree, buffers: Tree, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+
+        def catch(part: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            seen.append(output.detach().requires_grad_())
+            return seen[0].clone()  # the next layer may write into what it is given
+
+        if not hasattr(own, "seen"):
+            own.seen = deepcopy(training).eval()
+        hook = own.seen.get_submodule(layer).register_forward_hook(catch)
+        try:
+            fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
+            with torch.enable_grad():
+                scores = functional_call(own.seen, {**fixed, **params, **buffers}, (x,), tie_weights=tied)
+        finally:
+            hook.remove()
+        return scores, seen[0]
+
     def row_gradients(
         params: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Patients
     ) -> tuple[Tensor, Callable[[Tensor], Tree]] | None:
@@ -266,7 +319,8 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | Task, private: tu
         return by_layers(own.caught, params, losses, x, patients)
 
     task = shape.task if isinstance(shape, Shape) else shape
-    model = Model(init, logits, task, private, shapes, row_gradients=row_gradients)
+    maps = FeatureMaps(feature_layers, maps_at) if feature_layers else None
+    model = Model(init, logits, task, private, shapes, row_gradients=row_gradients, feature_maps=maps)
     return model
 
 

@@ -52,7 +52,8 @@ def resnet(
             )
             return normalised_by(norm, net)  # MONAI's own `norm` does not reach into the blocks
 
-        return image_model(module, shape, norm, "fc", weights, keep_head)
+        stages = ("layer1", "layer2", "layer3", "layer4")
+        return image_model(module, shape, norm, "fc", weights, keep_head, stages)
 
     return build
 
@@ -81,7 +82,8 @@ def densenet(
                 net.features.pool0 = nn.Identity()
             return normalised_by(norm, net)
 
-        return image_model(module, shape, norm, "class_layers.out", weights, keep_head, own_name)
+        stages = ("features.denseblock1", "features.denseblock2", "features.denseblock3", "class_layers.relu")
+        return image_model(module, shape, norm, "class_layers.out", weights, keep_head, stages, own_name)
 
     return build
 

@@ -97,6 +97,7 @@ def residual(
         def module() -> nn.Module:
             return ResidualNetwork(colours, shape.outputs, widths, blocks, norm, dropout, reduce)
 
-        return image_model(module, shape, norm, "head", weights, keep_head)
+        ends = tuple(f"stages.{blocks * (stage + 1) - 1}" for stage in range(len(widths)))
+        return image_model(module, shape, norm, "head", weights, keep_head, ends)
 
     return build

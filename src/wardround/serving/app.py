@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from wardround.bundles import Bundle, predict_rows
+from wardround.bundles import EXPLAIN, STEPS, Bundle, predict_rows
 from wardround.core.errors import DataError, WardroundError
 from wardround.core.extras import needs
 from wardround.serving import guard
@@ -42,7 +42,9 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra={"requestBody": body})
     async def predict(request: Request) -> Response:
         content = await _content(request, LARGEST if bundle.inputs.arrays is None else LARGEST_IMAGES)
-        rows = await run_in_threadpool(predict_rows, bundle, _rows(content, most_rows(bundle)))
+        wanted, explain = _request(content, most_rows(bundle))
+        steps = (*STEPS, EXPLAIN) if explain else STEPS
+        rows = await run_in_threadpool(predict_rows, bundle, wanted, None, steps)
         return _json(200, {"bundle": bundle.id, "rows": rows})
 
     async def failed(_: Request, error: Exception) -> Response:
@@ -84,7 +86,8 @@ async def _content(request: Request, largest: int) -> bytes:
     return bytes(content)
 
 
-def _rows(content: bytes, most: int) -> list[Mapping[str, Any]]:
+def _request(content: bytes, most: int) -> tuple[list[Mapping[str, Any]], bool]:
+    """The rows, and whether their predictions are to be explained."""
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -98,7 +101,10 @@ def _rows(content: bytes, most: int) -> list[Mapping[str, Any]]:
     strange = next((number for number, row in enumerate(rows) if not isinstance(row, dict)), None)
     if strange is not None:
         raise DataError(f"row {strange} (counted from 0)", "it is no object", SHAPE)
-    return rows
+    explain = body.get("explain", False)
+    if not isinstance(explain, bool):
+        raise DataError("request", "its `explain` is neither true nor false", 'Send {"rows": [...], "explain": true}.')
+    return rows, explain
 
 
 def _failure(error: Exception) -> Response:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from wardround.bundles import Bundle
+from wardround.bundles.explain.step import reason_columns
 from wardround.bundles.predict.images import IMAGE
+from wardround.bundles.predict.pipeline import PredictOptions
 from wardround.bundles.predict.predict import output_columns, required_columns
 from wardround.bundles.predict.recordings import SAMPLING_RATE, SIGNALS, TIME, VISITS
 from wardround.bundles.signals import Signals
@@ -78,7 +80,9 @@ def most_rows(bundle: Bundle) -> int:
 
 def request_schema(bundle: Bundle) -> Json:
     rows = {"type": "array", "minItems": 1, "maxItems": most_rows(bundle), "items": row_schema(bundle)}
-    return {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
+    explain = {"type": "boolean", "description": "Whether to add the columns that contributed most to each score."}
+    may_explain = {} if bundle.inputs.images is not None else {"explain": explain}
+    return {"type": "object", "required": ["rows"], "properties": {"rows": rows, **may_explain}}
 
 
 def answer_schema(bundle: Bundle) -> Json:
@@ -104,7 +108,11 @@ def answer_schema(bundle: Bundle) -> Json:
         properties |= {
             name: {**properties[name], "description": f"{what[:1].upper()}{what[1:]}."} for name in bundle.answer.scores
         }
-    row = {"type": "object", "required": list(properties), "properties": properties}
+    required = list(properties)
+    if bundle.inputs.images is None:
+        reasons_of = {"double": {"type": ["number", "null"]}, "string": kinds["string"]}
+        properties |= {name: reasons_of[str(kind)] for name, kind in reason_columns(bundle, PredictOptions()).items()}
+    row = {"type": "object", "required": required, "properties": properties}
     return {
         "type": "object",
         "required": ["bundle", "rows"],

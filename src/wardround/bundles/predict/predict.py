@@ -81,13 +81,13 @@ def predict_file(
     `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns
     of their own to the answer.
     """
-    bundle = _opened(bundle)
+    bundle = opened(bundle)
     options = checked_options(bundle, options)
     began, layout = time.perf_counter(), output_columns(bundle, keep, options, steps)
     refuse_output(out, source, layout)
     totals = _Totals()
     with (
-        _open_source(bundle, source, keep, options) as rows,
+        file_blocks(bundle, source, keep, options) as rows,
         torch_threads(1),
         open_output(out, layout, rows.keep) as output,
         ThreadPoolExecutor(WORKERS) as pool,
@@ -119,23 +119,28 @@ def predict_table(
 
     Its columns may hold numbers, texts and dates.
     """
-    bundle = _opened(bundle)
+    bundle = opened(bundle)
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
     if bundle.inputs.signals is not None:
         raise DataError("table", "the bundle is for signals", "Use predict_signals, or predict_file.")
-    _refuse_other_type(table, pd.DataFrame, "table")
     layout = output_columns(bundle, keep, options, steps)
     refuse_output("-", "-", layout)
+    batch = _predict_in_memory(bundle, table_block(bundle, table, keep, options), layout, "table", options, steps)
+    return _table_of(batch, layout)
+
+
+def table_block(bundle: Bundle, table: pd.DataFrame, keep: Sequence[str], options: PredictOptions) -> Block:
+    """The columns of a table that the bundle needs."""
+    _refuse_other_type(table, pd.DataFrame, "table")
     names = checked_names(list(map(str, table.columns)), "table")
     places = required_columns(bundle, keep, options).locate(names, "table")
     where = "table, row {} (counted from 0)".format
     columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
     if bundle.inputs.images is not None:  # the party with the image is left out: its rows have no name
         columns[IMAGE] = pa.nulls(len(table), pa.string())
-    batch = _predict_in_memory(bundle, Block(len(table), columns, where), layout, "table", options, steps)
-    return _table_of(batch, layout)
+    return Block(len(table), columns, where)
 
 
 def predict_images(
@@ -149,7 +154,7 @@ def predict_images(
 
     `table` has a row for each, with the columns that the bundle takes besides the image: age, sex, view.
     """
-    bundle = _opened(bundle)
+    bundle = opened(bundle)
     options = checked_options(bundle, options)
     _refuse_other_type(images, np.ndarray, "images")
     if table is not None:
@@ -305,9 +310,10 @@ def checked_options(bundle: Bundle, options: PredictOptions | None) -> PredictOp
     return options
 
 
-def _open_source(
+def file_blocks(
     bundle: Bundle, source: str | Path, keep: Sequence[str], options: PredictOptions
 ) -> AbstractContextManager[RowSource]:
+    """The rows of a source, with the columns or images that the bundle needs."""
     if bundle.inputs.images is not None:
         return open_images(bundle, source, keep, options.without)
     if bundle.inputs.signals is not None:
@@ -315,7 +321,7 @@ def _open_source(
     return open_rows(source, required_columns(bundle, keep, options))
 
 
-def _opened(bundle: Bundle | str | PathLike[str]) -> Bundle:
+def opened(bundle: Bundle | str | PathLike[str]) -> Bundle:
     """A bundle that is loaded already, or that of a folder."""
     return bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
 

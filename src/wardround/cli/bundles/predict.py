@@ -123,6 +123,9 @@ def predict(
         float | None,
         typer.Option("--refer-share", metavar="SHARE", help="Refer so many of usual rows, in hundredths."),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the three columns that contributed most to each row's score.")
+    ] = False,
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty/--no-uncertainty", help="Intervals, sets and who is referred, or none.")
     ] = True,
@@ -133,10 +136,11 @@ def predict(
 
     if json and out == "-":
         raise StudyError("--json", "the predictions go to standard output already", "Name a file with --out.")
-    from wardround.bundles import PredictOptions, find_bundle, load_bundle, predict_file
+    from wardround.bundles import EXPLAIN, STEPS, PredictOptions, find_bundle, load_bundle, predict_file
 
     loaded = load_bundle(find_bundle(bundle))
     with rows_bar(shown=not json) as show, quiet_when_nobody_reads():
         options = PredictOptions(tuple(without or ()), uncertainty, refer_share)
-        summary = predict_file(loaded, data, out, tuple(keep or ()), show, options)
+        steps = (*STEPS, EXPLAIN) if explain else STEPS
+        summary = predict_file(loaded, data, out, tuple(keep or ()), show, options, steps)
     render.show_either(json, {"bundle": loaded.id, "out": out, **vars(summary)}, show_summary, summary, out)

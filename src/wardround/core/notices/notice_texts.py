@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from wardround.core.notices.check_codes import CHECK_CODES
 from wardround.core.notices.code import Code, count, few, plural
+from wardround.core.notices.explanation_codes import EXPLANATION_CODES
 from wardround.core.notices.file_codes import FILE_CODES
 from wardround.core.notices.image_codes import IMAGE_CODES
 from wardround.core.notices.notice import LONGEST_TEXT, Notice, Severity
 from wardround.core.notices.run_codes import RUN_CODES
 
-CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
+CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **EXPLANATION_CODES, **RUN_CODES}
 ABSENCES = frozenset(code for code, known in CODES.items() if known.is_absence)
 CHECKS = {code: known.meaning for code, known in CODES.items() if known.is_check}
 MANY = 3  # so many sites, arms or columns with the same remark share a line

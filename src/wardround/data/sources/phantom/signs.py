@@ -129,6 +129,12 @@ def _around(x: np.ndarray, y: np.ndarray, rx: np.ndarray, ry: np.ndarray, shown:
     return x - rx, y - ry, x + rx, y + ry, np.ones_like(x) if shown is None else shown
 
 
+def _both_lungs(inner: np.ndarray, top: np.ndarray, outer: np.ndarray, bottom: Sequence[np.ndarray]) -> list[Box]:
+    """A box for each lung, between two distances from the middle; `bottom` is the right one's, then the left one's."""
+    sides = ((_sided(np.full_like(inner, side), inner, outer), end) for side, end in zip((-1, 1), bottom, strict=True))
+    return [(left, top, right, end, np.ones_like(top)) for (left, right), end in sides]
+
+
 def _ball(chest: Chest, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """A sphere's shadow with a clear edge."""
     distance = np.sqrt((chest.x - x) ** 2 + (chest.y - y) ** 2)
@@ -247,12 +253,17 @@ def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def edema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Haze around the roots of both lungs, a butterfly, with blurred vessels."""
     wings = bump((chest.abs_x - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
-    return (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13)), []
+    top = np.full_like(spots.high, -0.36)
+    boxes = _both_lungs(0.05 + 0 * top, top, 0.62 + 0 * top, (0.38 + 0 * top,) * 2)
+    return (0.03 + 0.15 * spots.severity) * wings * (1 + 0.25 * cloud(13)), boxes
 
 
 def emphysema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Air that is trapped: `reshape` drew it; here the upper zones darken a little more."""
-    return -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5), []
+    body = chest.body
+    floors = (body.dome_right, body.dome_left)
+    boxes = _both_lungs(np.full_like(body.apex, 0.08), body.apex, wall_at(body, body.dome_left), floors)
+    return -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5), boxes
 
 
 def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -262,7 +273,10 @@ def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
         ramp((chest.y - chest.floor + 0.55) / 0.35),
         ramp((chest.abs_x / np.maximum(chest.wall, 0.05) - 0.72) / 0.15) * (chest.y > -0.3),
     )
-    return (0.08 + 0.16 * spots.severity) * net * where * chest.lung, []
+    body = chest.body
+    floors = tuple(dome + 0.15 * body.arch for dome in (body.dome_right, body.dome_left))
+    boxes = _both_lungs(np.full_like(body.apex, 0.1), np.full_like(body.apex, -0.3), wall_at(body, floors[1]), floors)
+    return (0.08 + 0.16 * spots.severity) * net * where * chest.lung, boxes
 
 
 def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:

@@ -1,0 +1,1 @@
+"""Explanations of a bundle's predictions, as columns, files and a page."""
