@@ -109,7 +109,7 @@ def answer_schema(bundle: Bundle) -> Json:
             name: {**properties[name], "description": f"{what[:1].upper()}{what[1:]}."} for name in bundle.answer.scores
         }
     required = list(properties)
-    if bundle.inputs.images is None:
+    if bundle.inputs.arrays is None:
         reasons_of = {"double": {"type": ["number", "null"]}, "string": kinds["string"]}
         properties |= {name: reasons_of[str(kind)] for name, kind in reason_columns(bundle, PredictOptions()).items()}
     row = {"type": "object", "required": required, "properties": properties}

@@ -175,7 +175,7 @@ def predict_signals(
 
     `rate` is their sampling rate, which need not be that of the training; sequences of visits have none.
     """
-    bundle = _opened(bundle)
+    bundle = opened(bundle)
     options = checked_options(bundle, options)
     _refuse_other_type(signals, np.ndarray, "signals")
     layout = output_columns(bundle, (), options, steps)
