@@ -290,9 +290,9 @@ def test_how_an_image_looks_by_hand() -> None:
 
 
 def test_images_that_files_could_not_give_are_refused(records: Records, tmp_path: Path) -> None:
-    colours = replace(records, features=np.repeat(np.asarray(records.features), 3, axis=1))
-    finished = run_of(colours, tmp_path / "runs")
-    with pytest.raises(BundleError, match="its images are 3 x 6 x 6 of uint8, and files are read as grey squares"):
+    layers = replace(records, features=np.repeat(np.asarray(records.features), 2, axis=1))
+    finished = run_of(layers, tmp_path / "runs")
+    with pytest.raises(BundleError, match="its images are 2 x 6 x 6 of uint8, and files are read as squares"):
         bundle_from(finished, arm="fedavg", site=SITE, out=tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

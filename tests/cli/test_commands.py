@@ -146,7 +146,7 @@ def test_split_writes_each_site_once_and_refuses_a_folder_in_use(tmp_path: Path)
     written = as_json("data", "split", "heart-fedprox", "--set", "sites.disjoint=true", "--out", out)
     assert set(written["files"]) == {f"site-0{i}.csv" for i in range(1, 5)}
     lines = (out / "site-03.csv").read_text().splitlines()
-    assert lines[0].endswith(",label,split")
+    assert lines[0].endswith(",label,split,group sex,group age")
     assert len(lines) == written["files"]["site-03.csv"] + 1
     again = wardround("data", "split", "heart-fedprox", "--out", out)
     assert again.returncode == 6

@@ -28,9 +28,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = store.decode
 
-    def decode(path: Path, size: int, clahe: bool) -> Picture:
+    def decode(path: Path, size: int, clahe: bool, channels: int) -> Picture:
         names.append(path.name)
-        return real(path, size, clahe)
+        return real(path, size, clahe, channels)
 
     monkeypatch.setattr(store, "decode", decode)
     return names
@@ -235,7 +235,7 @@ def test_a_killed_first_run_leaves_nothing_that_counts(tmp_path: Path) -> None:
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nih_folder(tmp_path)
 
-    def fail(path: Path, size: int, clahe: bool) -> Picture:
+    def fail(path: Path, size: int, clahe: bool, channels: int) -> Picture:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store, "decode", fail)

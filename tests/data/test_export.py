@@ -11,11 +11,11 @@ import pytest
 from tests.radiographs import NAMES, SIZE, cohort_of, some_radiographs
 from wardround.core.errors import RunError
 from wardround.data.cohort import split_sites
-from wardround.data.export import export_split
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.split import Split
+from wardround.data.split_files.export import export_split
 from wardround.study.schema import Evaluation
 
 ALIKE = {"train": "train", "validation": "val", "test": "test"}

@@ -15,12 +15,12 @@ from wardround.core.notices import Notice, line_of
 from wardround.data.checks.target_units import other_units
 from wardround.data.cohort import load_cohort, split_sites
 from wardround.data.describe import describe_data, describe_file
-from wardround.data.export import export_split
 from wardround.data.partition import PARTITIONERS
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.profile import profile
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.hospital_files import csv
+from wardround.data.split_files.export import export_split
 from wardround.study.schema import Evaluation, Preparation
 from wardround.tasks import Count, Regression
 

@@ -229,3 +229,14 @@ def test_monais_networks_start_from_torchvisions_files(kind: str, head: str, tmp
             expected = expected.sum(1, keepdim=True) if expected.shape[1:2] == (3,) else expected
             assert torch.equal(leaf, expected), name
         assert_same_tree(buffers, {name: weights[name] for name in buffers})
+
+
+def test_grey_is_shared_out_over_three_colours(tmp_path: Path) -> None:
+    """A grey image has the same scores in three equal channels as in the network that it was trained in."""
+    coloured, grey = at(28, TWO, colours=3), TWO
+    source = residual(**TINY)(grey)
+    path = written(tmp_path, plain(source, seed=9))
+    started = residual(**TINY, weights=path, keep_head=True)(coloured)
+    x = some_images(grey)
+    expected = scores_of(source, x, seed=9)
+    torch.testing.assert_close(scores_of(started, x.expand(-1, 3, -1, -1)), expected, rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ from wardround.cli.bundles import adapt, bundle, explain, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
-from wardround.cli.studies import analyse, check, data, decide, export, init, report, run, runs, studies
+from wardround.cli.studies import analyse, check, data, decide, export, init, report, run, runs, simulate, studies
 from wardround.core.errors import WardroundError
 
 app = typer.Typer(
@@ -20,11 +20,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-SIMULATE = "The same as `run`: every arm of a study with every seed, on this machine."
 VERBS: dict[str, Callable[..., None]] = {
     "init": init.init,
     "run": run.run,
-    "simulate": run.run,
+    "simulate": simulate.simulate,
     "analyse": analyse.analyse,
     "resume": run.resume,
     "decide": decide.decide,
@@ -52,7 +51,7 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 GROUPS = {"bundles": bundles.app, "data": data.app, "log": log.app, "privacy": privacy.app, "provision": provision.app}
 for name, verb in VERBS.items():
-    app.command(name, help=SIMULATE if name == "simulate" else None)(verb)
+    app.command(name)(verb)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 

@@ -17,12 +17,15 @@ from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
+from wardround.data.imaging.arrow_tables import is_data_set
 from wardround.data.imaging.problems import Accepted
-from wardround.data.records import Records
+from wardround.data.records import SPLIT_PARTS, Records
 from wardround.data.signals.describe_signals import describe_signals, is_signals
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_classes import MEANINGS
+from wardround.data.split_files.manifest import is_split, sites_at
+from wardround.data.split_files.read_split import read_split
 from wardround.data.text_table import Cells, Separator, Table, looks_like_data, read_table
 
 FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's
@@ -196,14 +199,32 @@ def describe_data(data: str) -> dict[str, Any]:
     path = Path(data)
     if not path.exists():
         raise DataError(data, "no such file or source", suggest(data, SOURCES, "Sources"))
+    if is_split(path):
+        described = _describe_records(path.name or path.absolute().name, read_split(path))
+        return {**described, "summary": [*_about_split(path), *described["summary"]]}
     if is_signals(path):
         return describe_signals(path)
     if path.is_dir() or path.suffix == ".npz":
-        return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
+        if is_data_set(path):
+            records = SOURCES["hugging-face"](path=path).load()
+        else:
+            records = SOURCES["images"](path=path, accept=get_args(Accepted)).load()
+        return _describe_records(path.name or path.absolute().name, records)
     table = describe_file(path)
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
     notices = with_texts(table.attrs["notices"])
     return {"name": path.name, "rows": table.attrs["rows"], "notices": notices, "columns": columns}
+
+
+def _about_split(path: Path) -> list[str]:
+    """From where it is, and how many rows each part has."""
+    _, manifest, sites = sites_at(path)
+    numbers = {name: value for name, value in manifest.settings.items() if type(value) in (int, float)}
+    settings = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+    parts = ", ".join(f"{sum(site.rows[part] for site in sites)} {part}" for part in SPLIT_PARTS)
+    made = f"{manifest.source}, split by {manifest.partition}{f' ({settings})' if settings else ''}"
+    whose = f"{len(sites)} sites" if len(sites) > 1 else f"{sites[0].name}, one of {len(manifest.sites)} sites"
+    return [f"{made}, seed {manifest.seed}", f"{whose}: {parts} rows; each file has the hash that the manifest gives"]
 
 
 def _describe_records(name: str, records: Records) -> dict[str, Any]:

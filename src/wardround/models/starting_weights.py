@@ -90,9 +90,12 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def fitted(leaf: Tensor, own: Tensor) -> Tensor:
-    """In the model's precision. Weights for three colours are summed for a model of grey images."""
+    """In the model's precision. Weights for three colours are summed for a model of grey images; those for grey images
+    are shared out over three colours, so that a grey picture in three channels gives the same."""
     if leaf.dim() == 4 and leaf.shape[1] == 3 and own.shape[1:2] == (1,):
         leaf = leaf.sum(1, keepdim=True)
+    if leaf.dim() == own.dim() == 4 and leaf.shape[1] == 1 and own.shape[1] == 3:
+        leaf = leaf.expand(-1, 3, -1, -1) / 3
     return leaf.to(own.dtype)
 
 

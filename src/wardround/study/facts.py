@@ -93,6 +93,7 @@ class SourceFacts:
     tasks: Mapping[str, str] = field(default_factory=lambda: {"": "binary"})
     labelled: bool = True  # False: no outcome is named, so that nothing can be trained
     same_rows: tuple[str, ...] = ()  # settings that change what is said of a row, and not which rows there are
+    images: bool = False  # its rows are images
     citation: str = ""
 
 

@@ -119,8 +119,8 @@ def _images(cohort: Cohort, arm: Arm, site: Site) -> Images:
     """Refused where files of images could not be read as the run's were."""
     pixels = np.asarray(cohort.records.features)
     colours, height, width = (int(size) for size in pixels.shape[1:])
-    if pixels.dtype != np.uint8 or colours != 1 or height != width:
-        problem = f"its images are {colours} x {height} x {width} of {pixels.dtype}, and files are read as grey squares"
+    if pixels.dtype != np.uint8 or colours not in (1, 3) or height != width:
+        problem = f"its images are {colours} x {height} x {width} of {pixels.dtype}, and files are read as squares"
         raise BundleError(site.name, problem, WEIGHTS)
     shape, clahe = (colours, height, width), bool(arm.data.options.get("clahe", False))
     levels = site.train.levels if len(site.train) else site.test.levels

@@ -11,6 +11,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -27,13 +28,13 @@ from wardround.bundles.inputs import Images
 from wardround.bundles.predict.blocks import Block, BlockReader, RowSource
 from wardround.core.errors import DataError, as_path, shown, suggest
 from wardround.data.imaging.cache import decode
-from wardround.data.imaging.decode import MOST_PIXELS, Picture, need_clahe, read_picture
+from wardround.data.imaging.decode import MOST_PIXELS, Picture, in_channels, need_clahe, read_picture
 from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
 from wardround.data.imaging.file_lookup import DICOM, IMAGES, files_below, is_dicom, matched
 from wardround.data.imaging.labels import ATTRIBUTES, Table, is_table, read_table, views
 from wardround.data.imaging.labels import IMAGE as IMAGE_COLUMNS
 from wardround.data.imaging.listing import groups
-from wardround.data.imaging.npz import FLAGS, Archive, image_of, texts_of
+from wardround.data.imaging.npz import FLAGS, Archive, converted, texts_of
 
 IMAGE = "image"  # the column with a row's name
 OF_PATIENT = ("age", "sex", "view")  # what is known of a patient besides the image
@@ -133,7 +134,7 @@ def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], 
         need_pydicom()
 
     def read(rows: slice) -> Block:
-        pictures = [decode(folder / name, images.shape[1], images.clahe) for name in files[rows]]
+        pictures = [decode(folder / name, images.shape[1], images.clahe, images.shape[0]) for name in files[rows]]
         attributes = pd.DataFrame(
             {key: [picture.attributes.get(key, "") for picture in pictures] for key in TAGS},
             dtype=object,
@@ -161,7 +162,7 @@ def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], with
         known, place = attributes.iloc[rows].reset_index(drop=True), lines[rows].__getitem__
         if not needed:
             return _block(labels[rows], {**columns_of(known), **copied}, place=place)
-        pictures = [decode(path.parent / name, images.shape[1], images.clahe) for name in files[rows]]
+        pictures = [decode(path.parent / name, images.shape[1], images.clahe, images.shape[0]) for name in files[rows]]
         tagged = {
             key: [picture.attributes.get(key, "") for picture in pictures] for key in OF_PATIENT if key not in known
         }
@@ -228,7 +229,7 @@ def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], withou
     def read(pixels: np.ndarray, labels: list[str], rows: slice) -> Block:
         copied = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in own.items()}
         columns = {**columns_of(attributes.iloc[rows].reset_index(drop=True)), **copied}
-        return _block(labels, columns, pixels=converted(pixels, images))
+        return _block(labels, columns, pixels=converted(pixels, images.shape, images.clahe))
 
     def blocks() -> Iterator[BlockReader]:
         first = 0
@@ -262,7 +263,9 @@ def block_of_arrays(bundle: Bundle, arrays: np.ndarray, table: pd.DataFrame | No
     )
     refuse_partly(bundle, set(attributes.columns), "table", without)
     labels = [str(number) for number in range(len(pixels))]
-    return _block(labels, columns_of(attributes), place="image {}".format, pixels=converted(pixels, images))
+    return _block(
+        labels, columns_of(attributes), place="image {}".format, pixels=converted(pixels, images.shape, images.clahe)
+    )
 
 
 def block_of_requests(
@@ -308,8 +311,13 @@ def picture_from_base64(text: str, images: Images, where: str) -> Picture:
         raise DataError(where, "'image' is not base64", "Encode the file's content as base64.") from None
     file = cast(Path, BytesIO(content))  # both readers take an open file as well as a path
     if not _is_dicom_content(content):
-        return _too_large_picture(content) or read_picture(file, images.shape[1], images.clahe)
-    return _too_large_dicom(content) or read_dicom(file, images.shape[1], images.clahe)
+        return _too_large_picture(content) or read_picture(file, images.shape[1], images.clahe, images.shape[0])
+    return _too_large_dicom(content) or _dicom(file, images)
+
+
+def _dicom(file: Path, images: Images) -> Picture:
+    picture = read_dicom(file, images.shape[1], images.clahe)
+    return picture if picture.pixels is None else replace(picture, pixels=in_channels(picture.pixels, images.shape[0]))
 
 
 def _too_large_picture(content: bytes) -> Picture | None:
@@ -331,16 +339,6 @@ def _too_large_dicom(content: bytes) -> Picture | None:
     return None if pixels <= MOST_PIXELS else Picture(None, reason=f"more than {MOST_PIXELS:,} pixels")
 
 
-def converted(pixels: np.ndarray, images: Images) -> np.ndarray:
-    """Arrays of images at the bundle's size, as those of an .npz file are read."""
-    size = images.shape[1]
-    if pixels.shape[1:] == (size, size) and pixels.dtype == np.uint8 and not images.clahe:
-        return pixels[:, np.newaxis]
-    if not len(pixels):
-        return np.zeros((0, 1, size, size), dtype=np.uint8)
-    return np.stack([image_of(image, size, images.clahe) for image in pixels])[:, np.newaxis]
-
-
 def _block(
     labels: list[str],
     columns: Mapping[str, pa.Array],
@@ -352,10 +350,9 @@ def _block(
 ) -> Block:
     """Of pictures that were decoded, or of `pixels`, or without images."""
     if images is not None:
-        size = images.shape[1]
-        gap = np.zeros((size, size), dtype=np.uint8)
-        decoded = [gap if picture.pixels is None else picture.pixels for picture in pictures]
-        pixels = np.array(decoded, dtype=np.uint8).reshape(len(labels), 1, size, size)
+        gap = np.zeros(images.shape, dtype=np.uint8)
+        decoded = [gap if picture.pixels is None else picture.pixels.reshape(images.shape) for picture in pictures]
+        pixels = np.array(decoded, dtype=np.uint8).reshape(len(labels), *images.shape)
     return Block(
         len(labels),
         {IMAGE: pa.array(labels, pa.string()), **columns},

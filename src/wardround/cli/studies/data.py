@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.options import Json, Quick, Set, changes
+from wardround.cli.options import Alpha, Data, Json, Quick, Set, Sites, changes
 
 app = typer.Typer(
     help="Look at data: list sources, describe a file or source, write a split to disk.", no_args_is_help=True
@@ -36,11 +36,11 @@ def list_sources(json: Json = False) -> None:
 @app.command("describe")
 def describe(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A CSV or .npz file, a folder of radiographs, or a source's name.")
+        str, typer.Argument(metavar="DATA", help="A CSV or .npz file, a folder of images, a split, or a source's name.")
     ],
     json: Json = False,
 ) -> None:
-    """Describe a file, a folder of radiographs or a source: columns, classes, problems. Stays on this machine."""
+    """Describe a file, a folder of images, a split or a source: columns, classes, problems. Stays on this machine."""
     from wardround.data.describe import describe_data
 
     described = describe_data(data)
@@ -51,31 +51,33 @@ def describe(
 def split(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A study file or a shipped study; without one, --source.")
+        str | None, typer.Argument(metavar="[STUDY]", help="A study file or a shipped study; without one, --data.")
     ] = None,
-    source: Annotated[str, typer.Option("--source", help="Which data, where no study is named.")] = "fashion-mnist",
-    sites: Annotated[int | None, typer.Option("--sites", min=1, help="How many sites.")] = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", help="Cut classes up by Dirichlet draws; small values: unlike sites.")
-    ] = None,
+    data: Data = "fashion-mnist",
+    sites: Sites = None,
+    alpha: Alpha = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Default: the study's first seed.")] = None,
     quick: Quick = False,
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Write each site's rows to disk, as the study's first arm would see them before preparation."""
-    from wardround.data.export import export_split
+    """Write each site's rows to disk, as the study's first arm would see them before preparation, with a manifest."""
+    from wardround.core.errors import StudyError
+    from wardround.data.split_files.export import Origin, export_split
     from wardround.runs.catalog import load_study
+    from wardround.runs.drafting.study_of_flags import data_of, sites_of
     from wardround.runs.plan import load_plan
 
     settings = changes(set_)
-    if alpha is not None:
-        settings = {"sites.partition": "dirichlet", "sites.alpha": alpha} | settings
-    if sites is not None:
-        settings = {"sites.count": sites} | settings
-    plain = {"name": "split", "data": {"source": source}, "sites": {"partition": "iid"}}
+    if study is not None:
+        settings = {f"sites.{key}": value for key, value in sites_of(sites, alpha).items()} | settings
+    plain = {"name": "split", "data": data_of(data), "sites": {"partition": "iid", **sites_of(sites, alpha)}}
     parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, settings)
     plan = load_plan(parsed, families)
-    chosen = parsed.evaluation.seeds.first if seed is None else seed
-    files = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
+    arm, chosen = parsed.arms[0], parsed.evaluation.seeds.first if seed is None else seed
+    if arm.data.options.get("clahe"):
+        problem = "a split holds images as they were read, and who reads it would not apply CLAHE to later ones"
+        raise StudyError("data: clahe", problem, "Leave `clahe` out of [data].")
+    origin = Origin(arm.data.name, arm.sites.name, arm.sites.options, chosen)
+    files = export_split(plan.cohort_of(arm), plan.check(arm, chosen), out, origin)
     render.show_either(json, {"folder": out, "seed": chosen, "files": files}, render.show_files, out, files)

@@ -1,7 +1,8 @@
 """`wardround run`: train every arm of a study and show the results. `wardround resume`: go on with a stopped run."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,9 @@ from wardround.cli.completion import complete_run
 from wardround.cli.options import Json, Open, Quick, Report, Set, StudyArgument, Workers, changes
 from wardround.cli.studies.render_run import show_finished
 from wardround.core.lazy import imports_of_a_run
+
+if TYPE_CHECKING:
+    from wardround.runs.interface.study_run import StudyRun
 
 
 def run(
@@ -25,6 +29,21 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a study: every arm with every seed, into a run folder."""
+    show_finished(trained(study, out, engine, quick, changes(set_), again, report, workers, json), json, report, open_)
+
+
+def trained(
+    study: str,
+    out: Path,
+    engine: str,
+    quick: bool,
+    settings: Mapping[str, Any],
+    again: bool,
+    report: bool,
+    workers: int | None,
+    json: bool,
+) -> "StudyRun":
+    """The finished run, with a bar that moves as it trains."""
     with imports_of_a_run():
         from wardround.cli.studies.render_run import with_report_in_mind
         from wardround.runs.catalog import load_study
@@ -33,19 +52,18 @@ def run(
 
     with render.progress_bar(shown=not json) as show:
         try:
-            finished = run_study(
+            return run_study(
                 study,
                 out,
                 engine=engine,
                 quick=quick,
                 again=again,
-                changes=changes(set_),
+                changes=settings,
                 progress=with_report_in_mind(show) if report else show,
                 workers=workers,
             )
         except KeyboardInterrupt:
-            raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
-    show_finished(finished, json, report, open_)
+            raise render.stopped(RunFolder.of(load_study(study, quick, settings)[0], out).path) from None
 
 
 def resume(

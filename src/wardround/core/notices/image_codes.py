@@ -118,6 +118,14 @@ IMAGE_CODES: Mapping[str, Code] = {
         NOTHING,
         _images("are named by no table", "not used"),
     ),
+    "image-no-image": info(
+        "A folder holds files that are no images by their endings. They are not used.",
+        NOTHING,
+        lambda n: (
+            f"files that are no images by their endings, not used: {count(n, 'images')} ({', '.join(n.files)}"
+            f"{', ...' if count(n, 'images') > len(n.files) else ''})"
+        ),
+    ),
     "images-rescaled": info(
         "Images are resized, or stretched because they are not square.",
         NOTHING,

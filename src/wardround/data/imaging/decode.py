@@ -1,4 +1,5 @@
-"""From a file to a small grey image of bytes: decoded, turned upright, brought to one size. Always the same bytes."""
+"""From a file to a small image of bytes, grey or in colour: decoded, turned upright, brought to one size. Always the
+same bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ _ORIENTATION = 0x0112  # EXIF
 class Picture:
     """One decoded file. `remarks` are kinds of problems, and keys of `dicom.REMARKS`."""
 
-    pixels: np.ndarray | None  # uint8, size x size; None: nothing that could be used
+    pixels: np.ndarray | None  # uint8, size x size, in colour 3 x size x size; None: nothing that could be used
     width: int = 0  # as stored
     height: int = 0
     remarks: tuple[str, ...] = ()
@@ -29,8 +30,8 @@ class Picture:
     attributes: Mapping[str, str] = field(default_factory=dict, repr=False)  # patient, age, sex, view in the file
 
 
-def read_picture(path: Path, size: int, clahe: bool) -> Picture:
-    """PNG, JPEG, TIFF or BMP."""
+def read_picture(path: Path, size: int, clahe: bool, channels: int = 1) -> Picture:
+    """PNG, JPEG, TIFF or BMP, as grey or, with three channels, in colour."""
     try:
         with Image.open(path) as image:
             width, height = image.size
@@ -38,17 +39,24 @@ def read_picture(path: Path, size: int, clahe: bool) -> Picture:
             if frames != 1 or mode == "F":
                 return Picture(None, reason="several pictures in one file" if frames != 1 else "pixels are not bytes")
             if image.format == "JPEG":
-                image.draft("L", (SPARE * size, SPARE * size))
+                image.draft("L" if channels == 1 else "RGB", (SPARE * size, SPARE * size))
             image.load()
             upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
-            grey, remarks = _grey(upright, mode)
+            grey, remarks = (
+                _grey(upright, mode) if channels == 1 or mode.startswith("I") else (upright.convert("RGB"), ())
+            )
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise whatever a damaged file leads to
         return Picture(None, reason=f"damaged ({type(error).__name__})")
     if grey is None:
         return Picture(None, reason="more than 16 bits per pixel")
-    return Picture(finished(grey, size, clahe), width, height, remarks)
+    return Picture(in_channels(finished(grey, size, clahe), channels), width, height, remarks)
+
+
+def in_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Grey in each of three channels, where the study's images are in colour."""
+    return pixels if pixels.ndim == 3 or channels == 1 else np.repeat(pixels[np.newaxis], channels, axis=0)
 
 
 def _grey(image: Image.Image, mode: str) -> tuple[Image.Image | None, tuple[Kind, ...]]:
@@ -61,11 +69,15 @@ def _grey(image: Image.Image, mode: str) -> tuple[Image.Image | None, tuple[Kind
     return image.convert("L"), () if mode in ("L", "1") else ("colour",)
 
 
-def finished(grey: Image.Image, size: int, clahe: bool) -> np.ndarray:
-    """Stretched to size x size and rounded to bytes; with CLAHE, contrast is then evened out."""
-    if grey.size != (size, size):  # Pillow's filters widen with the reduction, so that nothing aliases
-        grey = grey.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(grey)
+def finished(image: Image.Image, size: int, clahe: bool) -> np.ndarray:
+    """Stretched to size x size and rounded to bytes; with CLAHE, contrast is then evened out, of each colour by
+    itself."""
+    if image.size != (size, size):  # Pillow's filters widen with the reduction, so that nothing aliases
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    if pixels.ndim == 3:
+        pixels = np.ascontiguousarray(np.moveaxis(pixels, 2, 0))
+        return np.stack([equalised(channel) for channel in pixels]) if clahe else pixels
     if pixels.dtype != np.uint8:
         pixels = np.rint(np.clip(pixels, 0, 255)).astype(np.uint8)
     return equalised(pixels) if clahe else pixels

@@ -1,4 +1,5 @@
-"""A folder of images and the table that says what is in them: NIH's release, CheXpert's, or DICOM files."""
+"""A folder of images and what says what is in them: a table, as NIH's release and CheXpert have it, or folders by
+class."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ from wardround.core.notices import Notice
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.dicom import REMARKS, TAGS
 from wardround.data.imaging.file_lookup import IMAGES, files_below, matched
+from wardround.data.imaging.image_tables import by_folder, read_tables, tables_in
 from wardround.data.imaging.labels import read_listing
-from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
+from wardround.data.imaging.listing import MARK_COLUMNS, Gathered, ImageOptions, Listing, drawn_rows, settled
 from wardround.data.imaging.problems import LISTING, Kind, Problem, as_csv, problem_notices, refuse, refused
 
 TABLE = "*Data_Entry_2017*.csv*"
@@ -24,14 +26,9 @@ LISTS = {"train": "train_val_list.txt", "test": "test_list.txt"}
 
 
 def gather_folder(folder: Path, labels: Path | None, cache: Path, options: ImageOptions) -> Gathered:
-    table = labels or single_file(folder, TABLE, "labels")
-    if table is None:
-        problem = "a folder of images needs a table that says what is in them"
-        raise DataError(str(folder), problem, 'Write `labels = "table.csv"`, or put NIH\'s Data_Entry_2017.csv there.')
-    listing, split_notices = _with_official_split(read_listing(table, options.findings), {table.parent, folder})
-    below, total = files_below(folder), len(listing)
-    matches = matched(listing.names.tolist(), below, table)
-    problems = [*listing.problems, *_unmatched(listing, matches, below)]
+    below = files_below(folder)
+    listing, matches, table, split_notices, unmatched = _listed(folder, labels, below, options)
+    total, problems = len(listing), [*listing.problems, *unmatched]
     if refused(problems, options.accept):  # before anything is decoded, which may take long
         _report(problems, options, folder, cache)
     files = [file for file in matches if file is not None]
@@ -42,8 +39,9 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, options: Image
     rows, chosen_rows = drawn_rows(listing, options, total)
     listing, files = listing.take(rows), [files[row] for row in rows]
     selection = store.digest(str(folder.resolve()), str(table.resolve()), f"{options.rows} {options.seed}")
-    conversion = store.converted(folder, files, options.size, options.clahe, cache, selection)
+    conversion = store.converted(folder, files, options, cache, selection)
     facts = store.read_facts(conversion)
+    images = store.open_images(conversion)
     problems += _pixel_problems(files, facts)
     _report(problems, options, folder, cache)
     usable = np.flatnonzero(facts["reason"] == "")
@@ -51,10 +49,72 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, options: Image
         raise DataError(str(folder), f"none of its {len(facts)} images can be read", "Fetch the images anew.")
     facts = facts.iloc[usable].reset_index(drop=True)
     listing, uncertain = settled(_with_tags(listing.take(usable), facts), options.uncertain)
-    images = store.open_images(conversion)
     prints = store.cached_prints(conversion, images, listing.target)
-    remarks = (*problem_notices(problems, total), *_remarks(facts, options.size))
-    return Gathered(listing, images, prints, (*split_notices, *chosen_rows, *remarks, *uncertain))
+    remarks = (*problem_notices(problems, total), *_remarks(facts, images.shape[-1]))
+    boxes, boxes_used = (None, []) if listing.marks is None else _boxes(listing, facts)
+    notices = (*split_notices, *chosen_rows, *remarks, *uncertain, *boxes_used)
+    return Gathered(listing, images, prints, notices, boxes)
+
+
+Listed = tuple[Listing, list[str | None], Path, list[Notice], list[Problem]]
+
+
+def _listed(folder: Path, labels: Path | None, below: list[str], options: ImageOptions) -> Listed:
+    """What is said of the images; each one's file, if it is there; the table that says it, or the folder; and notices
+    and problems of names and files."""
+    table = labels or single_file(folder, TABLE, "labels")
+    if table is None and options.any_labels:
+        tables = tables_in(folder)
+        if not tables:
+            images = [file for file in below if _may_be_image(file)]
+            listing, files = by_folder(images, folder, options.findings)
+            others = [Problem("no-image", file) for file in below if not _may_be_image(file)]
+            return listing, list(files), folder, [], others
+        table, listing = tables[0], read_tables(tables, options.findings)
+    elif table is None:
+        problem = "a folder of images needs a table that says what is in them"
+        remedy = 'Write `labels = "table.csv"`, or put NIH\'s Data_Entry_2017.csv there. Source `images` needs none.'
+        raise DataError(str(folder), problem, remedy)
+    elif options.any_labels:
+        listing = read_tables([table], options.findings)
+    else:
+        listing = read_listing(table, options.findings)
+    listing, notices = _with_official_split(listing, {table.parent, folder})
+    matches = matched(listing.names.tolist(), below, table)
+    return listing, matches, table, notices, _unmatched(listing, matches, below)
+
+
+def _may_be_image(file: str) -> bool:
+    """By its ending, in capitals too; DICOM files often have none."""
+    name = file.rpartition("/")[2]
+    return name.lower().endswith(IMAGES) or "." not in name
+
+
+def _boxes(listing: Listing, facts: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
+    """Those of the images here, in parts of their width and height. Of an image that was turned they no longer fit."""
+    marks = listing.marks if listing.marks is not None else pd.DataFrame(columns=list(MARK_COLUMNS))
+    turned = facts["remarks"].str.split().map(lambda remarks: "turned" in remarks).to_numpy(bool)
+    places = {name: row for row, name in enumerate(listing.names.tolist()) if not turned[row]}
+    of_image = marks["image"].map(places)
+    used = of_image.notna().to_numpy()
+    row, own = of_image[used].to_numpy(np.int64), marks[used]
+    width, height = facts["width"].to_numpy(float)[row], facts["height"].to_numpy(float)[row]
+    left, top = own["left"].to_numpy(float) / width, own["top"].to_numpy(float) / height
+    right, bottom = own["right"].to_numpy(float) / width, own["bottom"].to_numpy(float) / height
+    boxes = pd.DataFrame(
+        {
+            "row": row,
+            "finding": own["finding"].to_numpy(np.int64),
+            "x": left,
+            "y": top,
+            "width": np.minimum(right, 1) - left,
+            "height": np.minimum(bottom, 1) - top,
+        }
+    )
+    inside = ((boxes[["x", "y"]] < 1) & (boxes[["width", "height"]].to_numpy() > 0)).all(axis=1)
+    counts = {"boxes": int(inside.sum()), "of": len(marks), "elsewhere": int((~used).sum()), "left_out": 0}
+    counts["unknown"] = 0
+    return boxes[inside].reset_index(drop=True), [Notice("boxes-used", "info", counts=counts)]
 
 
 def single_file(folder: Path, pattern: str, setting: str) -> Path | None:

@@ -73,7 +73,8 @@ def read_table(path: Path) -> Table:
     return Table(path, tuple(rows[0]), np.array(rows[1:], dtype=object), np.array(lines[1:]))
 
 
-IMAGE = ("imageindex", "image", "imagename", "imagepath", "file", "filename", "path", "dicom", "dicomfile")
+IMAGE = ("imageindex", "image", "imagename", "imagepath", "imageid", "file", "filename", "path", "dicom", "dicomfile")
+ONE_CLASS = ("label", "class", "classname", "diagnosis", "dx")  # where a row is of one class
 LISTED = ("findinglabels", "findinglabel", "findings")
 ATTRIBUTES = {
     "patient": ("patientid", "patient"),
@@ -90,20 +91,30 @@ MARKS = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "-1": -1, "-1.0": -1, "": 0}
 _PATIENT = re.compile(r"(?:^|/)(patient[^/]+)/", re.IGNORECASE)
 
 
-def read_listing(path: Path, findings: tuple[str, ...]) -> Listing:
-    table = read_table(path)
+def read_listing(path: Path, findings: tuple[str, ...], any_labels: bool = False) -> Listing:
+    """With `any_labels` a column may name one class of each image, and `findings` may be empty: all that are there."""
+    return listing_of(read_table(path), findings, any_labels)
+
+
+def listing_of(table: Table, findings: tuple[str, ...], any_labels: bool = False) -> Listing:
+    path = table.path
     names = table.column(IMAGE)
     if names is None:
         remedy = "Call the column `image`; it holds each file's name, or its path from the folder of images on."
         raise DataError(str(path), "no column says which image a row is of", remedy)
     listed = table.column(LISTED)
     problems: tuple[Problem, ...] = ()
-    if listed is not None:
+    if any_labels and listed is None and (named := table.column(ONE_CLASS)) is not None:
+        target, classes = _one_class(table, named, findings)
+    elif listed is not None:
         classes = _findings_in(listed, findings, path)
         target, problems = _from_lists(names, listed, classes)
     else:
         columns = [name for name in table.header if name and simple(name) not in OTHER]
-        classes = chosen(findings, columns, path.name)
+        if not findings and not columns:
+            remedy = "Give it a column `label` with the class of each image, or a column of 1 and 0 for each finding."
+            raise DataError(str(path), "no column says what is in the images", remedy)
+        classes = chosen(findings or tuple(columns), columns, path.name)
         target = _from_columns(table, classes)
     return Listing(names, target, classes, _attributes(table, names), problems)
 
@@ -112,7 +123,7 @@ def _findings_in(listed: np.ndarray, findings: tuple[str, ...], path: Path) -> t
     """NIH's findings may be chosen even where no row has them; others must occur."""
     words = {word.strip() for text in np.unique(listed) for word in text.split("|")}
     own = sorted(word for word in words if plain(word) not in ("", NO_FINDING))
-    return chosen(findings, (*own, *FINDINGS), path.name, FINDINGS)
+    return chosen(findings or tuple(own), (*own, *FINDINGS), path.name, FINDINGS)
 
 
 def _from_lists(
@@ -131,6 +142,17 @@ def _from_lists(
         unknown.append("|".join(word or "(blank)" for word in words if plain(word) not in known))
     odd = np.flatnonzero(np.array([bool(text) for text in unknown])[which])
     return target[which], tuple(Problem("unknown-finding", names[row], unknown[which[row]]) for row in odd)
+
+
+def _one_class(table: Table, named: np.ndarray, given: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The study gives the order of the classes; else they stand in that of their names."""
+    classes = given or tuple(sorted(set(named.tolist()) - {""}))
+    places = {name: place for place, name in enumerate(classes)}
+    remedy = "Name one class in every row; `classes` in [data] lists all that there are."
+    table.refuse(np.array([name not in places for name in named]), "rows name no class that is known", remedy)
+    if len(classes) < 2:
+        raise DataError(str(table.path), "all images are of one class", "Give images of two classes at least.")
+    return np.array([places[name] for name in named], dtype=np.int64), classes
 
 
 def _from_columns(table: Table, classes: tuple[str, ...]) -> np.ndarray:

@@ -19,15 +19,20 @@ Uncertain = Literal["ignore", "zero", "one"]
 POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
 
 
+MARK_COLUMNS = ("image", "finding", "left", "top", "right", "bottom")
+
+
 @dataclass(frozen=True)
 class Listing:
     """`attributes` has those of the columns patient, age, sex, view, hospital and split that are recorded, as text."""
 
     names: np.ndarray = field(repr=False)  # of the images, as text; not shown in a traceback
-    target: np.ndarray  # int64 (rows, findings): 1, 0 and -1 for uncertain
+    target: np.ndarray  # int64 (rows, findings): 1, 0 and -1 for uncertain; or the class number of each row
     classes: tuple[str, ...]
     attributes: pd.DataFrame = field(repr=False)
     problems: tuple[Problem, ...] = ()
+    # where findings are, in pixels of the images as they are stored: MARK_COLUMNS
+    marks: pd.DataFrame | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -40,7 +45,7 @@ class Listing:
 def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]:
     """With the value that the study has for uncertain labels (-1)."""
     uncertain = listing.target == -1
-    if not uncertain.any():
+    if listing.target.ndim == 1 or not uncertain.any():
         return listing, []
     counts = {"labels": int(uncertain.sum()), "images": int(uncertain.any(axis=1).sum())}
     notice = Notice("uncertain-labels", "info", counts=counts, details={"uncertain": policy})
@@ -51,13 +56,15 @@ def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]
 class ImageOptions:
     """The settings that every form needs."""
 
-    size: int
-    findings: tuple[str, ...]
+    size: int | None  # None: as the images are
+    findings: tuple[str, ...]  # of any labels: the names of classes or findings, where the file has none
     uncertain: Uncertain
     clahe: bool
     accept: tuple[Accepted, ...]
     rows: int | None
     seed: int
+    colour: Literal["auto", "grey", "rgb"] = "grey"  # auto: as the images are
+    any_labels: bool = False  # findings, or one class of each image; else findings
 
 
 def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.ndarray, list[Notice]]:
@@ -79,9 +86,10 @@ def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.
 @dataclass(frozen=True)
 class Gathered:
     listing: Listing  # a row per image
-    images: np.ndarray  # uint8 (rows, 1, height, width)
+    images: np.ndarray  # uint8 (rows, channels, height, width)
     prints: np.ndarray
     notices: tuple[Notice, ...]
+    boxes: pd.DataFrame | None = None  # BOX_COLUMNS, where the table of labels has them
 
 
 HOSPITAL = "chest-xray"  # of images for which no table names one
@@ -90,11 +98,11 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 
 
-def hospitals(attributes: pd.DataFrame) -> np.ndarray:
+def hospitals(attributes: pd.DataFrame, otherwise: str = HOSPITAL) -> np.ndarray:
     return (
         attributes["hospital"].to_numpy(object)
         if "hospital" in attributes
-        else np.full(len(attributes), HOSPITAL, dtype=object)
+        else np.full(len(attributes), otherwise, dtype=object)
     )
 
 

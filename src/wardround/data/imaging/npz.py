@@ -1,5 +1,7 @@
 """A MedMNIST-style .npz: {train,val,test}_{images,labels}, and where it has them patients, views, sexes, ages, names.
 
+Labels are one class of each image, numbered from 0, or findings with a column each. `label_names` names them.
+
 Members are read from the archive in stretches into their final place, so that memory holds the result and little
 more. Nothing in them is ever unpickled.
 """
@@ -8,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -17,10 +19,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from wardround.core.errors import DataError
+from wardround.core.errors import DataError, StudyError
 from wardround.core.notices import Notice
 from wardround.data.imaging import cache as store
-from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, need_clahe
+from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, in_channels, need_clahe
 from wardround.data.imaging.finding_names import FINDINGS, chosen
 from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
 from wardround.data.imaging.problems import Kind, Problem, problem_notices, refuse
@@ -29,6 +31,7 @@ from wardround.data.split import prints_of
 PARTS = {"train": "train", "val": "validation", "test": "test"}
 MOST_IMAGES = 1 << 22  # of one part of the split
 MOST_WHOLE = 128 * 2**20  # bytes of a member that is read whole: labels, ages, names
+MOST_CLASSES = 9_999  # the highest number of one
 IN_MEMORY = 512 * 2**20  # bytes; a larger result is mapped from the cache
 FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
 
@@ -47,15 +50,16 @@ def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
         need_clahe()
     archive = Archive(path)
     pictures = archive.parts()
+    channels, size = _form(archive, list(pictures.values()), options)
+    options = replace(options, size=size, colour="rgb" if channels > 1 else "grey")
     listing = _listing(archive, {part: member.shape[0] for part, member in pictures.items()}, options)
-    problems = [Problem(kind, member.name) for member in pictures.values() for kind in _kinds(member)]
+    problems = [Problem(kind, member.name) for member in pictures.values() for kind in _kinds(member, channels)]
     refuse(problems, options.accept, path, None)
     part_sizes = [
         Notice("images-of-part", "info", counts={"images": len(rows)}, details={"part": str(name)})
         for name, rows in listing.attributes.groupby("split", sort=False)
     ]
     rows, chosen_rows = drawn_rows(listing, options, len(listing))
-    size = options.size
     resized = [
         Notice(
             "images-rescaled",
@@ -67,21 +71,37 @@ def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
         if member.shape[1:3] != (size, size)
     ]
     listing, uncertain = settled(listing.take(rows), options.uncertain)
-    chunks = partial(_converted, archive, list(pictures.values()), rows, options)
-    if len(rows) * size**2 < IN_MEMORY and not options.clahe:
-        images = _filled(chunks(), len(rows), size)
+    chunks = partial(_converted, archive, list(pictures.values()), rows, (channels, size, size), options.clahe)
+    if len(rows) * channels * size**2 < IN_MEMORY and not options.clahe:
+        images = _filled(chunks(), (len(rows), channels, size, size))
         prints = prints_of(images, listing.target)
     else:
-        conversion = _cached(path, cache, options, chunks)
+        conversion = _cached(path, cache, options, (channels, size, size), chunks)
         images = store.open_images(conversion)
         prints = store.cached_prints(conversion, images, listing.target)
     notices = (*part_sizes, *chosen_rows, *resized, *problem_notices(problems, 0), *uncertain)
     return Gathered(listing, images, prints, notices)
 
 
-def _filled(chunks: Iterator[np.ndarray], rows: int, size: int) -> np.ndarray:
+def _form(archive: "Archive", pictures: list["Member"], options: ImageOptions) -> tuple[int, int]:
+    """Channels and size that the images are brought to: as the study says, or as they are."""
+    found = {3 if member.shape[3:] == (3,) else 1 for member in pictures}
+    if options.colour == "auto" and len(found) > 1:
+        described = ", ".join(f"{m.name} {'in colour' if m.shape[3:] == (3,) else 'grey'}" for m in pictures)
+        remedy = 'Write `colour = "rgb"` or `colour = "grey"` in [data], or correct the file.'
+        raise DataError(str(archive.path), f"its parts have different channels: {described}", remedy)
+    channels = max(found) if options.colour == "auto" else store.CHANNELS[options.colour]
+    sizes = {size for member in pictures for size in member.shape[1:3]}
+    if options.size is None and len(sizes) > 1:
+        described = ", ".join(f"{member.name} {member.shape[2]} x {member.shape[1]}" for member in pictures)
+        remedy = "Write the size to which they are brought: `size = 64` in [data]."
+        raise DataError(str(archive.path), f"its images are not squares of one size: {described}", remedy)
+    return channels, options.size or next(iter(sizes))
+
+
+def _filled(chunks: Iterator[np.ndarray], shape: tuple[int, int, int, int]) -> np.ndarray:
     """Chunk by chunk into one array, so that memory never holds them twice."""
-    images = np.empty((rows, 1, size, size), dtype=np.uint8)
+    images = np.empty(shape, dtype=np.uint8)
     start = 0
     for chunk in chunks:
         images[start : start + len(chunk)] = chunk
@@ -139,6 +159,11 @@ class Archive:
         if values.dtype.kind == "U" and not _are_letters(values):
             raise self.damaged(f"{name} has texts that are not Unicode")
         return values
+
+    def rows(self, name: str) -> np.ndarray:
+        """All rows of a member, however large."""
+        member = self.members[name]
+        return np.concatenate([np.empty((0, *member.shape[1:]), member.dtype), *self.stretches(member)])
 
     def column(self, name: str, counts: Mapping[str, int]) -> np.ndarray | None:
         """The values for the images of all parts; None where a part has none. `counts` are the images of each part."""
@@ -213,34 +238,85 @@ def _are_letters(texts: np.ndarray) -> bool:
     return bool(((numbers < 0xD800) | ((numbers > 0xDFFF) & (numbers <= 0x10FFFF))).all())
 
 
-def _kinds(member: Member) -> list[Kind]:
+def _kinds(member: Member, channels: int) -> list[Kind]:
     kinds: list[Kind] = ["16-bit"] if member.dtype.itemsize > 1 else []
-    return [*kinds, "colour"] if member.shape[3:] == (3,) else kinds
+    return [*kinds, "colour"] if member.shape[3:] == (3,) and channels == 1 else kinds
 
 
 def _listing(archive: Archive, counts: Mapping[str, int], options: ImageOptions) -> Listing:
     if not sum(counts.values()):
         raise archive.damaged("holds no image")
-    known = tuple(map(str, texts_of(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
-    labels = _labels(archive, counts, len(known))
-    classes = chosen(options.findings, known, archive.path.name)
-    target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
+    named = tuple(map(str, texts_of(archive.whole("label_names")))) if "label_names" in archive.members else ()
+    if options.any_labels:
+        target, classes = _any_labels(archive, counts, named, options.findings)
+    else:
+        known = named or FINDINGS
+        labels = _labels(archive, counts, len(known))
+        classes = chosen(options.findings, known, archive.path.name)
+        target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
     names = archive.values("image_name", counts)
     if names is None:
         names = np.array([f"{part}-{row}" for part, count in counts.items() for row in range(count)])
     return Listing(texts_of(names), target, classes, _attributes(archive, counts))
 
 
-def _labels(archive: Archive, counts: Mapping[str, int], findings: int) -> np.ndarray:
+def _any_labels(
+    archive: Archive, counts: Mapping[str, int], named: tuple[str, ...], given: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """One number for each image is its class; several are findings. Names are the file's, the study's, or numbers."""
+    labels = _all_labels(archive, counts)
+    if labels.ndim > 2 or 0 in labels.shape[1:]:
+        raise archive.damaged(f"its labels have the shape {labels.shape}, neither one nor several for each image")
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        columns = labels.shape[1]
+        return _marks(archive, labels), _names(archive, named, given, columns, columns)
+    numbers = labels.reshape(-1)
+    if numbers.dtype.kind not in "iub" or numbers.min() < 0:
+        raise archive.damaged("some labels are not whole numbers from 0 on")
+    if (highest := int(numbers.max())) > MOST_CLASSES:
+        raise archive.damaged(f"a label is {highest}, and classes are numbered from 0 to {MOST_CLASSES} at most")
+    classes = _names(archive, named, given, max(2, highest + 1), None)
+    return numbers.astype(np.int64), classes
+
+
+def _names(
+    archive: Archive, named: tuple[str, ...], given: tuple[str, ...], least: int, most: int | None
+) -> tuple[str, ...]:
+    """`least` labels occur; of findings there are as many as columns."""
+    names = named or given or tuple(map(str, range(least)))
+    if named and given and named != given:
+        problem = f"{archive.path.name} names its labels itself: {', '.join(named)}"
+        raise StudyError("data: classes", problem, "Leave `classes` out, or write them as the file has them.")
+    if len(names) < least or (most is not None and len(names) != most) or len(set(names)) < len(names):
+        problem = f"{len(names)} names, of which {len(set(names))} differ, for {least} labels in {archive.path.name}"
+        if named:
+            raise archive.damaged(f"label_names: {problem}")
+        raise StudyError("data: classes", problem, "Write a name for each label, in the order of their numbers.")
+    return names
+
+
+def _all_labels(archive: Archive, counts: Mapping[str, int]) -> np.ndarray:
     labels = archive.column("labels", counts)
     if labels is None:
         lacking = next(part for part in counts if f"{part}_labels" not in archive.members)
         raise archive.damaged(f"has no {lacking}_labels")
+    return labels
+
+
+def _labels(archive: Archive, counts: Mapping[str, int], findings: int) -> np.ndarray:
+    labels = _all_labels(archive, counts)
     if labels.ndim != 2 or labels.shape[1] != findings:
+        if labels.ndim == 1 or labels.shape[1:] == (1,):
+            problem = f"has one label for each image, and this source expects {findings} findings"
+            raise DataError(str(archive.path), problem, 'Write source = "images" in [data], which takes any labels.')
         raise archive.damaged(f"its labels are not {findings} for each image")
+    return _marks(archive, labels)
+
+
+def _marks(archive: Archive, labels: np.ndarray) -> np.ndarray:
     if labels.dtype.kind not in "iub" or not np.isin(labels, (-1, 0, 1)).all():
         raise archive.damaged("some labels are neither 1, 0 nor -1")
-    return labels
+    return labels.astype(np.int64)
 
 
 def _attributes(archive: Archive, counts: Mapping[str, int]) -> pd.DataFrame:
@@ -261,35 +337,50 @@ def texts_of(values: np.ndarray) -> np.ndarray:
 
 
 def _converted(
-    archive: Archive, pictures: list[Member], rows: np.ndarray, options: ImageOptions
+    archive: Archive, pictures: list[Member], rows: np.ndarray, shape: tuple[int, int, int], clahe: bool
 ) -> Iterator[np.ndarray]:
     """The chosen rows of all parts one after another, at the size of the study."""
-    start, size = 0, options.size
+    start = 0
     for member in pictures:
         for stretch in archive.stretches(member):
             own = rows[(rows >= start) & (rows < start + len(stretch))] - start
             start += len(stretch)
-            if member.shape[1:] == (size, size) and member.dtype == np.uint8 and not options.clahe:
-                yield stretch[own][:, np.newaxis]
-            elif len(own):
-                yield np.stack([image_of(stretch[row], size, options.clahe) for row in own])[:, np.newaxis]
+            if len(own):
+                yield converted(stretch[own], shape, clahe)
 
 
-def image_of(pixels: np.ndarray, size: int, clahe: bool) -> np.ndarray:
+def converted(pixels: np.ndarray, shape: tuple[int, int, int], clahe: bool) -> np.ndarray:
+    """Arrays (images, height, width), in colour with a last axis of 3, as bytes of this shape."""
+    channels, size, _ = shape
+    if pixels.shape[1:] == (size, size) and channels == 1 and pixels.dtype == np.uint8 and not clahe:
+        return pixels[:, np.newaxis]
+    if not len(pixels):
+        return np.zeros((0, *shape), dtype=np.uint8)
+    return np.stack([image_of(image, size, clahe, channels) for image in pixels]).reshape(-1, *shape)
+
+
+def image_of(pixels: np.ndarray, size: int, clahe: bool, channels: int = 1) -> np.ndarray:
     pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
     if pixels.dtype != np.uint8:
         pixels = (pixels / WHOLE).astype(np.float32 if pixels.ndim == 2 else np.uint8)
-    grey = Image.fromarray(pixels)
-    return finished(grey.convert("L") if grey.mode == "RGB" else grey, size, clahe)
+    image = Image.fromarray(pixels)
+    image = image.convert("L") if image.mode == "RGB" and channels == 1 else image
+    return in_channels(finished(image, size, clahe), channels)
 
 
-def _cached(path: Path, cache: Path, options: ImageOptions, chunks: "partial[Iterator[np.ndarray]]") -> Path:
+def _cached(
+    path: Path,
+    cache: Path,
+    options: ImageOptions,
+    shape: tuple[int, int, int],
+    chunks: "partial[Iterator[np.ndarray]]",
+) -> Path:
     status = path.stat()
     selection = str(path.resolve()), f"{options.rows} {options.seed}"
-    settings = store.settings_name(options.size, options.clahe, *selection)
+    settings = store.settings_name(options, *selection)
     content = store.digest(path.name, str(status.st_size), str(status.st_mtime_ns))
 
     def convert(into: Path) -> None:
-        store.write_images(into / "images.npy", options.size, chunks())
+        store.write_images(into / "images.npy", shape, chunks())
 
     return store.conversion(cache, settings, content, convert)

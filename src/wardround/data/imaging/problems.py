@@ -11,7 +11,8 @@ from wardround.core.errors import DataError
 from wardround.core.notices import Notice
 
 Accepted = Literal["missing", "unreadable", "16-bit", "colour", "other-size", "unknown-finding"]
-Kind = Literal[Accepted, "extra"]
+Kind = Literal[Accepted, "extra", "no-image"]
+HARMLESS: tuple[Kind, ...] = ("extra", "no-image")  # files that nobody names
 
 # These are converted without loss of meaning: by the full range, to luminance, by resizing.
 CONVERTED: tuple[Accepted, ...] = ("16-bit", "colour", "other-size")
@@ -26,6 +27,7 @@ PROBLEMS: dict[Kind, str] = {
     "other-size": "differ in size from most",
     "unknown-finding": "have a finding that is not known, or none at all",
     "extra": "are named by no table",
+    "no-image": "are no images by their endings",
 }
 
 
@@ -37,9 +39,9 @@ class Problem:
 
 
 def refused(problems: Collection[Problem], accept: Collection[Accepted]) -> list[Kind]:
-    """Kinds of problems that are there and that the study does not accept. Files that nobody names harm no one."""
+    """Kinds of problems that are there and that the study does not accept."""
     kinds = {problem.kind for problem in problems}
-    return [kind for kind in PROBLEMS if kind in kinds and kind != "extra" and kind not in accept]
+    return [kind for kind in PROBLEMS if kind in kinds and kind not in (*HARMLESS, *accept)]
 
 
 def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: Path, listing: Path | None) -> None:
@@ -64,7 +66,7 @@ def problem_notices(problems: Collection[Problem], total: int) -> list[Notice]:
     notices = []
     for kind in PROBLEMS:
         names = _names(kind, problems)
-        of = {"of": total} if total and kind != "extra" else {}
+        of = {"of": total} if total and kind not in HARMLESS else {}
         if names:
             counts, first = {"images": len(names), **of}, tuple(names[:NAMED])
             notices.append(Notice(f"image-{kind}", "info", counts=counts, files=first))

@@ -8,15 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from wardround.core.errors import DataError, StudyError
+from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
 from wardround.core.settings import Count, Range, WholeNumber, settings_of
-from wardround.data.imaging import cache as store
 from wardround.data.imaging.finding_names import FINDINGS, check_findings
-from wardround.data.imaging.folder import BOXES, gather_folder, single_file
-from wardround.data.imaging.labels import is_table, read_boxes
-from wardround.data.imaging.listing import Gathered, ImageOptions, groups, hospitals, patients
-from wardround.data.imaging.npz import gather_npz
+from wardround.data.imaging.gathering import gather, records_of
+from wardround.data.imaging.listing import ImageOptions
 from wardround.data.imaging.problems import CONVERTED, Accepted
 from wardround.data.records import Records, Source
 from wardround.data.sources.phantom.radiographs import phantom
@@ -25,7 +22,7 @@ from wardround.study.facts import SourceFacts, declares
 CITATION = "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315"
 
 
-@declares(SourceFacts(citation=CITATION))
+@declares(SourceFacts(images=True, citation=CITATION))
 def chest_xray(
     path: Path | None = None,
     size: Count = 64,
@@ -54,8 +51,8 @@ def chest_xray(
     options = ImageOptions(size, findings, uncertain, clahe, accept, rows, seed)
 
     def load() -> Records:
-        gathered, boxes_in_folder = _gather(path, labels, cache, options)
-        return _records(gathered, boxes or boxes_in_folder)
+        gathered, boxes_in_folder = gather(path, labels, cache, options)
+        return records_of(gathered, boxes or boxes_in_folder)
 
     return Source(load)
 
@@ -84,38 +81,3 @@ def _stand_in(
         return replace(drawn, target=drawn.target[:, places], classes=findings, boxes=boxes_of, notes=notes)
 
     return Source(load)
-
-
-def _gather(path: Path, labels: Path | None, cache: Path | None, options: ImageOptions) -> tuple[Gathered, Path | None]:
-    """And the file of boxes that is with the images, if any."""
-    if path.is_file() and is_table(path):
-        if labels is not None:
-            raise StudyError("data: labels", "`path` is a table already", "Let `path` be the folder of images.")
-        path, labels = path.parent, path
-    if path.is_dir():
-        return gather_folder(path, labels, cache or path / store.FOLDER, options), single_file(path, BOXES, "boxes")
-    if path.suffix != ".npz" or not path.is_file():
-        problem = "is neither a folder of images, nor a table, nor an .npz file" if path.exists() else "is not there"
-        raise DataError(str(path), problem, "Correct `path`, which starts at the study file's folder.")
-    if labels is not None:
-        raise StudyError("data: labels", "an .npz file has its own labels", "Leave `labels` out.")
-    return gather_npz(path, cache or path.parent / store.FOLDER, options), None
-
-
-def _records(gathered: Gathered, boxes: Path | None) -> Records:
-    listing = gathered.listing
-    patient, unknown_patients = patients(listing.attributes)
-    group, impossible_ages = groups(listing.attributes)
-    marked, boxes_used = (None, []) if boxes is None else read_boxes(boxes, listing.names, listing.classes)
-    return Records(
-        features=gathered.images,
-        target=listing.target,
-        classes=listing.classes,
-        hospital=hospitals(listing.attributes),
-        patient=patient,
-        groups=group,
-        notes=(*gathered.notices, *unknown_patients, *impossible_ages, *boxes_used),
-        split=listing.attributes["split"].to_numpy(object) if "split" in listing.attributes else None,
-        boxes=marked,
-        prints=gathered.prints,
-    )

@@ -36,7 +36,7 @@ PARTS = ("train", "t10k")
 CITATION = "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747"
 
 
-@declares(SourceFacts(citation=CITATION))
+@declares(SourceFacts(images=True, citation=CITATION))
 def fashion_mnist(
     path: Path = Path("/usr/share/datasets/fashion-mnist"), rows: Count | None = None, seed: WholeNumber = 0
 ) -> Source:

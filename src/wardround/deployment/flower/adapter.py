@@ -33,6 +33,7 @@ from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -80,8 +81,10 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wardround.deployment.flower.long_polls import PULL, SENT, WAITS
 from wardround.deployment.flower.server_app import LinkLost, Standing
 
+SECRET = "x-wardround-secret"
 HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
 APP = b"""
 [project]
@@ -131,7 +134,19 @@ class Secret:
         self.secret = secret
 
     def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
-        context.request.headers["x-wardround-secret"] = self.secret
+        context.request.headers[SECRET] = self.secret
+        return call_next(context)
+
+
+class Waiting:
+    """An interceptor that lets the SuperLink hold a call until there is a message, while `waits` is true."""
+
+    def __init__(self) -> None:
+        self.waits = False
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        if self.waits and context.request.url.path == PULL:
+            context.request.headers[WAITS] = "1"
         return call_next(context)
 
 
@@ -162,6 +177,7 @@ class CoordinatorConnection:
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
         door = Secret(secret.hex())
+        self.shown = {SECRET: secret.hex()}
         self.control = on_loopback(ControlHttpClient, address, "flwr CLI", door)
         keys = {site: public_key_to_bytes(key) for site, key in sites.items()}
         self.site_of = {
@@ -216,6 +232,7 @@ class CoordinatorConnection:
             response = runtime.PushMessages(request)
             push = make_push_object_fn_protobuf(runtime.PushObject, self.grid.node, run, response.session_id)
             push_parts(objects, push, set(response.objects_to_push))
+        runtime._client.post(f"{runtime._base_url}{SENT}", headers=self.shown).raise_for_status()
         return list(response.message_ids)
 
     def standing(self) -> dict[str, Standing]:
@@ -358,7 +375,7 @@ class SiteConnection:
 
     def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:
         """`before` is the number of a connection that a dead process may have left open."""
-        self.retry = retrying()
+        self.retry, self.waiting_call = retrying(), Waiting()
         public = key.public_key()
         self.client = FleetHttpClient.from_server_address(
             address,
@@ -367,6 +384,7 @@ class SiteConnection:
             [
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(key, public),
+                self.waiting_call,
                 FreedAtOnce(),
             ],
         )
@@ -400,11 +418,12 @@ class SiteConnection:
                 return
 
     def receive(self) -> Message | None:
-        """The newest message of a Flower run, if any: older ones are of rounds that closed without us."""
+        """The newest message of a Flower run, if one comes while the SuperLink holds the call: older ones are of rounds
+        that closed without us."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
-            while (response := self.client.PullMessages(PullMessagesRequest(node=self.node))).messages_list:
+            while (response := self._look(wait=not self.waiting)).messages_list:
                 newest = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
                 overtaken = self.waiting.pop(newest[0].metadata.run_id, None)
                 self.waiting[newest[0].metadata.run_id] = newest
@@ -422,6 +441,10 @@ class SiteConnection:
                 return None
             whole.metadata.__dict__["_message_id"] = number
             return whole
+
+    def _look(self, wait: bool) -> PullMessagesResponse:
+        self.waiting_call.waits = wait
+        return self.client.PullMessages(PullMessagesRequest(node=self.node))
 
     def _confirm(self, message: Message) -> None:
         """Tell the SuperLink that it need not keep this message."""

@@ -17,7 +17,7 @@ from wardround.deployment.flower.server_app import LinkLost, received, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
-SOONEST, LATEST, SLOWER = 0.05, 0.5, 1.2  # seconds between two looks for messages: each costs the coordinator 10 ms
+SOONEST, LATEST, SLOWER = 0.05, 0.5, 1.2  # seconds between two looks for messages that the SuperLink does not hold
 CERTIFICATE = {  # by OpenSSL's code
     9: "the coordinator's certificate is not valid yet, or this clock is behind",
     10: "the coordinator's certificate has expired, or this clock is ahead",
@@ -63,10 +63,12 @@ class SiteLoop:
         context = Context(0, connection.number, {}, RecordDict(), {})
         pause = SOONEST
         while not self.stop():
+            began = time.monotonic()
             message = connection.receive()
             if message is None:
+                was_held = time.monotonic() - began > LATEST
                 time.sleep(pause)
-                pause = min(SLOWER * pause, LATEST)
+                pause = SOONEST if was_held else min(SLOWER * pause, LATEST)
                 continue
             pause = SOONEST
             try:

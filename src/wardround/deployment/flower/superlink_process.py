@@ -31,6 +31,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from wardround.deployment.flower.gateway import Gateway, Limits, Scope, Verdict
+from wardround.deployment.flower.long_polls import LongPolls
 
 FLEET = "/v1/fleet/"
 NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone registers sites
@@ -124,18 +125,20 @@ async def serve(settings: dict[str, Any]) -> None:
     heads = SignedHeads(lambda key: nodes.get_node_id_by_public_key(key) is not None)
     limits = Limits(connections=settings["connections"], per_address=settings["connections_per_address"])
     tls = {"ssl_keyfile": settings["key"], "ssl_certfile": settings["certificate"]}
-    outer = Gateway(
-        app, listeners(settings["host"], settings["port"]), heads.judge, limits, return_memory, lifespan="off", **tls
-    )
+    polls = LongPolls(app)
+    doors = listeners(settings["host"], settings["port"])
+    outer = Gateway(polls.for_sites, doors, heads.judge, limits, return_memory, lifespan="off", **tls)
     ours = Limits(per_caller=Limits.connections, bytes_per_caller=sys.maxsize)
     inner_socket = socket.socket(fileno=settings["inner_door"])
-    inner = Gateway(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
+    judge = secret_shown(settings["secret"])
+    inner = Gateway(polls.for_coordinator, [inner_socket], judge, ours, return_memory, lifespan="on")
 
     async def serve_until_other_ends(server: Gateway, other: Gateway) -> None:
         try:
             await server.serve()
         finally:
             other.should_exit = True
+            polls.end()
 
     await asyncio.gather(serve_until_other_ends(inner, outer), serve_until_other_ends(outer, inner))
 

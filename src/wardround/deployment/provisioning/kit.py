@@ -5,6 +5,7 @@
 `coordinator.toml` may be read again at any time: a revocation changes it, and it is replaced as a whole.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import tomli_w
 from wardround.core.errors import DeployError, suggest
 from wardround.core.settings import Range, settings_of
 from wardround.data.parties import IMAGE
+from wardround.data.split_files.manifest import split_at
 from wardround.deployment.governance.policy import Policy
 from wardround.deployment.provisioning.kit_files import (
     need_cryptography,
@@ -33,9 +35,13 @@ from wardround.tasks import TASKS
 
 FILE = "coordinator.toml"
 WARN_BEFORE = 30  # days
-IMAGES = "chest-xray"  # the source whose rows are radiographs with findings
+SPLIT = "split-on-disk"  # the source that reads what `wardround data split` wrote
 OF_LABELS = ("target", "task", "positive", "classes", "labels")  # settings for the party that has them
-AS_IMAGES = ("size", "findings", "uncertain", "clahe")
+# sources of files of images, with the settings on which hospitals must agree
+IMAGES = {
+    "chest-xray": ("size", "findings", "uncertain", "clahe"),
+    "images": ("size", "colour", "classes", "uncertain", "clahe"),
+}
 NEW_KIT = "Make a new kit with `wardround provision new`, or bring the file back."
 
 
@@ -208,7 +214,7 @@ def fill_site_kit(
     (folder / "peers").mkdir(mode=0o700)
     for peer, key in peers.items():
         (folder / "peers" / f"{peer}.pub").write_bytes(key)
-    text = site_template(purpose.study, folder.name, sites, str(coordinator))
+    text = site_template(purpose.study, folder.name, sites, str(coordinator), folder)
     (folder / "site.toml").write_text(text, encoding="utf-8")
 
 
@@ -217,8 +223,10 @@ def write_keys(folder: Path, keys: Keys) -> None:
     write_atomically(folder / FILE, (HEADER + tomli_w.dumps(content)).encode())
 
 
-def site_template(study: Study, name: str, sites: Sequence[str], coordinator: str) -> str:
-    """A `site.toml` in which what is known is filled in, and what only the hospital knows is marked."""
+def site_template(study: Study, name: str, sites: Sequence[str], coordinator: str, folder: Path | None = None) -> str:
+    """A `site.toml` in which what is known is filled in, and what only the hospital knows is marked. `folder` is where
+    it will be."""
+    of_split = study.data.name == SPLIT
     keys = {
         "name": name,
         "coordinator": coordinator,
@@ -239,17 +247,29 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
             tomli_w.dumps(keys),
             "# Your rows, which never leave. In place of `csv` any source may stand, with its own settings.",
             *_named(study),
-            tomli_w.dumps({"data": _data(study, name)}),
+            tomli_w.dumps({"data": _data_of_split(study, name, folder) if of_split else _data(study, name)}),
             *_labels(study, name),
             _policy(Policy()),
         ]
     )
 
 
+def _data_of_split(study: Study, name: str, folder: Path | None) -> dict[str, Any]:
+    """The site's own file, by a path that begins at its site file, where the split is on this machine."""
+    options = {key: value for key, value in study.data.options.items() if key != "path" and value}
+    manifest = split_at(study.data.options["path"])
+    own = None if manifest is None else next((site for site in manifest.sites if site.name == name), None)
+    path = f"{TO_FILL_IN}: your file of the split, with manifest.json beside it"
+    if own is not None and folder is not None:
+        place = study.data.options["path"].absolute()
+        path = os.path.relpath((place if place.is_dir() else place.parent) / own.file, folder.absolute())
+    return {"source": SPLIT, "path": path, **plain(options)}
+
+
 def _data(study: Study, name: str) -> dict[str, Any]:
     """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
     options = study.data.options
-    if study.data.name == IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
+    if study.data.name in IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
         return _data_of_images(study)
     if is_vertical(study):
         return _data_of_party(study, name)
@@ -273,17 +293,17 @@ def _own_ranges(options: Mapping[str, Any], target: str) -> dict[str, Any] | Non
 
 
 def _data_of_images(study: Study) -> dict[str, Any]:
-    """Where its radiographs are is the hospital's own; what they become, and which findings, must be alike at all."""
-    agreed = {key: study.data.options[key] for key in AS_IMAGES}
+    """Where its images are is the hospital's own; what they become, and which findings, must be alike at all."""
+    agreed = {key: study.data.options[key] for key in IMAGES[study.data.name]}
     return {
-        "source": IMAGES,
+        "source": study.data.name,
         "path": f"{TO_FILL_IN}: your folder of images, their table, or an .npz file",
         **plain(agreed),
     }
 
 
 def _named(study: Study) -> list[str]:
-    known = ("csv", "csv-parties", "at-sites", IMAGES)
+    known = ("csv", "csv-parties", "at-sites", SPLIT, *IMAGES)
     return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
 
 
@@ -310,7 +330,7 @@ def _task(study: Study) -> dict[str, Any]:
 
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
-    if study.data.name == IMAGES or (is_vertical(study) and name != holder_of(study)):
+    if study.data.name in (SPLIT, *IMAGES) or (is_vertical(study) and name != holder_of(study)):
         return []
     if any(TASKS[kind].reads == "numbers" for kind in study.data.facts.tasks.values()):
         return []

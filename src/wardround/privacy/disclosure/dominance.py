@@ -10,10 +10,12 @@ import numpy as np
 def largest_share(summed: np.ndarray, people: np.ndarray) -> float:
     """Of each column's sum of absolute values the largest part that comes from one patient, over all columns. A value
     that is missing adds nothing, and a column of zeros has no largest part."""
-    _, rows = np.unique(people, return_inverse=True)
-    size = np.abs(np.nan_to_num(np.asarray(summed, dtype=np.float64).reshape(len(people), -1)))
-    by_patient = np.zeros((rows.max(initial=-1) + 1, size.shape[1]))
-    np.add.at(by_patient, rows, size)
+    known, rows = np.unique(people, return_inverse=True)
+    by_patient = np.abs(np.nan_to_num(np.asarray(summed, dtype=np.float64).reshape(len(people), -1)))
+    if len(known) < len(people):
+        order = np.argsort(rows, kind="stable")
+        first = np.searchsorted(rows[order], np.arange(len(known)))
+        by_patient = np.add.reduceat(by_patient[order], first, axis=0)
     totals = by_patient.sum(0)
     if not (totals > 0).any():
         return 0.0

@@ -4,6 +4,7 @@ from functools import partial
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from wardround.evaluation.comparisons.listing import grouped
@@ -47,7 +48,8 @@ def samples(evidence: Evidence) -> Figure | None:
         for column, place in enumerate(places):
             x, y = left + column * (size + gap), top - 0.22 - size
             axes = drawn.add_axes((x / WIDTH, y / height, size / WIDTH, size / height))
-            axes.imshow(images[place][0], cmap="gray", vmin=0, vmax=255, interpolation="none")
+            picture = images[place][0] if len(images[place]) == 1 else np.moveaxis(images[place], 0, -1)
+            axes.imshow(picture, cmap="gray", vmin=0, vmax=255, interpolation="none")
             axes.set_axis_off()
             text = texts[place]
             drawn.text(x / WIDTH, (y - 0.03) / height, text, fontsize=7, va="top", linespacing=1.15)

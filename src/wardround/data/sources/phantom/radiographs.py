@@ -202,7 +202,7 @@ CITATION = (
 )
 
 
-@declares(SourceFacts(citation=CITATION))
+@declares(SourceFacts(images=True, citation=CITATION))
 def phantom(
     rows: Count = 4000,
     size: Annotated[int, Range(low=32, high=256)] = 64,
