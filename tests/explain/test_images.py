@@ -21,6 +21,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.explain import METHODS, Attribution, Scorer
 from wardround.explain.images.feature_maps import FINE, chosen_layer, with_maps
+from wardround.models import MODELS, Shape
 from wardround.tasks import class_task, findings_task
 
 IMAGE_METHODS = [name for name, method in METHODS.items() if method().explains == "image"]
@@ -165,6 +166,19 @@ def test_with_a_background_its_mean_is_the_plain_image() -> None:
     assert gradients.base == pytest.approx(scorer.values(others.mean(dim=0, keepdim=True))[0])
     single = METHODS["occlusion"](patch=1 / SIDE, stride=1 / SIDE).attribute(scorer, rows, others, rng)
     np.testing.assert_allclose(single.values, expected, atol=1e-12)  # of a linear model, pixel by pixel
+
+
+def test_colours_of_a_pixel_are_one_place() -> None:
+    """Of a linear model: each pixel has the sum of what its colours give."""
+    model = MODELS["logistic"]()(Shape((3, SIDE, SIDE), class_task(2)))
+    rng = seeds.generator(5, "test colours")
+    params = {name: torch.from_numpy(rng.normal(size=leaf.shape)) for name, leaf in model.init(0)[0].items()}
+    rows = torch.from_numpy(rng.normal(size=(2, 3, SIDE, SIDE)))
+    weights = params["1.weight"].reshape(3, SIDE, SIDE)
+    expected = (weights * (rows - rows.mean(dim=(2, 3), keepdim=True))).sum(dim=1).numpy()
+    scorer = Scorer(model, params, {})
+    for name, settings in (("integrated-gradients", {"steps": 2}), ("occlusion", {"patch": 0.01, "stride": 0.01})):
+        np.testing.assert_allclose(explained(name, scorer, rows, **settings).values, expected, atol=1e-10)
 
 
 def test_another_score_has_another_map() -> None:

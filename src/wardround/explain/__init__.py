@@ -21,9 +21,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "exact-shapley": exact_shapley,
     "sampled-shapley": sampled_shapley,
     "lime": lime,
+    "integrated-gradients": integrated_gradients,
     "grad-cam": grad_cam,
     "grad-cam++": grad_cam_plus_plus,
-    "integrated-gradients": integrated_gradients,
     "occlusion": occlusion,
 }
 

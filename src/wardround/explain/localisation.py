@@ -24,7 +24,7 @@ from wardround.explain.method import Method, Scorer
 
 MEASURES = ("pointing", "iou", "energy")
 HALF = 0.5  # of the highest value: what counts as shown
-SMOOTH = 1 / 32  # of the image's side: standard deviation of the Gaussian by which maps are smoothed
+SMOOTH = 1 / 16  # of the image's side: standard deviation of the Gaussian by which maps are smoothed
 CENTRE = 1 / 4  # of the image's side: standard deviation of the prior around the middle
 
 
@@ -83,9 +83,10 @@ def heat_maps(
 
 
 def shown(values: np.ndarray) -> np.ndarray:
-    """What raises the score, smoothed as pictures and figures have it."""
+    """What raises the score, smoothed as pictures and figures have it: first smoothed, so that noise of either sign
+    cancels out."""
     side = min(values.shape[1:])
-    return np.asarray(gaussian_filter(np.maximum(values, 0), SMOOTH * side, axes=(1, 2)))
+    return np.maximum(gaussian_filter(values, SMOOTH * side, axes=(1, 2)), 0)
 
 
 def centre_prior(places: Marked) -> np.ndarray:

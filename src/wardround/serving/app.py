@@ -6,7 +6,8 @@ from typing import Any
 
 import orjson
 
-from wardround.bundles import EXPLAIN, STEPS, Bundle, predict_rows
+from wardround.bundles import STEPS, Bundle, predict_rows
+from wardround.bundles.explain.step import EXPLAIN_SERVED
 from wardround.core.errors import DataError, WardroundError
 from wardround.core.extras import needs
 from wardround.serving import guard
@@ -43,7 +44,7 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     async def predict(request: Request) -> Response:
         content = await _content(request, LARGEST if bundle.inputs.arrays is None else LARGEST_IMAGES)
         wanted, explain = _request(content, most_rows(bundle))
-        steps = (*STEPS, EXPLAIN) if explain else STEPS
+        steps = (*STEPS, EXPLAIN_SERVED) if explain else STEPS
         rows = await run_in_threadpool(predict_rows, bundle, wanted, None, steps)
         return _json(200, {"bundle": bundle.id, "rows": rows})
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from wardround.bundles import Bundle
+from wardround.bundles.explain.explained_images import takes_images
 from wardround.bundles.explain.step import reason_columns
 from wardround.bundles.predict.images import IMAGE
 from wardround.bundles.predict.pipeline import PredictOptions
@@ -80,9 +81,15 @@ def most_rows(bundle: Bundle) -> int:
 
 def request_schema(bundle: Bundle) -> Json:
     rows = {"type": "array", "minItems": 1, "maxItems": most_rows(bundle), "items": row_schema(bundle)}
-    explain = {"type": "boolean", "description": "Whether to add the columns that contributed most to each score."}
-    may_explain = {} if bundle.inputs.images is not None else {"explain": explain}
+    where = "where in the image" if takes_images(bundle) else "in which columns"
+    explain = {"type": "boolean", "description": f"Whether to add {where} the model finds what raises each score."}
+    may_explain = {"explain": explain} if may_be_explained(bundle) else {}
     return {"type": "object", "required": ["rows"], "properties": {"rows": rows, **may_explain}}
+
+
+def may_be_explained(bundle: Bundle) -> bool:
+    """Not where rows are images together with columns, or signals."""
+    return bundle.inputs.arrays is None or takes_images(bundle)
 
 
 def answer_schema(bundle: Bundle) -> Json:
@@ -109,9 +116,10 @@ def answer_schema(bundle: Bundle) -> Json:
             name: {**properties[name], "description": f"{what[:1].upper()}{what[1:]}."} for name in bundle.answer.scores
         }
     required = list(properties)
-    if bundle.inputs.arrays is None:
-        reasons_of = {"double": {"type": ["number", "null"]}, "string": kinds["string"]}
-        properties |= {name: reasons_of[str(kind)] for name, kind in reason_columns(bundle, PredictOptions()).items()}
+    if may_be_explained(bundle):
+        reasons_of = {"double": {"type": ["number", "null"]}, "string": {"type": ["string", "null"]}}
+        told = reason_columns(bundle, PredictOptions(), pictures=True)
+        properties |= {name: reasons_of[str(kind)] for name, kind in told.items()}
     row = {"type": "object", "required": required, "properties": properties}
     return {
         "type": "object",

@@ -12,6 +12,7 @@ import torch
 
 from wardround.bundles.build.make import FinishedRun, open_finished_run
 from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles.explain.explained_images import explain_images, takes_images
 from wardround.bundles.explain.explained_rows import (
     at_equal_distances,
     drawn_background,
@@ -20,17 +21,19 @@ from wardround.bundles.explain.explained_rows import (
     scorer_of,
 )
 from wardround.bundles.explain.explanation_folder import write_folder
+from wardround.bundles.explain.image_folder import write_image_folder
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.explain.explanation import Explanation, explain_rows, output_names
+from wardround.report.explained.checks_table import failures
 from wardround.runs.explaining import coefficients
 from wardround.runs.explaining.explain_arms import answers_arm, explain_models, models_of
 from wardround.runs.explaining.site_models import SiteModel
 from wardround.runs.finished_run import seed_of
 
-ROWS = 1000  # that are explained, unless the caller says so
+ROWS, IMAGES = 1000, 24  # that are explained, unless the caller says so
 TRAINING_ROWS = "training rows of {}"
 
 
@@ -55,24 +58,61 @@ def explain_bundle(
     *,
     method: str | None = None,
     background: str | Path | None = None,
-    rows: int = ROWS,
+    rows: int | None = None,
 ) -> Explained:
-    """Explain the predictions of a bundle for the rows of a CSV or Parquet file, into a new folder.
+    """Explain the predictions of a bundle for the rows of a CSV or Parquet file, or for images, into a new folder.
 
-    `background` is a file of rows to compare with in place of the bundle's own average.
+    `background` is a file of rows to compare with in place of the bundle's own average, or a source of images with
+    whose mean images are compared. `rows` are at most 1,000 unless given, and images 24.
     """
     target = new_target(out)
-    loaded = explainable(bundle if isinstance(bundle, Bundle) else load_bundle(bundle))
-    explained = explain_file(loaded, data, method=method, background=background, most=checked_rows(rows))
+    loaded = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
+    if takes_images(loaded):
+        return explain_image_bundle(
+            loaded, data, target, method, background, checked_rows(IMAGES if rows is None else rows)
+        )
+    most = checked_rows(ROWS if rows is None else rows)
+    explained = explain_file(explainable(loaded), data, method=method, background=background, most=most)
     table = explained.explanation.table(explained.numbers)
     about = {
-        **{"bundle": loaded.id, "name": loaded.name, "arm": loaded.about["arm"], "site": loaded.about["site"]},
+        **about_bundle(loaded),
         **facts_of([explained.explanation]),
         "unscored": explained.unscored,
     }
     made = Explained(f"Why {loaded.name} predicts what it predicts", about, table, content_of_bundle(loaded))
     write_folder(made, target)
     return made
+
+
+def explain_image_bundle(
+    bundle: Bundle, data: str | Path, target: Path, method: str | None, background: str | Path | None, most: int
+) -> Explained:
+    maps = explain_images(bundle, data, method=method, background=background, most=most)
+    complete = maps.completeness_error
+    checked = maps.checks[0]
+    about = {
+        **about_bundle(bundle),
+        "method": maps.method,
+        "title": maps.title,
+        "scale": maps.link,
+        "compared_with": maps.compared_with,
+        "rows": len(np.unique(maps.row)),
+        "lines": len(maps),
+        "outputs": list(maps.outputs),
+        "largest_completeness_error": None if np.isnan(complete).all() else float(np.nanmax(complete)),
+        "largest_sampling_error": None,
+        "unscored": maps.unscored,
+        "checked": checked.rows,
+        "checked_output": maps.outputs[maps.checked_output],
+        "failed_checks": failures(maps.checks),
+    }
+    title = f"Where {bundle.name} sees what it predicts"
+    write_image_folder(maps, title, about, target)
+    return Explained(title, about, maps.table())
+
+
+def about_bundle(bundle: Bundle) -> dict[str, Any]:
+    return {"bundle": bundle.id, "name": bundle.name, "arm": bundle.about["arm"], "site": bundle.about["site"]}
 
 
 def content_of_bundle(bundle: Bundle) -> dict[str, Any]:
@@ -100,7 +140,7 @@ def explain_run(
     site: str | None = None,
     seed: int | None = None,
     method: str | None = None,
-    rows: int = ROWS,
+    rows: int | None = None,
     progress: Callable[[str], None] | None = None,
     **members: Unpack[Members],
 ) -> Explained:
@@ -116,7 +156,7 @@ def explain_run(
     models = models_of(finished.plan, finished.folder, finished.results, name, number)
     chosen = at_site(models, site)
     content = importance_of(finished, name, number, chosen, progress)
-    parts = rows_of_sites(chosen, method, checked_rows(rows))
+    parts = rows_of_sites(chosen, method, checked_rows(ROWS if rows is None else rows))
     table = pd.concat([part.assign(site=model.site.name) for model, part, _ in parts], ignore_index=True)
     table = table[["site", *(column for column in table if column != "site")]]
     about = {

@@ -98,14 +98,9 @@ def pad(reasons: list[str]) -> list[str | None]:
 
 
 def render(explained: "Explained", tables: list[Table], svgs: Mapping[str, str]) -> str:
-    templates = {name: template(name) for name in ("tables.html",)}
-    templates["explanation.html"] = (
-        files("wardround").joinpath("bundles/explain/explanation.html.jinja").read_text(encoding="utf-8")
-    )
-    jinja = Environment(loader=DictLoader(templates), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    jinja.globals |= {"on_page": on_page, "style": Markup(template("report.css"))}
     method = METHODS.get(explained.about["method"])
-    return jinja.get_template("explanation.html").render(
+    return page_of(
+        "explanation.html.jinja",
         title=explained.title,
         about=explained.about,
         content=explained.content,
@@ -114,6 +109,15 @@ def render(explained: "Explained", tables: list[Table], svgs: Mapping[str, str])
         titles=TITLES,
         citation="" if method is None else method().citation,
     )
+
+
+def page_of(name: str, **content: Any) -> str:
+    """A template of this folder, filled in."""
+    own = files("wardround").joinpath("bundles/explain", name).read_text(encoding="utf-8")
+    templates = {"tables.html": template("tables.html"), name: own}
+    jinja = Environment(loader=DictLoader(templates), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    jinja.globals |= {"on_page": on_page, "style": Markup(template("report.css"))}
+    return jinja.get_template(name).render(**content)
 
 
 def template(name: str) -> str:

@@ -1,4 +1,5 @@
-"""The step of a prediction that explains it: the columns that contributed most to each row's score."""
+"""The step of a prediction that explains it: the columns that contributed most to each row's score, or where in an
+image each predicted finding is seen."""
 
 from functools import partial
 
@@ -6,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.explain.explained_images import takes_images
 from wardround.bundles.explain.explained_rows import explain_prepared, explainable
+from wardround.bundles.explain.image_step import explain_images_of, place_columns
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, Types, known
 from wardround.bundles.predict.scoring import number_cells
 from wardround.explain.explanation import output_names
@@ -14,7 +17,9 @@ from wardround.explain.explanation import output_names
 TOP = 3  # columns of a row
 
 
-def reason_columns(bundle: Bundle, options: PredictOptions, top: int = TOP) -> Types:
+def reason_columns(bundle: Bundle, options: PredictOptions, top: int = TOP, pictures: bool = False) -> Types:
+    if takes_images(bundle):
+        return place_columns(suffixes(bundle), pictures)
     explainable(bundle)
     columns: dict[str, pa.DataType] = {}
     for suffix in suffixes(bundle):
@@ -29,8 +34,10 @@ def suffixes(bundle: Bundle) -> list[str]:
     return [name.removeprefix("predicted") for name in bundle.answer.predicted_columns] or [""]
 
 
-def explain(rows: Predicting, top: int = TOP) -> Predicting:
+def explain(rows: Predicting, top: int = TOP, pictures: bool = False) -> Predicting:
     """Of a class among several, the score of the class that is predicted is explained."""
+    if takes_images(rows.bundle):
+        return explain_images_of(rows, suffixes(rows.bundle), pictures)
     bundle, unscored = rows.bundle, known(rows.scored).unscored
     outputs = len(output_names(bundle.task))
     names, groups = suffixes(bundle), len(suffixes(bundle))
@@ -61,8 +68,13 @@ def reasons_of(rows: Predicting, output: np.ndarray, unscored: np.ndarray, top: 
     return names, values
 
 
-def explain_step(top: int = TOP) -> Step:
-    return Step("explain", partial(explain, top=top), partial(reason_columns, top=top))
+def explain_step(top: int = TOP, pictures: bool = False) -> Step:
+    """`pictures` adds the maps of images."""
+    return Step(
+        "explain",
+        partial(explain, top=top, pictures=pictures),
+        partial(reason_columns, top=top, pictures=pictures),
+    )
 
 
-EXPLAIN = explain_step()
+EXPLAIN, EXPLAIN_SERVED = explain_step(), explain_step(pictures=True)

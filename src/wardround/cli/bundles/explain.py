@@ -19,7 +19,8 @@ def explain(
         Path, typer.Argument(metavar="RUN|BUNDLE", help="A run's folder, a bundle's folder, or a registry's DIR/NAME.")
     ],
     data: Annotated[
-        Path | None, typer.Argument(metavar="[DATA]", help="For a bundle: a CSV (also .gz) or Parquet file of rows.")
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="For a bundle: a CSV (also .gz) or Parquet file of rows, or images."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")] = Path("explanation"),
     arm: Annotated[
@@ -34,7 +35,9 @@ def explain(
         Path | None,
         typer.Option("--background", metavar="FILE", help="For a bundle: rows to compare with, not its own average."),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="At most so many rows are explained.")] = 1000,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="At most so many are explained: 1,000 rows, 24 images.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Explain predictions: what each column contributes to each row, and how much it matters over all of them."""
@@ -64,13 +67,15 @@ def explain(
 def show_explained(made: "Explained", out: Path) -> None:
     about, content = made.about, made.content
     show_lines([f"{about['title']} of {about['rows']:,} rows, {about['scale']}: {out}"], "bold")
-    show_lines([f"Compared with {about['compared_with']}."])
+    if about["compared_with"]:
+        show_lines([f"Compared with {about['compared_with']}."])
     if content.get("whole"):
         ranked = sorted(content["whole"]["importance"].items(), key=lambda pair: -pair[1]["increase"])[:MOST_SHOWN]
         show_lines(["What matters most (rise of the loss when it is shuffled):"])
         show_lines(f"  {name}  {own['increase']:+.3f}{interval(own['interval'])}" for name, own in ranked)
     elif content.get("withheld"):
         show_lines([f"Importance is withheld: {content['withheld']}."], "yellow")
+    show_lines([f"{sentence}" for sentence in about.get("failed_checks", ())], "yellow")
     if about["unscored"]:
         show_lines([f"{about['unscored']:,} rows have no prediction and no explanation."], "yellow")
     show_lines([f"Page: {out / 'explanation.html'}"])

@@ -124,7 +124,10 @@ def predict(
         typer.Option("--refer-share", metavar="SHARE", help="Refer so many of usual rows, in hundredths."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add the three columns that contributed most to each row's score.")
+        bool,
+        typer.Option(
+            "--explain", help="Add the three columns that contributed most, or where in an image a finding is seen."
+        ),
     ] = False,
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty/--no-uncertainty", help="Intervals, sets and who is referred, or none.")

@@ -38,5 +38,6 @@ def noisy(rows: Tensor, background: Tensor, rng: np.random.Generator) -> Tensor:
     noise = torch.from_numpy(rng.standard_normal(rows.shape)).to(rows)
     if rows.dim() == 4:
         return rows + NOISE * rows.std(dim=(1, 2, 3), keepdim=True) * noise
-    vary = torch.tensor([len(torch.unique(column)) > 2 for column in background.T])
-    return rows + NOISE * torch.where(vary, background.std(dim=0), 0.0) * noise
+    others = background if len(background) > 1 else rows  # one row, such as an average, has no spread
+    vary = torch.tensor([len(torch.unique(column)) > 2 for column in others.T])
+    return rows + NOISE * torch.where(vary, others.std(dim=0), 0.0) * noise

@@ -30,7 +30,6 @@ def integrated_gradients(steps: Count = 64) -> Method:
         explains="image",
         complete=True,
         needs_gradients=True,
-        needs_background=False,
     )
 
 

@@ -36,7 +36,6 @@ def occlusion(patch: Share = 1 / 8, stride: Share = 1 / 16) -> Method:
         title="Occlusion",
         citation="Zeiler and Fergus, ECCV 2014, arXiv:1311.2901",
         explains="image",
-        needs_background=False,
     )
 
 
