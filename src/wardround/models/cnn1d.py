@@ -40,6 +40,9 @@ class SignalNetwork(nn.Module):
         self.stages = nn.ModuleList(Stage(before[i], width, kernel, stride, norm) for i, width in enumerate(widths))
         self.thinned = Dropout(p, (2 * widths[-1],)) if p else nn.Identity()
         self.head = nn.Linear(2 * widths[-1], outputs)
+        for part in self.modules():
+            if isinstance(part, nn.Conv1d):  # from torch's own, nothing is learnt for hundreds of steps
+                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         x, inside = with_measured(x)

@@ -22,7 +22,7 @@ LINES = 3  # of what is written below an image
 
 def samples(evidence: Evidence) -> Figure | None:
     """A row of images for each site, with their labels below them."""
-    if evidence.signals or not len(evidence.samples.get("images", ())):
+    if not _pictured(evidence):
         return None
     images, captions = evidence.samples["images"], [str(text) for text in evidence.samples["caption"]]
     all_of_site = grouped((str(site), place) for place, site in enumerate(evidence.samples["site"]))
@@ -54,6 +54,11 @@ def samples(evidence: Evidence) -> Figure | None:
             text = texts[place]
             drawn.text(x / WIDTH, (y - 0.03) / height, text, fontsize=7, va="top", linespacing=1.15)
     return drawn
+
+
+def _pictured(evidence: Evidence) -> bool:
+    """Whether there are samples, and they are pictures."""
+    return not evidence.signals and bool(len(evidence.samples.get("images", ())))
 
 
 def _short(caption: str, letters: int) -> str:
