@@ -31,6 +31,26 @@ def of_findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wardround.build_report(finished.folder)
 
 
+@pytest.fixture(scope="module")
+def of_analyses(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study = {
+        "name": "patients",
+        "question": "Who are they?",
+        "data": {"source": "heart"},
+        "analyses": [
+            {"name": "patients", "kind": "table-one", "by": "disease"},
+            {
+                "name": "effect",
+                "kind": "glm",
+                "family": "logistic",
+                "formula": "disease ~ age",
+                "site_effects": "random",
+            },
+        ],
+    }
+    return wardround.build_report(wardround.run_study(study, tmp_path_factory.mktemp("runs")).folder)
+
+
 # in every run that of the images, which has every kind of figure; both reports have the same page around them
 @pytest.fixture(
     scope="module", params=represented(["report", "of_findings"], by=["of_findings"]), ids=["columns", "findings"]
@@ -79,6 +99,24 @@ def test_the_page_is_whole_and_silent(browser: Any, any_report: Path, width: int
         "parseFloat(getComputedStyle(e).fontSize) * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b))"
     )
     assert min(letters) >= SMALLEST_LETTERS
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390], ids=["screen", "telephone"])
+def test_a_table_one_is_there_whole(browser: Any, of_analyses: Path, width: int) -> None:
+    """It is what a reader came for, and what goes into a word processor: no box in which it scrolls up and down."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto(of_analyses.as_uri())
+    assert messages == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator("#table-analysis-patients")
+    assert table.locator("tbody tr").count() > 30
+    assert table.evaluate("t => t.querySelector('.scroll').scrollHeight <= t.querySelector('.scroll').clientHeight + 1")
+    assert page.locator("#figure-analysis-hospitals svg").is_visible()
+    assert "STROBE statement" in page.locator("#methods").inner_text()
     page.close()
 
 

@@ -115,6 +115,7 @@ def described(
         "sites": list(agreed.sites),
         "left_out": [asdict(site) for site in left_out],
         "rules": rules,
+        "citations": list(analysis.citations),
         "tells_sites": analysis.tells_sites or None,
         "steps": len(asked),
         "secure_sum": None if terms.secure is None else _secure(analysis, agreed, asked),

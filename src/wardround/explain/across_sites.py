@@ -72,6 +72,14 @@ class ModelExplanation:
     def tells_sites(self) -> str:
         return "" if self.secure else "how much each column matters among each hospital's own patients"
 
+    @property
+    def citations(self) -> tuple[str, ...]:
+        return (
+            "Breiman. Random forests. Machine Learning 45, 2001",
+            "Apley, Zhu. Visualizing the effects of predictor variables in black box supervised learning models. "
+            "Journal of the Royal Statistical Society B 82, 2020",
+        )
+
     def uses(self, schema: Schema) -> Uses:
         return Uses((), every_row=True)
 

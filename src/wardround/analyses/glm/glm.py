@@ -128,6 +128,21 @@ class Glm:
             return "the estimates and standard errors of each hospital"
         return "the number of rows and the mean outcome of each hospital" if SITE in self.read.names else ""
 
+    @property
+    def citations(self) -> tuple[str, ...]:
+        used = ["McCullagh, Nelder. Generalized linear models. Chapman and Hall 1989"]
+        if self.errors == "robust":
+            used.append("Liang, Zeger. Longitudinal data analysis using generalized linear models. Biometrika 73, 1986")
+        if self.firth:
+            used.append("Firth. Bias reduction of maximum likelihood estimates. Biometrika 80, 1993")
+        if self.site_effects == "random":
+            used += [
+                "DerSimonian, Laird. Meta-analysis in clinical trials. Controlled Clinical Trials 7, 1986",
+                "Viechtbauer. Bias and efficiency of meta-analytic variance estimators in the random-effects model. "
+                "Journal of Educational and Behavioral Statistics 30, 2005",
+            ]
+        return tuple(used)
+
     # -- what it reads
 
     @property

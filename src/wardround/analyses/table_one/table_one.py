@@ -54,6 +54,15 @@ class TableOne:
 
     # -- what it reads
 
+    @property
+    def citations(self) -> tuple[str, ...]:
+        return (
+            "Austin. Balance diagnostics for comparing the distribution of baseline covariates between treatment "
+            "groups. Statistics in Medicine 28, 2009",
+            "Fischetti, Salazar. Solving the cell suppression problem on tabular data with linear constraints. "
+            "Management Science 47, 2001",
+        )
+
     def uses(self, schema: Schema) -> Uses:
         for key, names in {
             "columns": self.columns,

@@ -29,6 +29,8 @@ ATTACKS = {
     "membership": "Carlini et al. Membership inference attacks from first principles. S&P 2022. arXiv:2112.03570",
     "inversion": "Geiping, Bauermeister, Dröge, Moeller. Inverting gradients: how easy is it to break privacy in federated learning? NeurIPS 2020. arXiv:2003.14053",
 }
+STROBE = "von Elm et al. The STROBE statement: guidelines for reporting observational studies. Lancet 370, 2007"
+TRIPOD = "Collins et al. TRIPOD+AI statement. BMJ 385, 2024, e078378"
 STATISTICS = {
     "corrected": "Nadeau, Bengio. Inference for the generalization error. Machine Learning 52, 2003",
     "holm": "Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979",
@@ -49,8 +51,15 @@ def citations(evidence: Evidence) -> list[str]:
     used += [STATISTICS[name] for name in _statistics(evidence)]
     used += [text for name, text in ATTACKS.items() if name in (evidence.attack or {})]
     used += [PRIVACY[name] for name in _protections(evidence)]
-    used.append("Collins et al. TRIPOD+AI statement. BMJ 385, 2024, e078378")
+    used += _reporting(evidence)
     return list(dict.fromkeys(text for text in used if text))
+
+
+def _reporting(evidence: Evidence) -> list[str]:
+    """Of analyses, and the statements on how to report what was done."""
+    analyses = evidence.results.get("analyses") or {}
+    used = [text for own in analyses.values() for text in own.get("citations", ())]
+    return [*used, *([STROBE] if analyses else []), *([TRIPOD] if evidence.results["arms"] else [])]
 
 
 def _statistics(evidence: Evidence) -> list[str]:
