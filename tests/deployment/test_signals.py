@@ -69,3 +69,17 @@ def test_private_and_masked_updates_of_signals_too(tmp_path: Path) -> None:
 def test_a_scale_of_all_hospitals_together_is_refused_across_hospitals(tmp_path: Path) -> None:
     with pytest.raises(DeployError, match="the size of all hospitals' signals together is not exchanged"):
         federation(study(data={**DATA, "scale": "federated"}), tmp_path, at_sites()).run()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"leads": ["II", "I"]}, "this hospital's channels are I, II, and the study's II, I"),
+        ({"rate": 100, "seconds": 4}, "come at 50 samples a second, and the study's at 100"),
+    ],
+)
+def test_a_hospital_with_other_channels_or_another_rate_is_refused(
+    tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(DeployError, match=problem):
+        federation(study(data={**DATA, **change}), tmp_path, at_sites()).run()

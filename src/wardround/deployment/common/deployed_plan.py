@@ -265,6 +265,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     refuse_hollow_privacy(study)
     refuse_several_outcomes(tuple(records.task.outcomes))
     refuse_unpaid_scale(study, records.task)
+    refuse_other_signals(study, records)
     for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)
         algorithm = arm.algorithm.build(families.algorithms)
@@ -284,6 +285,25 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         own=name,
         within=companions(study, name, sites),
     )
+
+
+def refuse_other_signals(study: Study, records: Records) -> None:
+    """Channel 2 and a second must mean the same everywhere: nothing of them is exchanged, so the study must say it."""
+    if not records.is_signals:
+        return
+    options = study.data.options
+    named = next((options[key] for key in ("channels", "leads", "values") if options.get(key)), ())
+    if not named:
+        problem = "the study does not name the channels, so that hospitals could take one for another"
+        raise DeployError("data: channels", problem, "Name them in the study: `channels`, or of visits `values`.")
+    own = [name.strip().lower() for name in records.channels[: len(named)]]
+    if own != [name.strip().lower() for name in named]:
+        problem = f"this hospital's channels are {', '.join(records.channels)}, and the study's {', '.join(named)}"
+        raise DeployError("data: channels", problem, "Give the site file the study's channels, in their order.")
+    rate = options.get("rate")
+    if rate is not None and rate != records.rate:
+        problem = f"this hospital's signals come at {records.rate} samples a second, and the study's at {rate}"
+        raise DeployError("data: rate", problem, "Give the site file the study's `rate`.")
 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
