@@ -61,7 +61,7 @@ LAYERS = [
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles", "tracking"],
-    ["serving"],
+    ["serving", "review"],
     # a run ends with the bundles and attacks that its study asks for
     ["runs.execute", "runs.interface", "runs.drafting"],
     ["deployment"],

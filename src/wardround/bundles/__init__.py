@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from wardround.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from wardround.bundles.build.int8 import Int8
     from wardround.bundles.build.make import (
         BundleFolders,
         FinishedRun,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from wardround.bundles.registry.registry import Registry, find_bundle
 
 _HOMES = {
+    "wardround.bundles.build.int8": ("Int8",),
     "wardround.bundles.build.make": (
         "BundleFolders",
         "FinishedRun",
@@ -70,6 +72,7 @@ __all__ = [
     "BundleFolders",
     "BundleRegressor",
     "FinishedRun",
+    "Int8",
     "PredictOptions",
     "Progress",
     "Registry",

@@ -46,6 +46,7 @@ from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unfit_changes, refuse_unkept
+from wardround.uncertainty.swag import collecting
 from wardround.uncertainty.validation import refuse_unfit
 
 CACHE_BYTES = 2**30
@@ -97,17 +98,16 @@ class Plan:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
         records = [cohort.records for cohort in self.cohorts.values()]
         sizes = (len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
-        cells = max(sizes, default=1)
-        return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        return max(4, CACHE_BYTES // (16 * max(sizes, default=1)))
 
     def cohort_of(self, arm: Arm) -> Cohort:
         return self.cohorts[cohort_key(arm)]
 
     @property
     def fingerprint(self) -> str:
-        """Of all that a run depends on besides its study: rows, and files of weights. The hash of a study that starts
-        from a trained model has that model's digest."""
-        # weights to start from are named by a path, which the study's hash leaves out
+        """Of all that a run depends on besides its study: rows, and files of weights, which the study's hash leaves out
+        (that of a study which starts from a trained model has the model's digest)."""
         digests = [weights_digest(arm.model.options) for arm in self.study.arms]
         return self._together([*self._prints, *dict.fromkeys(digest for digest in digests if digest is not None)])
 
@@ -284,7 +284,7 @@ class Plan:
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
-        algorithm = in_regions(arm, algorithm, names, members)
+        algorithm = collecting(arm, in_regions(arm, algorithm, names, members), arm.training.rounds)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,

@@ -106,10 +106,11 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             continue
         refuse_unstackable(trial, shapes, alone)
         shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions, trial.clock is None)
+        collects = trial.algorithm.posterior is not None
         # trials that try settings share a stack whatever their learning rates; other studies keep the stacks they had
         training = replace(arm.training, lr=1.0) if is_trial(arm) else arm.training
         rule = (arm.aggregation, arm.preaggregation)
-        key = repr((arm.algorithm.name, shapes.fixed(arm), rule, arm.model, training, shape))
+        key = repr((arm.algorithm.name, shapes.fixed(arm), rule, arm.model, training, shape, collects))
         open_stacks.setdefault(key, []).append((arm.name, seed))
         if len(open_stacks[key]) == most_trials(trial, shapes.size):
             units.append(Unit("stacked", tuple(open_stacks.pop(key))))

@@ -249,8 +249,9 @@ class Topology:
 class Uncertainty:
     """How the uncertainty of predictions is estimated. Everything about it is chosen on validation rows."""
 
-    method: Literal["none", "dropout", "laplace", "ensemble"] = "none"  # where several scores of one row come from
-    passes: Annotated[int, Range(low=2)] = 30  # of dropout or Laplace; an ensemble has as many as there are seeds
+    # where several scores of one row come from
+    method: Literal["none", "dropout", "laplace", "swag", "ensemble"] = "none"
+    passes: Annotated[int, Range(low=2)] = 30  # of dropout, Laplace or SWAG; an ensemble has as many as there are seeds
     alpha: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.1  # so many sets may miss
     refer: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.2  # of rows, to a clinician
 

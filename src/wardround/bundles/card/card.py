@@ -137,6 +137,8 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
         "a score each; the middle 90 % of them, and the score itself, lie between low and high.",
         "laplace": "Interval: weights of the last layer that fit the training rows of this site about as well "
         "(Laplace's approximation) give a score between low and high with a probability of 90 %.",
+        "swag": f"Interval: {settings.passes} networks, drawn around the shared models of late rounds (SWAG), give a "
+        "score each; the middle 90 % of them, and the score itself, lie between low and high.",
         "none": f"There is no interval: {settings.why}.",
     }
     lines.append(by_method[settings.method])
