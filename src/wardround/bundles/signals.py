@@ -40,6 +40,10 @@ class Signals:
         """How many numbers show whether a row is out of distribution."""
         return len(self.channels) * len(LOOKS)
 
+    @property
+    def looked_at(self) -> str:
+        return "each channel's mean, SD, lowest and highest value, change from sample to sample and measured share"
+
     def looks_of(self, signals: np.ndarray) -> np.ndarray:
         return looks_of_signals(signals)
 

@@ -248,16 +248,13 @@ def level_text(recipe: Recipe) -> list[str]:
 
 
 def out_of_distribution_text(bundle: Bundle, width: int) -> list[str]:
-    rule, inputs = bundle.out_of_distribution, bundle.inputs
-    what = "image" if inputs.signals is None else "recording"
+    rule, inputs, what = bundle.out_of_distribution, bundle.inputs, "recording" if bundle.inputs.signals else "image"
     if rule.kind == "ranges" and inputs.arrays is not None:
         return [f"No {what} is marked as out of distribution: what is usual of them would be read off patients."]
     if rule.kind == "ranges":
         return ["A row is marked as out of distribution when a value lies outside its column's public range."]
-    over = f"all {width} prepared numbers together"
-    if inputs.signals is not None:
-        over = "each channel's mean, SD, lowest and highest value, change from sample to sample and measured share"
-    elif inputs.images is not None:
+    over = f"all {width} prepared numbers together" if inputs.signals is None else inputs.signals.looked_at
+    if inputs.images is not None:
         columns = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{columns}"
     return [
