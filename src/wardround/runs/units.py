@@ -197,13 +197,18 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
     worth = WORTH_WORKERS if all(unit.engine == "stacked" for unit in units) else WORTH_WORKERS // SLOWER
     if rounds < worth or not all(unit.small for unit in units):
         return 1
+    return processors()
+
+
+def processors() -> int:
+    """How many processes are worth it at most."""
     return min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def workers_at_the_end(units: Sequence[Unit]) -> int:
     """How many processes compute what follows training: statistics over that many models are worth several."""
     many = sum(len(unit.members) for unit in units) >= WORTH_MODELS and all(unit.small for unit in units)
-    return min(os.cpu_count() or 1, MOST_WORKERS) if many else 1
+    return processors() if many else 1
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
