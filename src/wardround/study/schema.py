@@ -62,7 +62,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
-NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
+NEWER = ("asynchronous", "late", "mix")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
