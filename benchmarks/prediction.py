@@ -13,12 +13,13 @@ bits do to its bundle: size, time and what the primary metric loses.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,13 +93,16 @@ def in_memory(bundle: Path, data: Path) -> dict[str, float]:
 
 
 @contextmanager
-def served(bundle: Path) -> Iterator[str]:
-    """The address at which a server in a process of its own answers."""
+def served(bundle: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """The address at which a server in a process of its own answers, and its seconds of a processor so far."""
     command = [sys.executable, "-m", "wardround.cli.main", "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
-            yield server.stderr.readline().rpartition(" answers at ")[2].strip()
+            address = server.stderr.readline().rpartition(" answers at ")[2].strip()
+            stat = Path(f"/proc/{server.pid}/stat")
+            ticks = os.sysconf("SC_CLK_TCK")
+            yield address, lambda: sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / ticks
         finally:
             server.kill()
 
@@ -115,7 +119,7 @@ def one_row(bundle: Path) -> list[float]:
     import httpx
 
     row, durations = a_row(bundle), []
-    with served(bundle) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+    with served(bundle) as (address, _), httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
         for _ in range(REQUESTS):
             began = time.perf_counter()
             client.post("/predict", json={"rows": [row]}).raise_for_status()
@@ -123,14 +127,16 @@ def one_row(bundle: Path) -> list[float]:
     return durations
 
 
-def clients(bundle: Path) -> list[float]:
-    """Seconds of each answer, while `CLIENTS` clients ask for one row after another. Each keeps its connection, and the
-    clients are in one process of their own."""
+def clients(bundle: Path) -> tuple[list[float], float]:
+    """Seconds of each answer, and the server's seconds of a processor for all, while `CLIENTS` clients ask for one row
+    after another. Each keeps its connection, and the clients are in one process of their own."""
     row = json.dumps({"rows": [a_row(bundle)]})
-    with served(bundle) as address:
+    with served(bundle) as (address, used):
+        before = used()
         command = [sys.executable, "-m", "benchmarks.prediction", "asking", address, row]
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
-    return [float(value) for value in json.loads(done.stdout)]
+        worked = used() - before
+    return [float(value) for value in json.loads(done.stdout)], worked
 
 
 async def asking(address: str, row: str) -> list[float]:
@@ -155,11 +161,13 @@ async def asking(address: str, row: str) -> list[float]:
 
 def tell_clients() -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        durations = 1000 * np.sort(clients(make_heart_bundle(Path(temporary))))
+        answers, worked = clients(make_heart_bundle(Path(temporary)))
+    durations = 1000 * np.sort(answers)
     middle, high, highest = np.percentile(durations, [50, 95, 99])
     print(
         f"{CLIENTS} clients, one row each time: {len(durations) / SECONDS:,.0f} answers per second, median "
-        f"{middle:.1f} ms, p95 {high:.1f} ms, p99 {highest:.1f} ms, slowest {durations[-1]:.1f} ms"
+        f"{middle:.1f} ms, p95 {high:.1f} ms, p99 {highest:.1f} ms, slowest {durations[-1]:.1f} ms; "
+        f"{1000 * worked / len(durations):.2f} ms of a processor for each"
     )
 
 

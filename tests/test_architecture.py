@@ -185,6 +185,12 @@ def test_the_edge_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_help_needs_neither_the_study_nor_numpy() -> None:
+    heavy = ("wardround.study.schema", "numpy", "pandas", "torch", "cryptography", "flwr")
+    code = f"import sys, wardround.cli.main; found = set({heavy}) & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_public_names_exist_and_are_documented() -> None:
     for name in wardround.__all__:
         assert getattr(wardround, name) is not None

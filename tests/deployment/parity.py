@@ -84,7 +84,7 @@ def assert_parity(
     document: Mapping[str, Any], folder: Path, sources: Sources | None = None, models: dict[str, Factory] | None = None
 ) -> Both:
     both = deploy(document, folder, sources, models)
-    waves = session_of(both.deployed.transport.sites[hospitals.NAMES[0]]).waves
+    waves = session_of(next(iter(both.deployed.transport.sites.values()))).waves
     places = {member: (w, n) for w, wave in enumerate(waves) for n, member in enumerate(wave)}
     for arm in both.plan.study.trained_arms:
         for seed in both.plan.study.evaluation.seeds:

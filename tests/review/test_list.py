@@ -39,7 +39,7 @@ def test_the_outcome_is_in_the_key_and_nothing_of_it_in_the_page(reading_list: P
         assert case["truth"] == int(table["outcome"][case["row"]] == "disease")
     shown = content_of(reading_list)["cases"]
     assert {frozenset(case) for case in shown.values()} == {
-        frozenset({"columns", "image", "scores", "predicted", "reasons"})
+        frozenset({"columns", "image", "scores", "predicted", "reasons", "heat"})
     }
     assert list(shown) == sorted(shown)  # not in the order of the file, which is sorted by outcome
     assert not {str(case["row"]) for case in key["cases"].values()} & set(shown)
@@ -151,8 +151,13 @@ def test_images_are_shown_larger_than_the_model_sees_them(tmp_path: Path) -> Non
         assert shown[code]["scores"][1] == pytest.approx(row[f"score_{finding}"], abs=1e-4)
         assert shown[code]["predicted"] == int(row[f"predicted_{finding}"])
     assert pictures_of(make_list(bundle, file, out=tmp_path / "small", pixels=32, **asked)) == {(32, 32)}
-    with pytest.raises(StudyError, match="this bundle is for images"):
-        make_list(bundle, file, out=tmp_path / "reasons", truth="outcome", finding=finding)
+    asked["conditions"] = ["alone", "reasons"]
+    shown = content_of(make_list(bundle, file, out=tmp_path / "reasons", **asked))["cases"]
+    for case in shown.values():
+        plain, heat = (np.asarray(Image.open(io.BytesIO(base64.b64decode(case[name])))) for name in ("image", "heat"))
+        assert heat.shape == (*plain.shape, 3)
+        assert (heat != plain[..., None]).any()
+        assert case["reasons"] == []
     with pytest.raises(StudyError, match="one question of each case"):
         make_list(bundle, file, out=tmp_path / "all", conditions=["alone"])
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         predict_file,
         predict_images,
         predict_rows,
+        predict_signals,
         predict_table,
     )
     from wardround.bundles.predict.scoring import STEPS
@@ -56,6 +57,7 @@ _HOMES = {
         "predict_file",
         "predict_images",
         "predict_rows",
+        "predict_signals",
         "predict_table",
     ),
     "wardround.bundles.predict.pipeline": ("PredictOptions", "Step"),
@@ -95,6 +97,7 @@ __all__ = [
     "predict_file",
     "predict_images",
     "predict_rows",
+    "predict_signals",
     "predict_table",
 ]
 __getattr__ = lazy(__name__, _HOMES)

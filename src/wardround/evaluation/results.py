@@ -435,7 +435,8 @@ def has_own_models(arm: Arm) -> bool:
 
 def _rows_of(arm: Arm) -> tuple[Any, ...]:
     """What must be alike for two arms to be compared: their rows, and who trains."""
-    return arm.data, arm.preparation.missing == "drop", arm.train_at
+    settings = {key: value for key, value in arm.data.options.items() if key not in arm.data.facts.same_rows}
+    return arm.data.name, settings, arm.preparation.missing == "drop", arm.train_at
 
 
 def _convergence(task: Task, records: pd.DataFrame) -> dict[str, Any]:

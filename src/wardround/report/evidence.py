@@ -141,8 +141,14 @@ class Evidence:
 
     @property
     def of_images(self) -> bool:
-        """Rows are images, or have findings: there are no columns to speak of, and curves matter more."""
+        """Rows are images or signals, or have findings: there are no columns to speak of, and curves matter more."""
         return bool(self.findings) or (self.results["sites"][0]["features"] is None and not self.deployed)
+
+    @property
+    def signals(self) -> dict[str, Any] | None:
+        """Channels, rate and samples of the rows, where they are signals."""
+        described: dict[str, Any] | None = self.results["sites"][0].get("signals") if self.results["sites"] else None
+        return described
 
     @property
     def trained(self) -> bool:

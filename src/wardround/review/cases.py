@@ -13,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 from PIL import Image
+from scipy.ndimage import binary_dilation, binary_erosion
 
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.explain.explained_images import Lines, attributed, image_scorer, plain_of, takes_images
 from wardround.bundles.explain.step import explain_step
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, known
 from wardround.bundles.predict.predict import file_blocks
@@ -23,11 +26,14 @@ from wardround.bundles.predict.scoring import STEPS, predict_block
 from wardround.core import seeds
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.threads import torch_threads
+from wardround.explain.explanation import method_for
+from wardround.explain.localisation import shown
 from wardround.tasks.answer import PRESENCE
 
 REASONS = 5  # columns that contributed most
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # without those that look like others
 MOST_CASES = 1000
+ORANGE, OPACITY = (230, 159, 0), 0.6
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Case:
     predicted: int  # the number of an answer
     reasons: tuple[tuple[str, float], ...]  # columns, and what each adds to the score before the inverse link
     truth: int | None
+    prepared: np.ndarray | None = None  # an image as the model takes it
+    heat: str = ""  # the picture, with what raises the score; a PNG in base64
 
 
 def question_of(bundle: Bundle, finding: str | None) -> Question:
@@ -73,11 +81,12 @@ def read_cases(
     bundle: Bundle, data: str | Path, question: Question, truth: str | None, reasons: bool, pixels: int | None
 ) -> list[Case]:
     """Every row of the file that has a prediction. `pixels` is the size of pictures; None: that of the model."""
-    if reasons and bundle.inputs.images is not None:
-        problem = "reasons are columns that contributed to a score, and this bundle is for images"
+    of_images = bundle.inputs.images is not None
+    if reasons and of_images and not takes_images(bundle):
+        problem = "reasons are of columns or of images, and the rows of this bundle have both"
         raise StudyError("--conditions", problem, "Write --conditions alone,score.")
     keep = () if truth is None else (truth,)
-    steps = (*STEPS, explain_step(REASONS)) if reasons else STEPS
+    steps = (*STEPS, explain_step(REASONS)) if reasons and not of_images else STEPS
     options = PredictOptions()
     with file_blocks(bundle, data, keep, options) as source, torch_threads(1):
         blocks = [predict_block(bundle, read(), options, steps) for read in source.blocks]
@@ -122,6 +131,7 @@ def _cases_of(
             _predicted(question, predicted[row]),
             _reasons(rows.columns, row),
             truths[row],
+            known(rows.prepared).x[row] if pictures else None,
         )
         for row in range(len(rows))
         if not scored.unscored[row]
@@ -172,8 +182,39 @@ def _text(value: object) -> str:
 
 def _png(pixels: np.ndarray) -> str:
     file = io.BytesIO()
-    Image.fromarray(pixels, mode="L").save(file, format="PNG", optimize=True)
+    Image.fromarray(pixels).save(file, format="PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
+
+
+def with_heat(bundle: Bundle, question: Question, cases: Sequence[Case]) -> list[Case]:
+    """Images with what raises the score for the last of two answers, or for the answer that the model gives, by the
+    method that `wardround explain` takes."""
+    x = np.stack([case.prepared for case in cases if case.prepared is not None])
+    scorer, (plain, _) = image_scorer(bundle), plain_of(x, bundle.dtype, given=False)
+    _, method = method_for(scorer, len(plain), images=True)
+    number = [max(question.score, 0) if len(question.answers) == 2 else case.predicted for case in cases]
+    lines = Lines(np.arange(len(cases)), np.array(number), np.ones(len(cases), dtype=bool))
+    with torch_threads(1):
+        values, _ = attributed(method, scorer, torch.from_numpy(x).to(bundle.dtype), lines, plain)
+    return [
+        replace(case, prepared=None, heat=overlay(case.image, heat))
+        for case, heat in zip(cases, shown(values), strict=True)
+    ]
+
+
+def overlay(picture: str, heat: np.ndarray) -> str:
+    """Orange where the score is raised most, within a white line at half of it, which shows in grey too."""
+    grey = Image.open(io.BytesIO(base64.b64decode(picture)))
+    top = float(heat.max())
+    share = Image.fromarray((heat / top if top > 0 else heat).astype(np.float32), mode="F")
+    large = np.asarray(share.resize(grey.size, Image.Resampling.BILINEAR))[..., None]
+    pixels = np.repeat(np.asarray(grey, dtype=np.float32)[..., None], 3, axis=2)
+    mixed = pixels * (1 - OPACITY * large) + OPACITY * large * np.array(ORANGE, dtype=np.float32)
+    inside = large[..., 0] >= 0.5
+    line = max(1, grey.width // 256)
+    mixed[inside & ~binary_erosion(inside, iterations=line)] = 255
+    mixed[binary_dilation(inside, iterations=line) & ~inside] = 0  # beside it a black one, for what is bright
+    return _png(mixed.round().clip(0, 255).astype(np.uint8))
 
 
 def drawn_cases(cases: Sequence[Case], count: int | None, seed: int) -> list[Case]:

@@ -15,7 +15,7 @@ from typing import Any
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import StudyError, as_path, suggest
-from wardround.review.cases import Case, Question, codes, drawn_cases, question_of, read_cases, strata_of
+from wardround.review.cases import Case, Question, codes, drawn_cases, question_of, read_cases, strata_of, with_heat
 from wardround.review.design import CONDITIONS, Turn, checked_conditions, readings
 from wardround.review.page import page_of
 from wardround.runs.audit import AuditLog, file_hash
@@ -54,6 +54,8 @@ def make_list(
     if len(chosen) < len(shown):
         problem = f"{len(chosen)} cases do not suffice for {len(shown)} conditions"
         raise StudyError("--cases", problem, "Give more rows, or fewer --conditions.")
+    if "reasons" in shown and loaded.inputs.images is not None:
+        chosen = with_heat(loaded, question, chosen)
     turns = readings(strata_of(chosen), len(names), len(shown), seed)
     by_code = dict(zip(codes(len(chosen), seed), chosen, strict=True))
     content = list_content(loaded, question, by_code, names, shown, turns)
@@ -140,7 +142,7 @@ def _shown(case: Case, conditions: Sequence[str]) -> dict[str, Any]:
     if set(conditions) - {"alone"}:
         shown |= {"scores": [round(score, 4) for score in case.scores], "predicted": case.predicted}
     if "reasons" in conditions:
-        shown["reasons"] = [[name, round(value, 4)] for name, value in case.reasons]
+        shown |= {"reasons": [[name, round(value, 4)] for name, value in case.reasons], "heat": case.heat}
     return shown
 
 

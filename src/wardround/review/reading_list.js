@@ -144,7 +144,8 @@ function model(item, reasons) {
       const fill = make("span"); fill.style.width = width(Math.abs(value) / most);
       return make("li", { className: value > 0 ? "raises" : "lowers" }, make("span", {}, name in values ? `${name}: ${values[name]}` : name), make("span", {}, value > 0 ? "▲ raises" : "▼ lowers"), make("div", { className: "track" }, fill));
     });
-    box.append(make("h2", {}, "Why: what moved its score most"), make("ul", { className: "reasons" }, ...list));
+    if (list.length) box.append(make("h2", {}, "Why: what moved its score most"), make("ul", { className: "reasons" }, ...list));
+    if (item.heat) box.append(make("h2", {}, `Where: what raises its score for ${about(LIST.answers.length === 2 ? 1 : item.predicted)}`), make("img", { className: "picture", src: `data:image/png;base64,${item.heat}`, alt: "The picture with orange where the score is raised most" }));
   }
   return box;
 }

@@ -85,7 +85,9 @@ class Preparation:
     missing: Literal["drop", "mean", "median", "range"] = "median"  # range: the middle of a column's public range
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
     categories: Literal["one-hot", "codes"] = "one-hot"
-    scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
+    scale: Literal["per-site", "federated", "ranges", "image", "record", "none"] = (
+        "per-site"  # columns, pixels, signals
+    )
     least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
     public: bool = False  # nothing is read off rows: ranges and levels are those that are known of a column
     schema: Literal["all", "common", "own"] = "all"  # columns of any site, of every site, or of each site for itself

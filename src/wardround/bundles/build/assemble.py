@@ -31,7 +31,7 @@ from wardround.bundles.bundle import Bundle, Event, build_model, load_bundle, re
 from wardround.bundles.card.card import card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.explain.card_explanation import card_explanation
-from wardround.bundles.inputs import Inputs, looks_of, write_inputs
+from wardround.bundles.inputs import Inputs, write_inputs
 from wardround.bundles.out_of_distribution import by_distance, by_ranges
 from wardround.bundles.sealed_files import (
     ABOUT,
@@ -171,7 +171,10 @@ def _looks(origin: Origin) -> np.ndarray:
     if data.images is None or data.training_images is None:
         return data.training_columns
     parts = np.array_split(data.training_images, len(data.training_images) // LOOKED_AT + 1)
-    looks = np.concatenate([looks_of(np.asarray(data.images[part])) for part in parts])
+    arrays = data.inputs.arrays
+    if arrays is None:
+        raise ValueError("rows with arrays have a description of them")
+    looks = np.concatenate([arrays.looks_of(np.asarray(data.images[part])) for part in parts])
     return np.concatenate([looks, data.training_columns], axis=1)
 
 

@@ -77,8 +77,11 @@ def explain_file(
 
 def explainable(bundle: Bundle) -> Bundle:
     """Refused where rows are images together with columns: a method explains one or the other."""
-    if bundle.inputs.images is not None:
-        raise BundleError(str(bundle.path), "is for images, and tables are explained here", "Give it a table's bundle.")
+    if bundle.inputs.arrays is not None:
+        what = "images" if bundle.inputs.signals is None else "signals"
+        raise BundleError(
+            str(bundle.path), f"is for {what}, and tables are explained here", "Give it a table's bundle."
+        )
     return bundle
 
 

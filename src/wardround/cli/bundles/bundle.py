@@ -70,6 +70,10 @@ def _loss_of(report: dict[str, Any], subset: str) -> str:
 def _inputs(bundle: "Bundle") -> str:
     images, columns = bundle.inputs.images, len(bundle.recipe.columns)
     numbers = f"{columns} columns, {len(bundle.about['features'])} numbers"
+    if (signals := bundle.inputs.signals) is not None:
+        length = f"{signals.samples} visits" if signals.rate is None else f"{signals.samples / signals.rate:g} seconds"
+        at = "" if signals.rate is None else f" at {signals.rate:g} samples a second"
+        return f"signals of {len(signals.channels)} channels, {length}{at}"
     if images is None:
         return numbers
     size = f"images of {images.shape[1]} x {images.shape[2]} pixels"

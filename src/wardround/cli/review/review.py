@@ -58,7 +58,7 @@ def make(
     from wardround.review.make import make_list
 
     loaded = load_bundle(find_bundle(bundle))
-    asked = conditions or ("alone,score" if loaded.inputs.images is not None else "alone,score,reasons")
+    asked = conditions or "alone,score,reasons"
     folder = make_list(
         loaded,
         data,

@@ -91,9 +91,10 @@ def _run_folder(evidence: Evidence) -> list[str]:
     ]
     count = len(evidence.samples.get("images", ())) + len(evidence.wrong_calls.get("images", ()))
     if count:
-        origin = "drawn by a program" if evidence.synthetic else "training and test images of single patients"
+        what = "recordings" if evidence.signals else "images"
+        origin = "drawn by a program" if evidence.synthetic else f"training and test {what} of single patients"
         lines.append(
-            f"This page shows {count} images, because the study asks for them (`samples` in its evaluation): {origin}."
+            f"This page shows {count} {what}, because the study asks for them (`samples` in its evaluation): {origin}."
         )
     return lines
 
