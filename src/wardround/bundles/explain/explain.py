@@ -12,7 +12,7 @@ import torch
 
 from wardround.bundles.build.make import FinishedRun, open_finished_run
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.explain.explained_images import explain_images, takes_images
+from wardround.bundles.explain.explained_images import ImageMaps, explain_images, takes_images
 from wardround.bundles.explain.explained_rows import (
     at_equal_distances,
     drawn_background,
@@ -22,6 +22,7 @@ from wardround.bundles.explain.explained_rows import (
 )
 from wardround.bundles.explain.explanation_folder import write_folder
 from wardround.bundles.explain.image_folder import write_image_folder
+from wardround.bundles.explain.run_images import has_images, maps_of_sites
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
@@ -30,12 +31,22 @@ from wardround.explain.checks import Check
 from wardround.explain.explanation import Explanation, explain_rows, output_names
 from wardround.report.explained.checks_table import failures
 from wardround.runs.explaining import coefficients
-from wardround.runs.explaining.explain_arms import answers_arm, explain_models, models_of
+from wardround.runs.explaining.explain_arms import (
+    answers_arm,
+    explain_models,
+    models_from,
+    refuse_unexplained,
+    trained_arm,
+)
 from wardround.runs.explaining.site_models import SiteModel
 from wardround.runs.finished_run import seed_of
+from wardround.study.schema import Arm
+from wardround.training.trial import Trial
 
 ROWS, IMAGES = 1000, 24  # that are explained, unless the caller says so
+IMAGES_OF_SITE = 6  # of a run, at each site
 TRAINING_ROWS = "training rows of {}"
+OWN_IMAGES = "the mean training image of each image's own hospital"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +91,7 @@ def explain_bundle(
         **about_bundle(loaded),
         **facts_of([explained.explanation]),
         "unscored": explained.unscored,
-        "failed_checks": failures(explained.checks),
+        "failed_checks": failures({"": explained.checks}),
     }
     title = f"Why {loaded.name} predicts what it predicts"
     made = Explained(title, about, table, content_of_bundle(loaded), explained.checks)
@@ -92,27 +103,35 @@ def explain_image_bundle(
     bundle: Bundle, data: str | Path, target: Path, method: str | None, background: str | Path | None, most: int
 ) -> Explained:
     maps = explain_images(bundle, data, method=method, background=background, most=most)
-    complete = maps.completeness_error
-    checked = maps.checks[0]
     about = {
         **about_bundle(bundle),
-        "method": maps.method,
-        "title": maps.title,
-        "scale": maps.link,
-        "compared_with": maps.compared_with,
-        "rows": len(np.unique(maps.row)),
-        "lines": len(maps),
-        "outputs": list(maps.outputs),
-        "largest_completeness_error": None if np.isnan(complete).all() else float(np.nanmax(complete)),
-        "largest_sampling_error": None,
-        "unscored": maps.unscored,
-        "checked": checked.rows,
+        **facts_of_images([maps]),
+        "checked": maps.checks[0].rows,
         "checked_output": maps.outputs[maps.checked_output],
-        "failed_checks": failures(maps.checks),
     }
     title = f"Where {bundle.name} sees what it predicts"
-    write_image_folder(maps, title, about, target)
+    write_image_folder([maps], title, about, target)
     return Explained(title, about, maps.table())
+
+
+def facts_of_images(parts: Sequence[ImageMaps]) -> dict[str, Any]:
+    """Of a bundle, or of each site of a run."""
+    first = parts[0]
+    complete = np.concatenate([maps.completeness_error for maps in parts])
+    compared = dict.fromkeys(maps.compared_with for maps in parts)
+    return {
+        "method": first.method,
+        "title": first.title,
+        "scale": first.link,
+        "compared_with": first.compared_with if len(compared) == 1 else OWN_IMAGES,
+        "rows": sum(len(np.unique(maps.row)) for maps in parts),
+        "lines": sum(map(len, parts)),
+        "outputs": list(first.outputs),
+        "largest_completeness_error": None if np.isnan(complete).all() else float(np.nanmax(complete)),
+        "largest_sampling_error": None,
+        "unscored": sum(maps.unscored for maps in parts),
+        "failed_checks": failures({maps.site: maps.checks for maps in parts}),
+    }
 
 
 def about_bundle(bundle: Bundle) -> dict[str, Any]:
@@ -151,14 +170,21 @@ def explain_run(
     """Explain the models of a finished run on the test rows of its hospitals, into a new folder.
 
     Without `arm` that is the way of training that the answer names, without `site` every hospital, and `seed` is the
-    study's first. `members` are as `run_study` takes them.
+    study's first. At most so many `rows` are explained, 1,000 unless given, at all hospitals together; of images so
+    many at each hospital, 6 unless given. `members` are as `run_study` takes them.
     """
     target = new_target(out)
     finished = open_finished_run(run, **members)
     number = seed_of(finished.plan.study, seed)
     name = answers_arm(finished.results) if arm is None else arm
-    models = models_of(finished.plan, finished.folder, finished.results, name, number)
-    chosen = at_site(models, site)
+    trained, trial = trained_arm(finished.plan, finished.results, name, number)
+    refuse_unknown_site([own.name for own in trial.scored], site)
+    if has_images(trained, trial):
+        most = checked_rows(IMAGES_OF_SITE if rows is None else rows)
+        return explain_image_run(finished, trained, trial, site, target, method, most)
+    refuse_unexplained(trained, trial)
+    models = models_from(finished.plan, finished.folder, trained, trial)
+    chosen = [model for model in models if site in (None, model.site.name)]
     content = importance_of(finished, name, number, chosen, progress)
     parts = rows_of_sites(chosen, method, checked_rows(ROWS if rows is None else rows))
     table = pd.concat([part.assign(site=model.site.name) for model, part, _ in parts], ignore_index=True)
@@ -173,6 +199,22 @@ def explain_run(
     return made
 
 
+def explain_image_run(
+    finished: FinishedRun, arm: Arm, trial: Trial, site: str | None, target: Path, method: str | None, most: int
+) -> Explained:
+    sites = [own for own in trial.scored if site in (None, own.name)]
+    parts = maps_of_sites(finished, arm, trial, sites, method, most)
+    about = {
+        **{"run": finished.folder.path.name, "arm": arm.name, "seed": trial.seed, "sites": [m.site for m in parts]},
+        **facts_of_images(parts),
+        "checked": {maps.site: maps.checks[0].rows for maps in parts},
+        "checked_output": {maps.site: maps.outputs[maps.checked_output] for maps in parts},
+    }
+    title = f"Where {arm.name} sees what it predicts: {finished.plan.study.name}"
+    write_image_folder(parts, title, about, target, finished.plan.synthetic)
+    return Explained(title, about, pd.concat([maps.table() for maps in parts], ignore_index=True))
+
+
 def new_target(out: str | Path) -> Path:
     target = as_path(out, "--out")
     refuse_existing(target)
@@ -185,11 +227,9 @@ def checked_rows(rows: int) -> int:
     return rows
 
 
-def at_site(models: Sequence[SiteModel], site: str | None) -> list[SiteModel]:
-    names = [model.site.name for model in models]
+def refuse_unknown_site(names: Sequence[str], site: str | None) -> None:
     if site is not None and site not in names:
         raise StudyError("--site", f"the run has no site {shown(site)}", suggest(site, names, "Sites"))
-    return [model for model in models if site in (None, model.site.name)]
 
 
 def importance_of(

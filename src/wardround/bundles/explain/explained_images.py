@@ -1,6 +1,6 @@
 """The images of a bundle explained: where in each image the model sees what it predicts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +54,8 @@ class ImageMaps:
     unscored: int = 0
     checks: tuple[Check, ...] = ()
     checked_output: int = 0
+    site: str = ""  # of a run: whose images they are
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)))  # line, and the box in parts of the image
 
     def __len__(self) -> int:
         return len(self.row)
@@ -71,6 +73,7 @@ class ImageMaps:
         x, y = highest_points(self.heat)
         return pd.DataFrame(
             {
+                **({"site": self.site} if self.site else {}),
                 "row": self.row,
                 "output": np.array(self.names(), dtype=object),
                 "predicted": self.predicted,

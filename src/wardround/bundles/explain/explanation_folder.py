@@ -35,7 +35,7 @@ TITLES = {
 
 def write_folder(explained: "Explained", out: Path) -> Path:
     """No value of a patient is in it: rows are named by their numbers."""
-    tables = [*tables_of(explained.content), *([checks_table(explained.checks)] if explained.checks else [])]
+    tables = [*tables_of(explained.content), *([checks_table({"": explained.checks})] if explained.checks else [])]
     with new_folder(out) as folder:
         explained.rows.to_csv(folder / f"{ROWS}.csv", index=False)
         explained.rows.to_parquet(folder / f"{ROWS}.parquet", index=False)

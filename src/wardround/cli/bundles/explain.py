@@ -36,7 +36,8 @@ def explain(
         typer.Option("--background", metavar="FILE", help="For a bundle: rows to compare with, not its own average."),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="At most so many are explained: 1,000 rows, 24 images.")
+        int | None,
+        typer.Option("--rows", min=1, help="At most so many: 1,000 rows, 24 images, 6 images of each site of a run."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -16,12 +16,24 @@ NAMES = {
 }
 
 
-def checks_table(checks: Sequence[Check]) -> Table:
+def checks_table(checks: Mapping[str, Sequence[Check]]) -> Table:
+    """By site; of a bundle, which has one, without its name."""
     rows = [
-        [NAMES[check.name], check.method, check.figure, check.low, check.high, RESULTS[check.passed], check.rule]
-        for check in checks
+        [
+            *([site] if site else []),
+            NAMES[check.name],
+            check.method,
+            check.figure,
+            check.low,
+            check.high,
+            RESULTS[check.passed],
+            check.rule,
+        ]
+        for site, own in checks.items()
+        for check in own
     ]
     columns = {
+        **({"site": None} if any(checks) else {}),
         "check": None,
         "method": None,
         **dict.fromkeys(("figure", "95 % CI from", "to"), signed_decimals),
@@ -32,6 +44,11 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return make_table("checks", "Is it true to the model?", columns, rows, note)
 
 
-def failures(checks: Sequence[Check]) -> list[str]:
+def failures(checks: Mapping[str, Sequence[Check]]) -> list[str]:
     """A sentence for each check that failed."""
-    return [f"{text_of(notice)}." for notice in map(notice_of, checks) if notice is not None]
+    return [
+        f"{site}: {text_of(notice)}." if site else f"{text_of(notice)}."
+        for site, own in checks.items()
+        for notice in map(notice_of, own)
+        if notice is not None
+    ]

@@ -12,6 +12,7 @@ from wardround.explain.permutation import REPEATS
 from wardround.privacy.disclosure import Limits
 from wardround.runs.explaining import coefficients
 from wardround.runs.explaining.site_models import (
+    SIGNALS,
     SiteModel,
     analysis_of,
     numbers_per_unit,
@@ -39,19 +40,13 @@ def answers_arm(results: Mapping[str, Any]) -> str:
     return str(decided) if decided in results["arms"] else next(iter(arms))
 
 
-def models_of(plan: Plan, folder: RunFolder, results: Mapping[str, Any], arm: str, seed: int) -> list[SiteModel]:
-    """Those with which the sites of a finished run predict."""
-    trained, trial = trained_arm(plan, results, arm, seed)
-    refuse_unexplained(trained, trial)
-    return models_from(plan, folder, trained, trial)
-
-
 def trained_arm(plan: Plan, results: Mapping[str, Any], arm: str, seed: int) -> tuple[Arm, Trial]:
     trained = plan.arm(arm_of(plan.study, results, arm, seed).name, seed)
     return trained, plan.trial(trained, seed)
 
 
 def models_from(plan: Plan, folder: RunFolder, trained: Arm, trial: Trial) -> list[SiteModel]:
+    """Those with which the sites of a finished run predict."""
     with folder.checked_content():
         run = saved_run(trial, folder.load_model(trained.name, trial.seed))
     return site_models(trial, run, plan.target_scale_of(trained, trial.seed))
@@ -60,7 +55,8 @@ def models_from(plan: Plan, folder: RunFolder, trained: Arm, trial: Trial) -> li
 def refuse_unexplained(arm: Arm, trial: Trial) -> None:
     reason = why_not(arm, trial)
     if reason:
-        raise StudyError(f"arm {arm.name}", f"cannot be explained by columns: {reason}", "Explain a bundle of it.")
+        remedy = "Explain a run of tables or of images." if reason == SIGNALS else "Explain a bundle of it."
+        raise StudyError(f"arm {arm.name}", f"cannot be explained by columns: {reason}", remedy)
 
 
 def explanations(plan: Plan, folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]:

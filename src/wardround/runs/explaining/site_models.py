@@ -20,6 +20,7 @@ from wardround.training.trial import Run, Trial
 
 NO_COLUMNS = pd.DataFrame()
 IMAGES = "its rows are images, and columns are explained here"
+SIGNALS = "its rows are signals, and columns are explained here"
 IN_PARTS = "its columns are held by several parties, none of which has the whole row"
 SEVERAL = "it predicts several outcomes at once"
 OWN_COLUMNS = "each hospital has columns of its own"
@@ -55,12 +56,17 @@ class SiteModel:
 def site_models(trial: Trial, run: Run, scale: tuple[float, ...]) -> list[SiteModel]:
     """Of every site that is scored. `scale` is what the task knows of the target of all sites."""
     models = []
-    for number, site in enumerate(trial.scored):
-        params, buffers = site_model(trial, run, trainer_for(trial, site.name))
+    for site in trial.scored:
         recipe = recipe_of(site)
-        scorer = Scorer(trial.model, params, buffers, Columns.of_recipe(recipe), scale)
-        models.append(SiteModel(trial.scored[number], recipe, scorer, trial.dtype))
+        scorer = replace(site_scorer(trial, run, site, scale), columns=Columns.of_recipe(recipe))
+        models.append(SiteModel(site, recipe, scorer, trial.dtype))
     return models
+
+
+def site_scorer(trial: Trial, run: Run, site: Site, scale: tuple[float, ...]) -> Scorer:
+    """Of rows that have no columns with names."""
+    params, buffers = site_model(trial, run, trainer_for(trial, site.name))
+    return Scorer(trial.model, params, buffers, scale=scale)
 
 
 def trainer_for(trial: Trial, site: str) -> int:
@@ -82,7 +88,7 @@ def why_not(arm: Arm, trial: Trial) -> str:
     if arm.model.facts.in_parts:
         return IN_PARTS
     if any(site.recipe is None or site.recipe.layout.names == () for site in trial.scored):
-        return IMAGES
+        return SIGNALS if len(trial.scored[0].test.inputs) == len(("channels", "samples")) else IMAGES
     if len({site.recipe.layout.names for site in trial.scored if site.recipe is not None}) > 1:
         return OWN_COLUMNS
     return ""

@@ -17,11 +17,10 @@ from wardround.explain import Scorer
 from wardround.explain.explanation import SEED, method_for
 from wardround.explain.localisation import shown
 from wardround.runs.explaining.explain_arms import answers_arm, trained_arm
-from wardround.runs.explaining.site_models import trainer_for
+from wardround.runs.explaining.site_models import site_scorer
 from wardround.runs.finished_run import saved_run
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
-from wardround.training.rounds import site_model
 from wardround.training.trial import Trial
 
 MOST = 6  # of each kind
@@ -51,9 +50,7 @@ def wrong_calls(plan: Plan, folder: RunFolder, results: Mapping[str, Any]) -> di
     for site in trial.scored:
         own = np.flatnonzero(chosen["site"] == site.name)
         if len(own):
-            params, buffers = site_model(trial, run, trainer_for(trial, site.name))
-            scorer = Scorer(trial.model, params, buffers, scale=scale)
-            maps[own] = site_maps(scorer, site, trial, chosen.iloc[own], records.classes)
+            maps[own] = site_maps(site_scorer(trial, run, site, scale), site, trial, chosen.iloc[own], records.classes)
     grey = records.features[chosen["row"].to_numpy()].mean(axis=1).round().astype(np.uint8)
     return {
         "images": grey,
