@@ -21,6 +21,7 @@ from wardround.core.errors import StudyError
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.runs.explaining.explain_arms import answers_arm
+from wardround.runs.explaining.site_models import site_scorer
 
 SITES = ["hospital-0", "hospital-1", "hospital-2"]
 COMPARED = ("fedavg", "own-norms")
@@ -73,9 +74,9 @@ def test_maps_are_those_of_a_bundle_of_the_same_run(
     assert len(both) >= 8
     for name in ("score", "highest", "highest_x", "completeness_error"):
         np.testing.assert_allclose(both[name], both[f"{name}_of_bundle"], atol=1e-5)
-    maps = np.stack(both["map"])
+    maps = np.stack(both["map"].tolist())
     assert np.abs(maps).max() > 1e-3
-    np.testing.assert_allclose(maps, np.stack(both["map_of_bundle"]), atol=1e-5)
+    np.testing.assert_allclose(maps, np.stack(both["map_of_bundle"].tolist()), atol=1e-5)
 
 
 def test_without_arm_and_site_the_answers_arm_is_explained_at_every_site(
@@ -164,7 +165,7 @@ def test_what_cannot_be_explained_is_refused(finished: FinishedRun, records: Rec
 def test_a_model_without_scores_is_refused(
     finished: FinishedRun, records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer = run_images.site_scorer
+    scorer = site_scorer
 
     def spoilt(*given: Any) -> Any:
         own = scorer(*given)
