@@ -32,6 +32,7 @@ from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models import Model, Shape
 from wardround.models.mlp import mlp
+from wardround.models.model import SecondLabels
 from wardround.study.schema import Stragglers
 from wardround.tasks import class_task
 from wardround.training.rounds import site_model, start
@@ -57,7 +58,14 @@ def quadratics() -> Model:
 
 class Quadratics(Model):
     def losses(
-        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        masks: Tree | None,
+        weights: Tensor | None = None,
+        second: SecondLabels | None = None,
     ) -> tuple[Tensor, Tree]:
         return x[..., 0] / 2 * (params["w"] - x[..., 1]).square(), buffers
 

@@ -78,6 +78,7 @@ def test_all_sections_are_there_in_order(text: str) -> None:
         "Threshold",
         "Calibration",
         "Uncertainty",
+        "Why it says so",
         "Privacy",
         "Columns that it needs",
         "Gaps, unseen levels, rows out of distribution",

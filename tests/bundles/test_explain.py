@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logit
 
 from tests.bundles.number_runs import ADMISSIONS, STAY, number_run
+from tests.bundles.untrained_bundles import write_bundle
 from tests.cli.test_commands import wardround
 from wardround.bundles import (
     EXPLAIN,
@@ -106,6 +107,24 @@ def test_reasons_are_the_largest_contributions_and_the_same_however_a_row_comes(
     assert one["contribution_2"] == pytest.approx(answer["contribution_2"].tolist()[7], abs=1e-5)
 
 
+def test_of_several_classes_the_predicted_one_has_reasons(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(40, 3)), columns=["age", "crp", "sodium"])
+    own = load_bundle(write_bundle(tmp_path / "classes", kind="mlp", classes=("a", "b", "c"), threshold=None))
+    answer, explanation = predict_table(own, rows, steps=EXPLAINED), explain_table(own, rows).explanation
+    assert explanation.outputs == ("a", "b", "c")
+    softmax = np.exp(explanation.scores) / np.exp(explanation.scores).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(softmax, answer[["score_a", "score_b", "score_c"]], atol=1e-5)
+    predicted = [explanation.outputs.index(name) for name in answer["predicted"]]
+    of_predicted = explanation.values[np.arange(40), predicted]
+    largest = np.abs(of_predicted).argmax(axis=1)
+    assert answer["reason_1"].tolist() == [explanation.columns[place] for place in largest]
+    np.testing.assert_allclose(answer["contribution_1"], of_predicted[np.arange(40), largest], atol=1e-5)
+    by_class = explanation.by_column()
+    assert by_class.index.names == ["row", "output"]
+    assert len(by_class) == 120
+
+
 def test_an_estimator_explains_and_may_compare_with_given_rows(network: Bundle, table: pd.DataFrame) -> None:
     model = as_estimator(network)
     alike = model.explain(table.iloc[:1], background=table.iloc[:1])
@@ -129,6 +148,18 @@ def test_a_bundle_of_protected_patients_is_explained_without_anything_of_them(
     indicators = len(bundle.recipe.layout.indicators)
     np.testing.assert_allclose(background.rows.numpy()[:, :-indicators], prepared[:, :-indicators], atol=1e-6)
     assert not background.rows[:, -indicators:].any()
+
+
+def test_the_card_names_what_contributes_most(bundle: Bundle, finished: FinishedRun) -> None:
+    card = bundle.about["card"]["explanation"]
+    trial = finished.plan.trial(finished.plan.study.arm("fedavg"), 1)
+    x = next(site for site in trial.scored if site.name == "cleveland").test.x.double().numpy()
+    by_number = np.abs((x - bundle.out_of_distribution.mean) * bundle.params["weight"].double().numpy()[0])
+    oldpeak = by_number[:, bundle.recipe.names.index("oldpeak")].mean()
+    assert card["rows"] == len(x)
+    assert card["largest"]["oldpeak"] == pytest.approx(oldpeak, rel=1e-4)
+    assert sorted(card["largest"].values(), reverse=True) == list(card["largest"].values())
+    assert "| oldpeak | " in (bundle.path / "card.md").read_text()
 
 
 def test_the_answer_names_the_arm_and_every_site_is_explained(run: Path, tmp_path: Path) -> None:

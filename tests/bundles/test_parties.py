@@ -8,10 +8,13 @@ import pytest
 
 from tests.runs.test_vertical_studies import PARTIES, study
 from wardround.bundles import (
+    EXPLAIN,
+    STEPS,
     Bundle,
     FinishedRun,
     PredictOptions,
     bundle_from,
+    explain_table,
     load_bundle,
     open_finished_run,
     predict_file,
@@ -165,3 +168,15 @@ def test_a_model_that_was_scored_through_noise_is_refused(tmp_path: Path) -> Non
         bundle_from(finished, arm="split", site=SITE, out=tmp_path / "b")
     assert "without [topology.embeddings]" in caught.value.remedy
     assert not (tmp_path / "b").exists()
+
+
+def test_contributions_add_up_to_the_score_with_and_without_a_party(run: FinishedRun, bundle: Bundle) -> None:
+    """What says whether a party knows a row is no column: its numbers are the row's own."""
+    rows, _, known = recorded(run, "split")
+    own = rows[known].head(20)
+    explanation = explain_table(bundle, own).explanation
+    total = (explanation.base + explanation.values.sum(axis=2))[:, 0]
+    np.testing.assert_allclose(1 / (1 + np.exp(-total)), predict_table(bundle, own)["score"], atol=1e-5)
+    assert set(explanation.columns) == {column.own_name for column in bundle.recipe.columns}
+    without = PredictOptions(("laboratory",))
+    assert predict_table(bundle, own, options=without, steps=(*STEPS, EXPLAIN))["reason_1"].notna().all()

@@ -37,7 +37,8 @@ def test_flags_make_a_study_and_the_split_gives_the_same_predictions(here: Path,
     text = (tmp_path / "split.toml").read_text()
     assert text.startswith("# Written by `wardround simulate`")
     assert 'partition = "by-hospital"' in text
-    again = as_json("simulate", tmp_path / "split.toml", *QUICK, "--out", tmp_path / "runs")
+    assert "channels = [2, 3]" in text  # what was set stands in it
+    again = as_json("simulate", tmp_path / "split.toml", "--no-report", "--out", tmp_path / "runs")
     assert not again["fresh"]
     assert again["folder"] == split["folder"]
 
@@ -70,3 +71,25 @@ def test_what_cannot_be_simulated_is_one_clear_error(
     assert done.returncode == code
     assert message in done.stderr
     assert (tmp_path / "mine.toml").read_text() == "name = 'mine'\n"
+
+
+@pytest.mark.parametrize("name", ["two", "fourteen"])
+def test_init_writes_a_study_of_images_that_passes_the_check(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "images.npz", layout(name, times=10))
+    out = tmp_path / "study.toml"
+    made = as_json("init", tmp_path / "images.npz", "--out", out)
+    assert made["study"] == str(out)
+    assert made["assumptions"][1] == "the images are of one place: 6 sites are drawn from them by chance"
+    assert 'algorithm = "local"' in out.read_text()
+    checked = wardround("check", out)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    again = wardround("init", tmp_path / "images.npz", "--out", out)
+    assert again.returncode == 3
+    assert "is there already" in again.stderr
+
+
+def test_init_takes_a_split_of_tables_too(tmp_path: Path) -> None:
+    as_json("data", "split", "--data", "heart", "--sites", "3", "--out", tmp_path / "split")
+    made = as_json("init", tmp_path / "split", "--out", tmp_path / "study.toml")
+    assert made["assumptions"][1:3] == ["3 hospitals, as the data name them", "the split that the data come with"]
+    assert wardround("check", tmp_path / "study.toml").returncode == 0

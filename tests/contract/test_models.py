@@ -20,6 +20,7 @@ from wardround.core.tree import Tree
 from wardround.data.site import Block
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
 from wardround.models.logistic import logistic
+from wardround.models.model import SecondLabels
 from wardround.models.starting_weights import starting_model
 from wardround.study.schema import Stragglers
 from wardround.tasks import class_task
@@ -156,6 +157,21 @@ def test_the_gradient_is_the_slope_of_the_loss(name: str, inputs: tuple[int, ...
         behind, _ = model.loss(tree.sub(params, step), buffers, x, y, masks)
         slope = sum(float((gradient[key] * step[key]).sum()) for key in params) / 1e-6
         assert slope == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+@EVERY_MODEL
+def test_of_mixed_rows_the_gradient_is_the_mean_over_either_label(name: str, inputs: tuple[int, ...]) -> None:
+    """Both labels have the same x, so that with equal shares it is the mean of the two gradients."""
+    model = a_model(name, inputs)
+    params, buffers = weights_of(model)
+    x, y = some_rows(inputs)
+    masks = masks_of(model, len(x))
+    half = SecondLabels(1 - y, torch.full((len(x),), 0.5, dtype=torch.float64))
+    mixed = model.gradient(params, buffers, x, y, masks, second=half)
+    first, other = (model.gradient(params, buffers, x, labels, masks) for labels in (y, 1 - y))
+    torch.testing.assert_close(mixed[1], (first[1] + other[1]) / 2)
+    for key in params:
+        torch.testing.assert_close(mixed[0][key], (first[0][key] + other[0][key]) / 2, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("inputs", [TABLE, IMAGES])

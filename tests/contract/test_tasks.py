@@ -20,6 +20,8 @@ from wardround.data.site import Site
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.stacked import STACKED
 from wardround.models import MODELS, Model, Shape, built
+from wardround.models.model import SecondLabels
+from wardround.study.schema import RowMixing
 from wardround.tasks import TASKS, Task, read_task
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
@@ -128,6 +130,32 @@ def test_stacked_equals_serial(example: str, algorithm: str) -> None:
 @EVERY_CASE
 def test_a_run_resumes_to_the_same_bits(example: str, algorithm: str) -> None:
     arm = a_trial(EXAMPLES[example], algorithm)
+    whole = after(arm, 4)
+    done, leaves = SERIAL.leaves(after(arm, 2))
+    loaded = SERIAL.restore([arm], done, {key: leaf.clone() for key, leaf in leaves.items()})
+    assert_same(after(arm, 4, loaded), whole)
+
+
+@EVERY_EXAMPLE
+def test_a_mixture_counts_for_either_label_by_its_share(example: str) -> None:
+    """The loss of a mixed row is the mean of its losses with either label, whatever the task."""
+    task = EXAMPLES[example]
+    rows = sites_of(task)[1].train
+    other, share = torch.flip(rows.y, [0]), torch.linspace(0, 1, len(rows), dtype=torch.float64)
+    for name in ("linear", "mlp"):
+        model = model_of(task, name)
+        params = {key: leaf.double() + 0.05 for key, leaf in model.init(3)[0].items()}
+        of_row = [model.losses(params, {}, rows.x, y, {})[0] for y in (rows.y, other)]
+        expected = ((1 - share) * of_row[0] + share * of_row[1]).mean()
+        penalty = model.penalty(params) if model.penalty else 0.0
+        gradient, loss, _ = model.gradient(params, {}, rows.x, rows.y, {}, second=SecondLabels(other, share))
+        assert loss.item() == pytest.approx(float(expected + penalty), rel=1e-9)
+        assert all(torch.isfinite(leaf).all() for leaf in gradient.values())
+
+
+@EVERY_EXAMPLE
+def test_mixup_resumes_to_the_same_bits(example: str) -> None:
+    arm = a_trial(EXAMPLES[example], "fedprox", mix=RowMixing("mixup", alpha=0.4))
     whole = after(arm, 4)
     done, leaves = SERIAL.leaves(after(arm, 2))
     loaded = SERIAL.restore([arm], done, {key: leaf.clone() for key, leaf in leaves.items()})

@@ -135,6 +135,11 @@ IN_TEXT: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         "training: class_weights: is about rare classes of one outcome, and a number is predicted",
     ),
     "oversampling": ({}, {"training": {"rounds": 1, "oversample": 0.5}}, "training: oversample: is about rare classes"),
+    "SMOTE": (
+        {},
+        {"training": {"rounds": 1, "mix": {"kind": "smote"}}},
+        "training: mix: SMOTE is about rare classes of one outcome, and there are none",
+    ),
     "metric of classes": ({}, {"evaluation": {"metric": "auc"}}, "metric: 'auc' is not a possible value"),
     "logistic": ({}, {"model": {"kind": "logistic"}}, "logistic regression predicts classes, and stay is a number"),
 }

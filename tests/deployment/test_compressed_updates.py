@@ -65,7 +65,7 @@ def test_what_travels_is_the_compressed_form_and_nothing_else(kind: str, tmp_pat
     forms: set[str] = set()
     for _, sealed, answer in network.transport.carried:
         if kind_of(answer) == "update":
-            tensors = load(answer.tensors)
+            tensors = load(bytes(answer.tensors))
             number = body_of(sealed)["round"]
             by_round[number] = by_round.get(number, 0) + tree.count_bytes({"": tensors})
             forms |= {name.removeprefix("0/params/") for name in tensors}

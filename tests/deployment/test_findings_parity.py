@@ -57,6 +57,7 @@ def results(both: Both) -> dict[str, Any]:
 def test_networks_with_norms_of_their_own_give_the_same_bits(tmp_path: Path) -> None:
     """With one thread: several may add up the numbers of a convolution in another order."""
     training = {"share": 0.67, "class_weights": "balanced", "oversample": 0.5, "augment": {"flip": "horizontal"}}
+    training["mix"] = {"kind": "mixup"}
     with torch_threads(1):
         assert_parity(study(model=CNN, training=training, arms=ARMS[:2]), tmp_path, radiology.at_sites())
 

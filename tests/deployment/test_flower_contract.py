@@ -232,6 +232,7 @@ def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
     died = SiteConnection(address, ca, key, None)
     died.stopped.set()
     died.client.close()
+    died.carrier.line.close()
     with pytest.raises(httpx.HTTPStatusError, match="412"):
         SiteConnection(address, ca, key, None)
     back = SiteConnection(address, ca, key, died.number)
@@ -255,16 +256,17 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
     while (message := connection.receive()) is None:
         assert next(answers) is None
 
-    def broken(request: Any) -> None:
+    def broken(*call: Any) -> None:
         raise OSError
 
-    vars(connection.client)["PushObject"] = broken
+    vars(connection.carrier)["push"] = broken
     with pytest.raises(LinkLost):
         connection.send(
             client_app(echo)(message, Context(0, connection.number, {}, RecordDict(), {})), lambda gone, total: None
         )
     connection.stopped.set()
     connection.client.close()
+    connection.carrier.line.close()
     for _ in range(4):
         assert next(answers) is None
     with joined(linked, folder, "north", echo):

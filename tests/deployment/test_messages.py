@@ -26,8 +26,9 @@ from wardround.data.serialization import read_layout, write_layout
 from wardround.deployment.common import schema_agreement as agreement
 from wardround.deployment.common.messaging import read_absence
 from wardround.protocol.catalogue import PROTOCOL, REFUSALS, REQUESTS, FailedAnswer
-from wardround.protocol.messages import Message, Sealed, open_sealed, seal, tensor_bytes
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.protocol.reading import belongs, read_answer
+from wardround.protocol.tensors import pack
 from wardround.tasks.task import Impossible
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]
@@ -144,7 +145,7 @@ def test_what_is_packed_once_is_the_same_message() -> None:
     tensors = {"0/params/b": torch.ones(3), "0/params/a": torch.zeros(2)}
     message = Message("train", {"run": "r"}, tensors, site="alder")
     whole = seal(message, key("coordinator"))
-    packed = seal(message, key("coordinator"), tensor_bytes(tensors), whole.tensors_hash)
+    packed = seal(message, key("coordinator"), pack(tensors), whole.tensors_hash)
     assert (packed.head, packed.tensors, packed.hash) == (whole.head, whole.tensors, whole.hash)
     assert open_sealed(packed, public("coordinator"), "coordinator").tensors.keys() == tensors.keys()
 

@@ -41,7 +41,7 @@ def ran(folder: Path, content: dict[str, Any]) -> Federation:
 
 
 def tensors_of(sealed: Sealed) -> Tree:
-    return read_tensors(sealed.tensors) if sealed.tensors else {}
+    return read_tensors(bytes(sealed.tensors)) if sealed.tensors else {}
 
 
 def sizes(leaves: Tree) -> dict[str, int]:

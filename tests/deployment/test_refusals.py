@@ -270,8 +270,8 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
     tensors[-1] ^= 1
     head = orjson.dumps({**orjson.loads(sealed.head), "body": changed})
     return {
-        "wrong key": forge("train", body, "somebody else", "cedar", sealed.tensors),
-        "a site's key": forge("train", body, "alder", "cedar", sealed.tensors),
+        "wrong key": forge("train", body, "somebody else", "cedar", bytes(sealed.tensors)),
+        "a site's key": forge("train", body, "alder", "cedar", bytes(sealed.tensors)),
         "changed head": replace(sealed, head=head),
         "changed tensors": replace(sealed, tensors=bytes(tensors)),
         "no tensors": replace(sealed, tensors=b""),
@@ -283,7 +283,7 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
             f'{{"protocol":{PROTOCOL},"kind":"train","site":"cedar","log":"","body":[1],"order":[]}}'.encode(), b""
         ),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
-        "another protocol": signed(with_protocol(sealed.head, PROTOCOL + 1), sealed.tensors),
+        "another protocol": signed(with_protocol(sealed.head, PROTOCOL + 1), bytes(sealed.tensors)),
         "tensors that are not there": signed(sealed.head.replace(b'"order":[', b'"order":["9/params/x",'), b""),
     }
 
@@ -336,11 +336,11 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
         if kind_of(answer) != "update" or site != "cedar":
             return answer
         if what == "wrong key":
-            return forge("update", body_of(answer), "alder", "cedar", answer.tensors)
+            return forge("update", body_of(answer), "alder", "cedar", bytes(answer.tensors))
         if what == "changed":
-            return replace(answer, tensors=answer.tensors[:-1] + b"!")
+            return replace(answer, tensors=bytes(answer.tensors)[:-1] + b"!")
         if what == "another name":
-            return forge("update", body_of(answer), "cedar", "alder", answer.tensors)
+            return forge("update", body_of(answer), "cedar", "alder", bytes(answer.tensors))
         return network.transport.sites["alder"].answer(sealed)
 
     network.transport.after = after

@@ -23,8 +23,9 @@ from wardround.deployment.vertical.party_session import ROWS, PartySession
 from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
-from wardround.protocol.messages import Message, Sealed, tensor_bytes
+from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import Channel
+from wardround.protocol.tensors import pack
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
 STRANGER = "S0001"  # whom the laboratory alone has
@@ -170,7 +171,7 @@ def changing(network: Parties, kind: str, change: Any) -> None:
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(answer) != kind:
             return answer
-        body, tensors = body_of(answer), load(answer.tensors) if answer.tensors else {}
+        body, tensors = body_of(answer), load(bytes(answer.tensors)) if answer.tensors else {}
         body, tensors = change(site, body, tensors)
         return forge(kind, body, site, tensors=tensors)
 
@@ -309,10 +310,10 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
         assert body_of(sealed)["round"] == 1
-        where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
+        where, before = route("gradients", 0, 0, 0), load(bytes(sealed.tensors))["0"]
         first = session_of(network, "lab").channel.open("clinic", where, as_bytes(before))
         shape = read_tensors("clinic", first)[0].shape
-        changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
+        changed = [bytes(pack({"000000": torch.full(shape, value)})) for value in (0.0, 50.0)]
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
         place = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
@@ -329,8 +330,8 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
     network = federation(document(files), tmp_path, files)
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
-        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(sealed.tensors)[ROWS]))
-        turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
+        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(bytes(sealed.tensors))[ROWS]))
+        turned = bytes(pack({name: rows.flip(0) for name, rows in load(first).items()}))
         holder = session_of(network, "clinic").channel
         again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
         body = {"run": network.messenger.run_name}

@@ -124,6 +124,7 @@ def test_arms_on_images_of_different_sources_may_share_a_stack() -> None:
         ({"augment": {"flip": "horizontal"}}, "training.augment"),
         ({"class_weights": "balanced"}, "training.class_weights"),
         ({"oversample": 0.5}, "training.oversample"),
+        ({"mix": {"kind": "mixup"}}, "training.mix"),
     ],
 )
 def test_what_is_done_for_one_site_at_a_time_is_run_by_the_slow_engine(
@@ -141,7 +142,12 @@ def test_what_is_done_for_one_site_at_a_time_is_run_by_the_slow_engine(
 def test_weights_oversampling_and_augmentation_change_what_is_learned() -> None:
     _, (plain,) = planned()
     before = finished(SERIAL, [plain])[0][0].server["params"]["1.weight"]
-    for training in ({"augment": {"noise": 0.1}}, {"class_weights": "balanced"}, {"oversample": 0.5}):
+    for training in (
+        {"augment": {"noise": 0.1}},
+        {"class_weights": "balanced"},
+        {"oversample": 0.5},
+        {"mix": {"kind": "mixup"}},
+    ):
         _, (other,) = planned(training=training)
         after = finished(SERIAL, [other])[0][0].server["params"]["1.weight"]
         again = finished(SERIAL, [other])[0][0].server["params"]["1.weight"]

@@ -101,6 +101,21 @@ def test_effects_of_a_linear_model_are_lines_and_add_up_over_hospitals() -> None
     assert np.nanmax(effect.error) < 1e-7  # all rows of a bin change alike
 
 
+def test_a_bin_of_few_patients_counts_as_empty_and_cannot_be_computed_from_the_others() -> None:
+    """Bins of 9, 2, 6 and 40 rows: the two are hidden with the next smallest, and the line goes on between them."""
+    scorer = linear_in([2.0, -1.0])
+    values = np.repeat([-1.5, -0.5, 0.5, 1.5], [9, 2, 6, 40])
+    x = torch.from_numpy(np.column_stack([values, np.zeros(len(values))]))
+    edges = (-2.0, -1.0, 0.0, 1.0, 2.0)
+    grid = Grid("c0", True, edges, (0,), np.array(edges)[:, None])
+    assert accumulated_effects.sums(scorer, x, grid, smallest=5)["rows"].tolist() == [9, 0, 0, 40]
+    assert accumulated_effects.sums(scorer, x, grid)["rows"].tolist() == [9, 2, 6, 40]
+    one_patient = np.zeros(len(values), dtype=int)
+    assert not accumulated_effects.sums(scorer, x, grid, one_patient, 5)["rows"].any()
+    effect = accumulated_effects.result(accumulated_effects.sums(scorer, x, grid, smallest=5), "c0", True, edges)
+    np.testing.assert_allclose(np.diff(effect.effect[:, 0]), 2.0)
+
+
 def test_effects_of_two_columns_that_go_together_are_not_mixed_up() -> None:
     """What partial dependence and ALE differ in: rows are moved within their bin only. The second column is a copy of
     the first; the score is their product, whose local change along the first at v is v per unit."""

@@ -75,7 +75,7 @@ WITH_SERVER = ("serve", "deploy")  # Flower brings FastAPI and uvicorn too
 # studies whose data are not shipped: what is said of them depends on the machine
 DATA_NOT_SHIPPED = {"cxr-nih", "fashion-byzantine", "fashion-dirichlet"}
 QUICK = {  # so small that looking at them takes seconds
-    "cxr-fedprox": ("--quick", "--set", "data.phantoms=600"),
+    "cxr-fedprox": ("--quick", "--set", "data.rows=600"),
     "cxr-private": ("--quick", "--set", "data.phantoms=600"),
     "five-ways": ("--quick", "--set", "data.phantoms=600"),
     "fedprox-stragglers": ("--quick", "--set", "data.largest=60"),
@@ -152,7 +152,7 @@ def every_verb(extra: str | None) -> list[Step]:
         step(f"bundle {images} --arm fedavg --site site-01 --out pictured"),
         step("predict pictured pictures/images_001/images --out pictures.csv"),
         step("predict pictured dicoms --out dicoms.csv", "imaging"),
-        step("check cxr-fedprox --quick --set data.phantoms=600 --set model.kind=resnet", "imaging"),
+        step("check cxr-fedprox --quick --set data.rows=600 --set model.kind=resnet", "imaging"),
         step(f"check small.toml {BAYESIAN}", "tuning"),
         step("privacy plan heart-private --quick", "privacy"),
         step("run heart-private --quick --set training.rounds=1 --out private --no-report", "privacy"),

@@ -1,5 +1,6 @@
 """Networks for images: what they give, how many weights they have, what of them leaves a site, and where they start."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,29 @@ def test_the_first_stage_sees_a_smaller_image(reduce: int, side: int) -> None:
     seen = network.stem(torch.zeros(1, 1, 64, 64))
     assert seen.shape == (1, 4, side, side)
     assert network.stages(seen).shape == (1, 8, side // 4, side // 4)
+
+
+@pytest.mark.parametrize("reduce", [1, 2, 4])
+@pytest.mark.parametrize("inputs", [(1, 8, 8), (3, 9, 13), (1, 31, 28), (1, 64, 64)])
+def test_a_head_without_pooling_has_a_weight_for_each_place(inputs: tuple[int, ...], reduce: Any) -> None:
+    shape = Shape(inputs, class_task(3))
+    model = residual((4, 8, 8), reduce=reduce, pool="none", dropout=0.5)(shape)
+    assert scores_of(model, some_images(shape)).shape == (3, 3)
+    sides = list(inputs[1:])
+    for halving in (reduce, 2, 2):  # of the stem and of the later stages; halving twice rounds as quartering does
+        sides = [math.ceil(side / halving) for side in sides]
+    assert model.init(0)[0]["head.weight"].shape == (3, 8 * math.prod(sides))
+    assert [mask for _, mask in model.mask_shapes.values()] == [(8 * math.prod(sides),)]
+
+
+def test_only_without_pooling_does_it_matter_where_something_is() -> None:
+    """The same values at other places have the same mean, and another sum under weights that differ by place."""
+    maps = torch.randn(2, 8, 4, 4, generator=torch.Generator().manual_seed(0))
+    for places, alike in ((1, True), (16, False)):
+        network = ResidualNetwork(1, 14, (4, 8), 1, "group", 0.0, 4, places)
+        network.stem = network.stages = torch.nn.Identity()  # type: ignore[assignment]
+        with torch.no_grad():
+            assert torch.allclose(network(maps), network(maps.flip(-1)), atol=1e-6) == alike
 
 
 @pytest.mark.parametrize("kind", ["cnn", "residual", *HEAVY])

@@ -126,4 +126,5 @@ TABLES: dict[str, Callable[[Shape], Model]] = {
 IMAGES: dict[str, Callable[[Shape], Model]] = {
     "cnn": MODELS["cnn"](channels=(4, 8), hidden=6, kernel=3, norm="group", dropout=0.3),
     "residual": MODELS["residual"](widths=(4, 8), reduce=2),
+    "residual without pooling": MODELS["residual"](widths=(4, 8), reduce=4, pool="none"),
 }

@@ -37,7 +37,7 @@ PATHS: dict[str, tuple[Shape, Callable[[Shape], Model]]] = {
     ),
     "joined": (BOTH, MODELS["joined"](embedding=4, hidden=6)),
 }
-NETWORKS_ON_IMAGES = ("cnn", "residual", "deep convolution", "joined")
+NETWORKS_ON_IMAGES = ("cnn", "residual", "residual without pooling", "deep convolution", "joined")
 PRECISIONS = {"float32": torch.float32, "float64": DOUBLE}
 
 

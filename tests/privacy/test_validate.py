@@ -59,6 +59,11 @@ def refusal(raw_study: dict[str, Any]) -> str:
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "oversampling": (study(training__oversample=0.5), "training: oversample", "drawn more often"),
+    "mixed rows": (
+        study(training__mix={"kind": "mixup"}),
+        "training: mix",
+        "a mixed row is a function of two patients",
+    ),
     "class weights": (
         study(training__class_weights="balanced"),
         "training: class_weights",

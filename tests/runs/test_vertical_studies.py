@@ -305,6 +305,7 @@ def first_trial(changes: dict[str, Any]) -> None:
         ({"privacy": {"secure_sum": {}}}, "[privacy] protects updates of models"),
         ({"training__share": 0.5}, "every party is needed"),
         ({"training__oversample": 0.5}, "would tell the other parties"),
+        ({"training__mix": {"kind": "mixup"}}, "would have to be told to the other parties"),
         ({"arms": [{"algorithm": "split", "train_at": ["va"]}]}, "every party is needed"),
         ({"arms": [{"algorithm": "pooled", "topology.kind": "flat"}], "topology__parties": {}}, "is empty"),
         ({"topology__parties": {"a": ["age"], "b": ["ag"]}}, "no column is called 'ag'"),

@@ -22,7 +22,7 @@ from wardround.core.errors import MachineError, StudyError
 from wardround.serving import app as serving_app
 from wardround.serving.app import make_app
 from wardround.serving.guard import LARGEST
-from wardround.serving.schema import MOST_ROWS, row_schema
+from wardround.serving.schema import MOST_ROWS, answer_schema, row_schema
 from wardround.serving.serve import is_own, names_of, serve
 
 ROW: dict[str, Any] = {"age": 0.5, "crp": "1.25", "sodium": None, "remark": "not looked at"}
@@ -72,6 +72,21 @@ def test_answers_are_those_of_predict_to_the_last_bit(client: Client, bundle: Bu
     pd.testing.assert_frame_equal(answer_table, expected.drop(columns="row"), check_dtype=False, check_exact=True)
     alone = client.post("/predict", json={"rows": [table.iloc[7].to_dict()]}).json()["rows"]
     assert alone == [content["rows"][7]]
+
+
+def test_a_request_may_ask_for_reasons(client: Client, bundle: Bundle) -> None:
+    plain = client.post("/predict", json={"rows": [ROW]}).json()["rows"][0]
+    [explained] = client.post("/predict", json={"rows": [ROW], "explain": True}).json()["rows"]
+    reasons = {name: value for name, value in explained.items() if name not in plain}
+    assert {name: value for name, value in explained.items() if name in plain} == plain
+    assert list(reasons) == [f"{kind}_{place}" for place in (1, 2, 3) for kind in ("reason", "contribution")]
+    assert {reasons[f"reason_{place}"] for place in (1, 2, 3)} == {"age", "crp", "sodium"}
+    assert abs(reasons["contribution_1"]) >= abs(reasons["contribution_2"]) >= abs(reasons["contribution_3"])
+    properties = answer_schema(bundle)["properties"]["rows"]["items"]["properties"]
+    assert set(explained) <= set(properties)
+    refused = client.post("/predict", json={"rows": [ROW], "explain": "yes"})
+    assert refused.status_code == 422
+    assert "neither true nor false" in refused.json()["error"]["problem"]
 
 
 def test_health_names_the_bundle(client: Client, bundle: Bundle) -> None:

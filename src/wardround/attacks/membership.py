@@ -215,6 +215,7 @@ def train(trials: Sequence[Trial]) -> Iterator[Run]:
         and first.training.augment is None
         and first.training.class_weights == "none"
         and not first.training.oversample
+        and first.training.mix is None
         and not first.model.init(0)[1]
     )
     engine, size = (ENGINES["stacked"], STACKED_AT_ONCE) if stackable else (ENGINES["serial"], 1)

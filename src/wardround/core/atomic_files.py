@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     with replacing(path) as file:
         file.write(content)
 

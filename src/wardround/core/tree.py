@@ -1,8 +1,9 @@
 """Arithmetic on parameter trees: flat dicts from name to tensor.
 
-Functions return new trees and do not write into their arguments, except `add_into`. Leaves may carry leading axes (a
-stack of sites, a stack of runs): plain broadcasting then applies one formula to all of them at once. A number per site
-or run, such as mu, has the leading axes alone; `scale` lines it up. Nothing here branches on a value.
+Functions return new trees and do not write into their arguments, except those whose names end with `into` or `within`.
+Leaves may carry leading axes (a stack of sites, a stack of runs): plain broadcasting then applies one formula to all of
+them at once. A number per site or run, such as mu, has the leading axes alone; `scale` lines it up. Nothing here
+branches on a value.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
+PIECE = 2**18  # numbers that stay in a processor's cache
 State = dict[str, Tree]  # named trees: {"params": ..., "control": ...}
 
 
@@ -88,6 +90,30 @@ def add_into(total: State, more: State) -> State:
         for name, leaf in leaves.items():
             leaf.add_(more[part][name])
     return total
+
+
+def add_scaled_into(total: State | None, more: State, factor: float) -> State:
+    """total + factor x more, in place, some numbers at a time: as many as stay in the processor's cache."""
+    if total is None:
+        return scale_state(more, factor)
+    for part, leaves in total.items():
+        for name, leaf in leaves.items():
+            other = more[part][name]
+            if leaf.numel() > PIECE and leaf.is_contiguous() and other.is_contiguous():
+                mine_and_other = (torch.split(flat.view(-1), PIECE) for flat in (leaf, other))
+                for mine, piece in zip(*mine_and_other, strict=True):
+                    mine.add_(piece * factor)
+            else:
+                leaf.add_(other * factor)
+    return total
+
+
+def scale_within(state: State, factor: float) -> State:
+    """In place. Nobody else may hold `state`."""
+    for leaves in state.values():
+        for leaf in leaves.values():
+            leaf.mul_(factor)
+    return state
 
 
 def count_bytes(state: Mapping[str, Tree]) -> int:

@@ -84,14 +84,14 @@ def prepare_site(folder: Path, data: str) -> None:
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
-    from wardround.deployment.flower.superlink import COORDINATOR_MEMORY, LARGE_PAGES
+    from wardround.deployment.flower.superlink import COORDINATOR_MEMORY, SITE_MEMORY
 
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):
             name = command[0] if number == 0 else f"{command[0]}-{Path(command[1]).parent.name}"
             with (folder / f"{name}.log").open("wb") as log:
-                memory = COORDINATOR_MEMORY if command[0] == "coordinate" else LARGE_PAGES
+                memory = COORDINATOR_MEMORY if command[0] == "coordinate" else SITE_MEMORY
                 environment = {**os.environ, **memory, "OMP_NUM_THREADS": "1"}
                 processes.append(
                     subprocess.Popen(

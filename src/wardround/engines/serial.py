@@ -25,6 +25,7 @@ from wardround.training.local import Memory, Order, Outcome, batches, local_trai
 from wardround.training.optimisers import optimiser_for
 from wardround.training.round_record import RoundRecord
 from wardround.training.rounds import rounds, start
+from wardround.training.row_mixing import mixer
 from wardround.training.trial import Assignment, Run, Trial
 
 
@@ -158,6 +159,7 @@ def _trained(
         None if weights is None else weights.to(trial.dtype),
         augmenter(trial.training.augment, draws("augment")),
         private,
+        mixer(trial.training.mix, site, draws("mix")),
     )
 
 

@@ -160,4 +160,5 @@ def with_numbers(x: Tensor, places: Sequence[int], numbers: np.ndarray) -> Tenso
 
 
 def summed_by(group: np.ndarray, values: np.ndarray, groups: int) -> np.ndarray:
-    return np.stack([np.bincount(group, own, minlength=groups) for own in values.T], axis=1)
+    sums = [np.bincount(group, own, minlength=groups) for own in values.T]
+    return np.stack(sums, axis=1).astype(np.float64)  # of no rows, numpy gives whole numbers

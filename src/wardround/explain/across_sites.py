@@ -109,7 +109,7 @@ class ModelExplanation:
             "increase_by_rows": rows**2 * FAR,
         }
         blocks = {
-            f"importance {name}": Block((len(self.columns),) if "increase" in name else (), most[name])
+            f"importance {name}": Block((len(self.columns) if "increase" in name else 1,), most[name])
             for name in IMPORTANCE
         }
         for number, grid in enumerate(self.grids):
@@ -125,7 +125,7 @@ class ModelExplanation:
         scorer, x, y = rows.parts
         rng = seeds.generator(self.seed, "shuffles of an explanation", site=rows.site)
         importance = permutation.sums(scorer, x, y, rng, self.repeats, rows.people)
-        sums = {f"importance {name}": importance[name] for name in IMPORTANCE}
+        sums = {f"importance {name}": np.atleast_1d(importance[name]) for name in IMPORTANCE}
         for number, grid in enumerate(self.grids):
             own = accumulated_effects.sums(scorer, x, grid, rows.people, rows.limits.smallest_cell)
             sums |= {f"effect {number} {part}": own[part] for part in PARTS}
@@ -148,6 +148,7 @@ class ModelExplanation:
 
     def _described(self, sums: Sums) -> dict[str, Any]:
         of_importance = {name: sums[f"importance {name}"] for name in IMPORTANCE}
+        of_importance |= {name: value[0] for name, value in of_importance.items() if "increase" not in name}
         found = permutation.result(of_importance, self.columns.names)
         importance = {
             name: described_rise(float(rise), number_or_none(error))

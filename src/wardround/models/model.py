@@ -82,6 +82,14 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class SecondLabels:
+    """Of rows that are mixtures of two: what the second one is labelled, and its share of the mixture."""
+
+    y: Tensor
+    share: Tensor
+
+
+@dataclass(frozen=True)
 class FeatureMaps:
     """What layers of an image network see, for explanations that ask where. `layers` are named from the image to the
     scores, and `at(params, buffers, x, layer)` gives a prediction's scores, and the maps (rows, channels, height,
@@ -143,34 +151,62 @@ class Model:
         }
 
     def loss(
-        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        masks: Tree | None,
+        weights: Tensor | None = None,
+        second: SecondLabels | None = None,
     ) -> tuple[Tensor, Tree]:
         """Mean loss of a batch with the model's own penalty. `weights` are the task's `class_weights`."""
-        losses, buffers = self.losses(params, buffers, x, y, masks, weights)
+        losses, buffers = self.losses(params, buffers, x, y, masks, weights, second)
         loss = losses.mean()
         return (loss + self.penalty(params) if self.penalty else loss), buffers
 
     def losses(
-        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        masks: Tree | None,
+        weights: Tensor | None = None,
+        second: SecondLabels | None = None,
     ) -> tuple[Tensor, Tree]:
         """Of each row, without the penalty."""
         scores, buffers = self.logits(params, buffers, x, masks)
         losses = self.task.row_losses(scores, y, weights)
+        if second is not None:
+            losses = torch.lerp(losses, self.task.row_losses(scores, second.y, weights), second.share)
         return (losses if self.extra is None else losses + self.extra(params, x)), buffers
 
     def gradient(
-        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree, weights: Tensor | None = None
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        masks: Tree,
+        weights: Tensor | None = None,
+        second: SecondLabels | None = None,
     ) -> Gradient:
         """Of `loss`, for one training step."""
         weight = None if weights is None else self.task.row_weights(y, weights)
         if self.closed_gradient is not None and (weights is None or weight is not None):
             share = x.new_full((len(x),), 1 / len(x)) if weight is None else weight.to(x.dtype) / len(x)
+            if second is not None:  # a mixture is two rows, the same but for the label, with a share each
+                of_second = None if weights is None else self.task.row_weights(second.y, weights)
+                other = torch.full_like(share, 1 / len(x)) if of_second is None else of_second.to(x.dtype) / len(x)
+                share = torch.cat([share * (1 - second.share), other * second.share])
+                x, y = torch.cat([x, x]), torch.cat([y, second.y])
             grad, value = self.closed_gradient(params, x, y, share)
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         if x.dim() == 4:  # channels last takes a third off a convolution's step; `contiguous` would not do it
             x = x.to(memory_format=torch.channels_last)
-        loss, buffers = self.loss(leaves, buffers, x, y, masks, weights)
+        loss, buffers = self.loss(leaves, buffers, x, y, masks, weights, second)
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused weights do not move
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
 

@@ -43,7 +43,9 @@ class ResidualNetwork(nn.Module):
         norm: Norm,
         dropout: float,
         reduce: int,
+        places: int = 1,
     ) -> None:
+        """`places` are those of the last stage which the head tells apart; 1: it sees their mean."""
         super().__init__()
         first: list[nn.Module] = [
             nn.Conv2d(colours, widths[0], 5, stride=min(reduce, 2), padding=2, bias=False),
@@ -58,16 +60,23 @@ class ResidualNetwork(nn.Module):
                 stride = 2 if stage > 0 and place == 0 else 1
                 self.stages.append(Block(before, width, stride, norm))
                 before = width
-        self.thinned = Dropout(dropout, (before,)) if dropout else nn.Identity()
-        self.head = nn.Linear(before, outputs)
+        self.apart = places > 1
+        self.thinned = Dropout(dropout, (before * places,)) if dropout else nn.Identity()
+        self.head = nn.Linear(before * places, outputs)
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x))
-        scores: Tensor = self.head(self.thinned(x.mean((2, 3))))
+        scores: Tensor = self.head(self.thinned(x.flatten(1) if self.apart else x.mean((2, 3))))
         return scores
+
+
+def places_left(height: int, width: int, reduce: int, stages: int) -> int:
+    """Height times width of the last stage: each halving rounds up."""
+    shrink = reduce << (stages - 1)
+    return -(-height // shrink) * -(-width // shrink)
 
 
 CITATION = "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385"
@@ -80,6 +89,7 @@ def residual(
     norm: Norm = "group",
     dropout: Fraction = 0.0,
     reduce: Literal[1, 2, 4] = 4,
+    pool: Literal["mean", "none"] = "mean",
     weights: Path | None = None,
     keep_head: bool = False,
 ) -> ModelBuilder:
@@ -87,15 +97,20 @@ def residual(
 
     `reduce` is how many times smaller the first stage sees the image. With 4 a network twice as wide takes about as
     long as with 2. Images of 28 pixels want less: four stages after 4 leave them a single pixel.
+
+    The head sees the mean of each channel over the image; with `pool = "none"` it has a weight for each channel at each
+    place of the last stage, and so can learn where in the image a finding lies. It then fits images of one size.
     """
 
     def build(shape: Shape) -> Model:
-        colours, _, _ = image_size("residual", shape, smallest=8)
+        colours, height, width = image_size("residual", shape, smallest=8)
         if not widths:
             raise StudyError("model: widths", "is empty", "Write a width for each stage, such as [32, 64, 128].")
 
+        places = 1 if pool == "mean" else places_left(height, width, reduce, len(widths))
+
         def module() -> nn.Module:
-            return ResidualNetwork(colours, shape.outputs, widths, blocks, norm, dropout, reduce)
+            return ResidualNetwork(colours, shape.outputs, widths, blocks, norm, dropout, reduce, places)
 
         ends = tuple(f"stages.{blocks * (stage + 1) - 1}" for stage in range(len(widths)))
         return image_model(module, shape, norm, "head", weights, keep_head, ends)

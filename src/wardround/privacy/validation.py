@@ -75,6 +75,12 @@ def _example(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], overlapping
             f"Set it to 0, {OFF}",
         ),
         (
+            arm.training.mix is not None,
+            "training: mix",
+            "a mixed row is a function of two patients, and a clipped gradient does not bound what one of them adds",
+            f"Leave it out, {OFF}",
+        ),
+        (
             arm.training.class_weights != "none",
             "training: class_weights",
             "weights that are counted from the patients are not charged",

@@ -864,9 +864,11 @@ class StepSums(Answer):
     leaves = (
         "**Sums over the rows that count**: for a regression their number and that of patients, the sum of each column "
         "of the design, their cross products, and in each step the likelihood, its gradient and its curvature, as "
-        "many numbers as columns and pairs of columns. In a secure sum they are under masks, six times as large."
+        "many numbers as columns and pairs of columns; for the explanation of a model, of your test rows, their number "
+        "and that of patients, sums of losses and of their rises by column with squares, and sums of changes of scores "
+        "in each bin of a column. In a secure sum they are under masks, six times as large."
     )
-    when = "every step of an analysis, mostly five to ten"
+    when = "every step of an analysis, mostly five to ten; once for each explained arm, after the last round"
 
 
 class Analyse(Request):

@@ -11,14 +11,13 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 import orjson
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.core.tree import Tree
 from wardround.privacy.signatures import Signer, Verifier
 from wardround.protocol.catalogue import PROTOCOL, Body
+from wardround.protocol.tensors import Buffer, pack, unpack
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import Hex, Name
 
@@ -66,7 +65,7 @@ def message_of(body: Body, tensors: Tree | None = None) -> Message:
 @dataclass(frozen=True)
 class Sealed:
     head: bytes
-    tensors: bytes = field(repr=False)
+    tensors: Buffer = field(repr=False)
     signature: bytes = field(repr=False)
 
     @cached_property
@@ -99,15 +98,11 @@ class Transport(Protocol):
     def connected(self) -> Mapping[str, bool]: ...
 
 
-def tensor_bytes(tensors: Tree) -> bytes:
-    return save({name: leaf.detach().contiguous() for name, leaf in tensors.items()}) if tensors else b""
-
-
-def seal(message: Message, signer: Signer, packed: bytes | None = None, packed_hash: bytes | None = None) -> Sealed:
+def seal(message: Message, signer: Signer, packed: Buffer | None = None, packed_hash: bytes | None = None) -> Sealed:
     """`packed` are the message's tensors as bytes, with their hash, where they are known already."""
     body = Raw(msgspec.json.encode(message.body))
     head = Head(PROTOCOL, message.kind, message.site, message.log, body, list(message.tensors))
-    tensors = tensor_bytes(message.tensors) if packed is None else packed
+    tensors = pack(message.tensors) if packed is None else packed
     unsigned = Sealed(msgspec.json.encode(head), tensors, b"")
     if packed_hash is not None:
         unsigned.__dict__["tensors_hash"] = packed_hash
@@ -133,11 +128,11 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool =
         raise DeployError(sender, "a message does not carry its signature", "Make sure that both have the same kits.")
     head = read_head(sealed.head, sender)
     try:
-        leaves = load(sealed.tensors) if sealed.tensors and tensors else {}
+        leaves = unpack(sealed.tensors) if tensors else {}
         ordered = {name: leaves[name] for name in head.order if tensors}
         raw = bytes(head.body)
         body = dict(orjson.loads(raw).items())
-    except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _unreadable(sender, error) from None
     return Message(head.kind, body, ordered, tuple(head.order), head.site, head.log, raw)
 

@@ -172,6 +172,9 @@ def refuse_unsplit(arm: Arm) -> None:
     if training.oversample:
         problem = "which rows are drawn more often would tell the other parties what the labels are"
         raise StudyError(f"{where}: training: oversample", problem, "Use `class_weights`, or leave it out.")
+    if training.mix is not None:
+        problem = "which rows are mixed, and by how much, would have to be told to the other parties"
+        raise StudyError(f"{where}: training: mix", problem, "Leave it out.")
     for name, used in {
         "share": training.share < 1,
         "stragglers": training.stragglers is not None,

@@ -490,6 +490,7 @@ def _results(
 ) -> dict[str, Any]:
     from wardround.evaluation.outcome_results import study_results
     from wardround.runs.continual.outcome import describe_start
+    from wardround.runs.explaining.explain_arms import explanations
     from wardround.runs.site_descriptions import (
         describe_columns,
         describe_matching,
@@ -534,6 +535,7 @@ def _results(
     )
     if tuned is not None:
         content["tuning"] = describe_tuning(plan, tuned, all_records)
+    content |= explanations(plan, folder, content)
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)

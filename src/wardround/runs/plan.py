@@ -45,7 +45,7 @@ from wardround.study.schema import CHOSEN, Arm, Choice, Compression, Privacy, St
 from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial, on_clock
-from wardround.training.validation import refuse_unkept
+from wardround.training.validation import refuse_unfit_changes, refuse_unkept
 from wardround.uncertainty.validation import refuse_unfit
 
 CACHE_BYTES = 2**30
@@ -477,7 +477,7 @@ def rehearse(plan: Plan) -> None:
                 plan.trial(arm, seed)
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
-        refuse_augmented_tables(trial)
+        refuse_unfit_changes(trial)
         plan.refuse_unsound(arm, trial, tuple(buffers))
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:
@@ -508,13 +508,6 @@ def refuse_own_columns(arm: Arm, model: Model) -> None:
         problem = f'{arm.model.name} takes the same columns from all sites, and with schema = "own" each has its own'
         remedy = 'Use model "adapter", or write `"data.schema" = "all"` or "common" in this arm.'
         raise StudyError(f"arms: {arm.name}: model", problem, remedy)
-
-
-def refuse_augmented_tables(trial: Trial) -> None:
-    """Augmentation of a table would silently do nothing."""
-    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
-        where = f"arms: {trial.arm}: training: augment"
-        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
 
 
 def _on_device(site: Site, device: torch.device) -> Site:

@@ -3,10 +3,10 @@
 The cut depends on the study alone, never on the machine or the time, so that a resumed run repeats the same bits.
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
-shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
-trained with augmentation, class weights, oversampling, any protection of [privacy], compressed updates, at sites
-with columns of their own, or beside adversaries that forge updates, runs on the reference engine. Compression rounds
-and selects: a last bit in which the two engines differ may decide between two values of a number.
+shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one trained with
+augmentation, class weights, oversampling, mixed rows, any protection of [privacy], compressed updates, at sites with
+columns of their own, or beside adversaries that forge updates, runs on the reference engine. Compression rounds and
+selects: a last bit in which the two engines differ may decide between two values of a number.
 """
 
 import math
@@ -19,11 +19,12 @@ from typing import Any
 
 from wardround.core.errors import RunError, StudyError, shown, suggest
 from wardround.engines import ENGINES, Engine
-from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
+from wardround.runs.plan import Plan, refuse_outsiders
 from wardround.study.robustness.adversary_validation import is_serial_only
 from wardround.study.schema import Arm, Privacy
 from wardround.study.tuning import is_trial
 from wardround.training.trial import Trial
+from wardround.training.validation import refuse_unfit_changes
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
@@ -88,7 +89,7 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             shapes_by_model[id(trial.model)] = shapes_of(trial)
         shapes = shapes_by_model[id(trial.model)]
         refuse_outsiders(trial, shapes.buffers)
-        refuse_augmented_tables(trial)
+        refuse_unfit_changes(trial)
         plan.refuse_unsound(arm, trial, shapes.buffers)
         if arm.topology.kind == "vertical":
             units.append(Unit("split", ((arm.name, seed),), trial.light))
@@ -122,6 +123,7 @@ def serial_setting(arm: Arm) -> str | None:
         "training.augment": training.augment is not None,
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
+        "training.mix": training.mix is not None,
         "privacy": arm.privacy != Privacy(),
         "screening": arm.screened is not None,
         "aggregation.root": bool(arm.aggregation.facts.root) and not arm.by_mean,

@@ -17,7 +17,15 @@ from wardround.study.sweeps import usable_name
 if TYPE_CHECKING:
     from wardround.study.schema import Choice, Preparation, Privacy, Study
 
-OF_ARMS = ("arms", "variants", "claims", "selection", "tuning")  # parts of a study that are about its arms
+OF_ARMS = (
+    "arms",
+    "variants",
+    "claims",
+    "selection",
+    "tuning",
+    "contribution",
+    "explain",
+)  # parts of a study that are about its arms
 OF_REFERENCE = ("reference", "bundles", "attack")  # of [evaluation]
 
 
@@ -84,4 +92,13 @@ def analyses_alone(study: "Study") -> "Study":
     document = {key: value for key, value in study.resolved.items() if key not in OF_ARMS}
     document["evaluation"] = {key: value for key, value in document["evaluation"].items() if key not in OF_REFERENCE}
     emptied: dict[str, Any] = dict.fromkeys(("arms", "variants", "claims"), ())
-    return replace(study, evaluation=evaluation, resolved=document, selection=None, tuning=None, **emptied)
+    return replace(
+        study,
+        evaluation=evaluation,
+        resolved=document,
+        selection=None,
+        tuning=None,
+        contribution=None,
+        explain=None,
+        **emptied,
+    )

@@ -2,7 +2,7 @@
 
     [data] [sites] [model] [aggregation] [training] [privacy] [compression] [topology] [uncertainty] [evaluation]
     [deployment]
-    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [[analyses]] [[claims]] [quick]
+    [[arms]] [[variants]] [[adversaries]] [selection] [tuning] [contribution] [explain] [[analyses]] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]`, `[aggregation]` and each arm name a member of a family (a source, a partitioner, a
 model, a rule, an algorithm); that member's factory function says which further settings there are. Everything else is a
@@ -34,6 +34,7 @@ from wardround.core.settings import (
 )
 from wardround.study.analyses import StudyAnalysis
 from wardround.study.claims import Claim, hashed
+from wardround.study.explanations import Explain as Explain
 from wardround.study.facts import (
     AdversaryFacts,
     AlgorithmFacts,
@@ -115,6 +116,15 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class RowMixing:
+    """Training rows of a site mixed with each other, drawn anew for each batch."""
+
+    kind: Literal["mixup", "smote"]
+    alpha: Positive = 0.2  # of mixup: shares are drawn from Beta(alpha, alpha)
+    neighbours: Count = 5  # of SMOTE
+
+
+@dataclass(frozen=True)
 class Training:
     rounds: Count = 30
     local_epochs: Count = 1
@@ -131,6 +141,7 @@ class Training:
     augment: Augmentation | None = None  # images only
     class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
     oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
+    mix: RowMixing | None = None  # of rows with each other; with "smote", only of those that oversampling repeats
     precision: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -388,6 +399,7 @@ class Study:
     selection: Selection | None = None
     tuning: Tuning | None = None
     contribution: Contribution | None = None
+    explain: Explain | None = None
     analyses: tuple[StudyAnalysis, ...] = ()
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
@@ -405,6 +417,8 @@ class Study:
             del content["tuning"]
         if self.contribution is None:
             del content["contribution"]
+        if self.explain is None:
+            del content["explain"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
         if not self.analyses:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from wardround.core.errors import StudyError, refuse_strangers, suggest
 from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
+from wardround.study.explanations import check_explain
 from wardround.study.facts import TaskFacts
 from wardround.study.robustness.adversary_validation import check_adversaries
 from wardround.study.robustness.aggregation_validation import check_aggregation
@@ -103,6 +104,7 @@ def check_whole(study: Study, where: str, task: TaskFacts) -> None:
     check_uncertainty(study, where)
     check_screening(study, where)
     check_contribution(study, where)
+    check_explain(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     known = dict.fromkeys(task.metrics, METRIC) | QUANTITIES | dict.fromkeys(task.after_training, AFTER_TRAINING)
@@ -128,6 +130,15 @@ def _check_outcome(study: Study, where: str, task: TaskFacts) -> None:
         if arm.data.facts.tasks != study.data.facts.tasks:
             problem = "it predicts another kind of outcome than the other arms, and figures of the two do not compare"
             raise StudyError(f"{here}: data: task", problem, "Write a study of its own for it.")
+        mix, several = arm.training.mix, len(study.data.facts.tasks) > 1
+        if mix is not None and mix.kind == "smote":
+            place = f"{here}: training: mix"
+            if several or not task.has_classes:
+                problem = "SMOTE is about rare classes of one outcome, and there are none"
+                raise StudyError(place, problem, 'Write `mix = { kind = "mixup" }`.')
+            if not arm.training.oversample:
+                problem = "SMOTE changes the rows that oversampling repeats, and none are repeated"
+                raise StudyError(place, problem, "Write `oversample = 1.0` too, or less.")
         by_class = {"class_weights": arm.training.class_weights != "none", "oversample": bool(arm.training.oversample)}
         for setting, used in by_class.items():
             several = len(study.data.facts.tasks) > 1

@@ -89,7 +89,7 @@ class Intake:
                 self.region_weights[self.regions.of_site[assignment.number]] += weight
         else:
             update = self._as_mixed(assignment, outcome.update)
-            self._sum_up(assignment, tree.scale_state(update, weight * assignment.factor), weight)
+            self._sum_up(assignment, update, weight * assignment.factor, weight)
         self.weight += weight
         self.loss += weight * float(outcome.loss)
         self.norm += weight * outcome.length
@@ -104,13 +104,12 @@ class Intake:
         began = self.run.shared(self.algorithm, assignment.number, assignment.started)["params"]
         return {**update, "params": tree.add(update["params"], tree.sub(began, self.run.server["params"]))}
 
-    def _sum_up(self, assignment: Assignment, weighted: State, weight: float) -> None:
+    def _sum_up(self, assignment: Assignment, update: State, factor: float, weight: float) -> None:
         if self.regions is None:
-            self.sum = weighted if self.sum is None else tree.add_into(self.sum, weighted)
+            self.sum = tree.add_scaled_into(self.sum, update, factor)
             return
         region = self.regions.of_site[assignment.number]
-        before = self.region_sums[region]
-        self.region_sums[region] = weighted if before is None else tree.add_into(before, weighted)
+        self.region_sums[region] = tree.add_scaled_into(self.region_sums[region], update, factor)
         self.region_weights[region] += weight
 
     def _take_masked(self, outcomes: Iterable[tuple[Assignment, Outcome]], secure: SecureSum) -> None:
@@ -233,6 +232,7 @@ class Intake:
             return self.algorithm.aggregate_regions(server, came, self.region_weights, self.run.round)
         if not self.count:
             return server
+        self.moved = {}  # its memory is needed now
         if self.algorithm.aggregate_each is not None:
             if len(self.arrivals) < self.algorithm.fewest:
                 why = too_few(len(self.arrivals), self.algorithm)
@@ -240,7 +240,8 @@ class Intake:
                 return server
             root = [] if self.root is None else [Arrival(ROOT, 0.0, self.root)]
             return self.algorithm.aggregate_each(server, [*self.arrivals, *root])
-        mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
+        mean = tree.scale_within(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
+        self.sum = None
         return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
 
     def _means_of_regions(self) -> Iterator[State | None]:

@@ -13,7 +13,7 @@ from wardround.algorithms.algorithm import Algorithm, Work
 from wardround.core import tree
 from wardround.core.tree import State, Tree
 from wardround.data.site import Rows
-from wardround.models.model import Gradient, Model
+from wardround.models.model import Gradient, Model, SecondLabels
 from wardround.privacy.dp.example_dp import PrivateGradient
 from wardround.training.optimisers import Optimiser
 
@@ -168,11 +168,12 @@ def local_train(
     weights: Tensor | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
     private: PrivateGradient | None = None,
+    mix: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, SecondLabels | None]] | None = None,
 ) -> Outcome:
     """One site's work: a step per batch in `order`, from the model that it received.
 
-    `weights` are those of the loss, `change` augments each batch of images. With `private`, each step's gradient is
-    clipped by patient and gets noise before it is used.
+    `weights` are those of the loss, `change` augments each batch of images and `mix` mixes its rows. With `private`,
+    each step's gradient is clipped by patient and gets noise before it is used.
     """
     images = rows.x.dim() == 4
     if images:
@@ -188,7 +189,8 @@ def local_train(
         masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), dtype).items()}
         if private is not None:
             return private(leaves, buffers, x, y, masks, rows.people[batch])
-        return model.gradient(leaves, buffers, x, y, masks, weights)
+        x, second = (x, None) if mix is None else mix(batch, x, y)
+        return model.gradient(leaves, buffers, x, y, masks, weights, second)
 
     full = {**start, **memory.private}
     start_loss = _loss_on(model, full, memory.buffers, rows) if algorithm.needs_start_loss else number(float("nan"))

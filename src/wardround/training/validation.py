@@ -11,6 +11,7 @@ from wardround.core.extras import load
 from wardround.privacy.secure_sum.groups import group_name
 from wardround.study.schema import ExamplePrivacy, Privacy, SecureSum
 from wardround.training.compression import KINDS, kind_of
+from wardround.training.row_mixing import refuse_unmixable
 from wardround.training.schedule import Roster, tolerance
 from wardround.training.trial import Trial
 
@@ -30,6 +31,14 @@ def refuse_unkept(trial: Trial) -> None:
     if trial.algorithm.needs_loss_from_zero and not trial.model.task.loss_from_zero:
         problem = "takes powers of each hospital's loss, and a loss of this outcome may be below 0"
         raise StudyError(f"arms: {trial.arm}: algorithm", problem, "Choose another algorithm, such as afl or fedprox.")
+
+
+def refuse_unfit_changes(trial: Trial) -> None:
+    """Changes of training rows that would silently do nothing, or cannot be made of these data."""
+    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
+        where = f"arms: {trial.arm}: training: augment"
+        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
+    refuse_unmixable(trial)
 
 
 def need_extras(arm: str, privacy: Privacy) -> None:

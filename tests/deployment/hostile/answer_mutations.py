@@ -160,7 +160,7 @@ def changed(content: Any, path: Path, value: Any) -> Any:
 
 
 def with_head(given: Given, content: Any, tensors: bytes | None = None) -> Message:
-    return signed(written(content), given.answer.tensors if tensors is None else tensors, given.sender)
+    return signed(written(content), bytes(given.answer.tensors) if tensors is None else tensors, given.sender)
 
 
 def at(path: Path, value: Any) -> Callable[[Given], Message]:
@@ -183,7 +183,7 @@ def on_tensors(change: Callable[[Tensors], Any]) -> Callable[[Given], Message]:
     """`change` works on a copy of the tensors; the head names those that are there then."""
 
     def make(given: Given) -> Message:
-        tensors = load(given.answer.tensors)
+        tensors = load(bytes(given.answer.tensors))
         change(tensors)
         content = {**head_of(given.answer), "order": list(tensors)}
         return with_head(given, content, save(tensors) if tensors else b"")
@@ -241,13 +241,13 @@ def envelope() -> list[Mutation]:
     """What is wrong with a message before anybody looks at what it says."""
 
     def head(change: Callable[[bytes], bytes]) -> Callable[[Given], Message]:
-        return lambda given: signed(change(given.answer.head), given.answer.tensors, given.sender)
+        return lambda given: signed(change(given.answer.head), bytes(given.answer.tensors), given.sender)
 
     def tensors(content: bytes) -> Callable[[Given], Message]:
         return lambda given: signed(given.answer.head, content, given.sender)
 
     def by(signer: str) -> Callable[[Given], Message]:
-        return lambda given: signed(given.answer.head, given.answer.tensors, signer)
+        return lambda given: signed(given.answer.head, bytes(given.answer.tensors), signer)
 
     return [
         Mutation("head: empty", head(lambda head_bytes: b""), "refused"),
@@ -317,7 +317,7 @@ def _other_signature(given: Given) -> Message:
 def _as_another(given: Given) -> Message:
     other = given.others[0]
     content = changed(head_of(given.answer), ("site",), other)
-    return signed(written(content), given.answer.tensors, other)
+    return signed(written(content), bytes(given.answer.tensors), other)
 
 
 def replays(given: Given) -> list[Mutation]:
@@ -387,21 +387,21 @@ def tensor_changes(answer: Message) -> list[Mutation]:
         Mutation("tensors: a name with a path", on_added({"../../owned": torch.zeros(3)}), "refused"),
         Mutation("tensors: 2,000 more", on_added({f"0/params/{n}": torch.zeros(1) for n in range(2_000)}), "refused"),
     ]
-    for name, leaf in load(answer.tensors).items():
+    for name, leaf in load(bytes(answer.tensors)).items():
         mutations += _of_tensor(name, leaf)
     return mutations
 
 
 def on_added(more: Tensors) -> Callable[[Given], Message]:
     def make(given: Given) -> Message:
-        tensors = {**(load(given.answer.tensors) if given.answer.tensors else {}), **more}
+        tensors = {**(load(bytes(given.answer.tensors)) if given.answer.tensors else {}), **more}
         return with_head(given, {**head_of(given.answer), "order": list(tensors)}, save(tensors))
 
     return make
 
 
 def _cut(given: Given, end: int | None, more: bytes = b"") -> Message:
-    return with_head(given, head_of(given.answer), given.answer.tensors[:end] + more)
+    return with_head(given, head_of(given.answer), bytes(given.answer.tensors)[:end] + more)
 
 
 def _of_tensor(name: str, leaf: torch.Tensor) -> Iterator[Mutation]:

@@ -219,7 +219,7 @@ class Asked:
             assert_clean(answer.head + answer.tensors, "answer")
         except AssertionError as error:
             yield f"tells a patient's value ({error})"
-        leaves = load(answer.tensors).items() if answer.tensors else ()
+        leaves = load(bytes(answer.tensors)).items() if answer.tensors else ()
         for name, leaf in leaves:
             if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
                 yield f"sends {name}, which is not finite"

@@ -29,6 +29,7 @@ from wardround.bundles.build.validation_choices import (
 from wardround.bundles.bundle import Bundle, Event, build_model, load_bundle, read_events, shape_of
 from wardround.bundles.card.card import card_of
 from wardround.bundles.card.markdown import render
+from wardround.bundles.explain.card_explanation import card_explanation
 from wardround.bundles.inputs import Inputs, looks_of, write_inputs
 from wardround.bundles.out_of_distribution import by_distance, by_ranges
 from wardround.bundles.sealed_files import (
@@ -94,6 +95,7 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     test, (label, score) = _test_rows(origin, bundle), origin.saved
     evaluation = None if origin.private else evaluate_uncertainty(bundle, uncertainty, test, score, label)
     about["card"] = card_of(origin.facts, bundle, about, score, label, hashes, evaluation)
+    about["card"]["explanation"] = card_explanation(bundle, test, origin.private)
     files[CARD] = render(about["card"]).encode()
     about["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for name, content in files.items():

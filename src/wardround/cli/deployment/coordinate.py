@@ -51,8 +51,9 @@ def coordinate(
     from wardround.runs.interface.study_run import StudyRun
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
-    path = study_file(study, Flags(data or "", mu=tuple(mu or ()), rounds=rounds, seed=seed), None, shown=not json)
-    parsed, families = load_study(path, quick, changes(set_))
+    flags = Flags(data or "", mu=tuple(mu or ()), rounds=rounds, seed=seed)
+    path, settings = study_file(study, flags, changes(set_), None, shown=not json)
+    parsed, families = load_study(path, quick, settings)
     kits, made = kits_of_split(parsed, families, kit, host, port)
     loaded = CoordinatorKit.load(kits)
     folder = deployed_folder(parsed, out)

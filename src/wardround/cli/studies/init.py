@@ -17,7 +17,10 @@ NAMES = "A hospital's name for one of the files; by itself it is the file's name
 
 
 def init(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="A CSV file for each hospital.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES...", help="A CSV file for each hospital; or images."),
+    ],
     target: Annotated[
         str | None, typer.Option("--target", metavar="COLUMN", help="What to predict; without it, what could be.")
     ] = None,
@@ -38,7 +41,13 @@ def init(
     """Look at hospitals' files and write a study that asks whether training together helps."""
     from wardround.core.notices import with_texts
     from wardround.runs.drafting.draft import init_study, possible_targets
+    from wardround.runs.drafting.study_of_flags import init_images, is_images
 
+    if len(files) == 1 and target is None and is_images(files[0]):
+        path, assumed = init_images(files[0], out, force)
+        content = {"study": path, "assumptions": assumed, "notices": []}
+        render.show_either(json, content, _show_images, path, assumed)
+        return
     names = dict(_name(given) for given in name or [])
     if target is None:
         found = possible_targets(files, names)
@@ -56,6 +65,13 @@ def init(
     )
     content = {"study": draft.path, "assumptions": draft.assumptions, "notices": with_texts(draft.notices)}
     render.show_either(json, content, _show_draft, draft)
+
+
+def _show_images(path: Path, assumed: list[str]) -> None:
+    render.show_lines([f"{path} is written. It assumes:"], "bold")
+    render.show_lines(
+        [*(f"  - {sentence}" for sentence in assumed), "", f"Next: wardround run {shlex.quote(str(path))}"]
+    )
 
 
 def _name(given: str) -> tuple[str, str]:

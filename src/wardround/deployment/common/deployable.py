@@ -26,6 +26,7 @@ def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     for arm in study.arms:
         refuse_several_outcomes(tuple(arm.data.facts.tasks))
     refuse_undeployable_start(study)
+    refuse_undeployable_explanations(study)
     if study.arms and is_vertical(study):
         refuse_undeployable_parties(study, sites)
         return
@@ -72,6 +73,13 @@ def refuse_undeployable_analyses(study: Study, sites: Sequence[str]) -> None:
         if secure is not None and len(sites) < needed:
             problem = f"{len(sites)} hospitals take part, and a secure sum takes {needed}"
             raise StudyError(f"{where}: privacy: secure_sum", problem, "Let more hospitals take part.")
+
+
+def refuse_undeployable_explanations(study: Study) -> None:
+    between = [arm.name for arm in study.arms if arm.topology.kind != "flat"]
+    if study.explain is not None and between:
+        problem = f"sums for it go from one coordinator to the hospitals, and {between[0]} has others in between"
+        raise StudyError("explain", problem, "Leave [explain] out, or simulate the study with `wardround run`.")
 
 
 def refuse_undeployable_contribution(study: Study) -> None:

@@ -54,6 +54,7 @@ def write_results(
     invited: Participants,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
     analysed: Mapping[str, Any] | None = None,
+    explained: Mapping[str, Any] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
     if not plan.study.trained_arms:
@@ -78,12 +79,15 @@ def write_results(
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
-    folder.write_json("results.json", with_analyses(content, analysed))
+    folder.write_json("results.json", with_analyses(content, analysed, explained))
 
 
-def with_analyses(content: dict[str, Any], analysed: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A study without analyses has no such key."""
-    return content | {"analyses": dict(analysed)} if analysed else content
+def with_analyses(
+    content: dict[str, Any], analysed: Mapping[str, Any] | None, explained: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A study without analyses, or without [explain], has no such key."""
+    parts = {"analyses": analysed, "explanations": explained}
+    return content | {name: dict(part) for name, part in parts.items() if part}
 
 
 def _without_arms(

@@ -34,6 +34,7 @@ from wardround.protocol.catalogue import (
 )
 from wardround.protocol.messages import Message, Sealed, Transport, message_of, open_sealed, seal
 from wardround.protocol.reading import bad_answer, belongs, read_answer, unusable
+from wardround.protocol.tensors import Buffer
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
 from wardround.runs.audit import AuditLog
@@ -198,7 +199,7 @@ class Messenger:
         return {site: answers[site] for site in self.members if site in answers}
 
     def sealed(
-        self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
+        self, message: Message, site: str, packed: Buffer | None = None, packed_hash: bytes | None = None
     ) -> Sealed:
         """For one site, which obeys no message to another."""
         addressed = replace(message, site=site, log=self.log.head)

@@ -13,7 +13,8 @@ from wardround.core.tree import State, Tree
 from wardround.deployment.common.messaging import Messenger, R
 from wardround.deployment.common.update_checks import by_number, leaves_hash
 from wardround.protocol.catalogue import Curve, RegionCurve, Subset
-from wardround.protocol.messages import Sealed, message_of, tensor_bytes
+from wardround.protocol.messages import Sealed, message_of
+from wardround.protocol.tensors import pack
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.record_form import from_fields
 from wardround.training.round_record import RoundRecord
@@ -152,7 +153,7 @@ def seal_with_models(
         if key in packed:
             sealed[site] = messenger.sealed(message, site, packed[key].tensors, packed[key].tensors_hash)
             continue
-        sealed[site] = messenger.sealed(message, site, tensor_bytes(tensors))
+        sealed[site] = messenger.sealed(message, site, pack(tensors))
         if not any(trials[number].algorithm.personal for number in chosen):  # the same for all sites
             packed[key] = sealed[site]
     return sealed

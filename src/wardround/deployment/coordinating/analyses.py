@@ -55,7 +55,8 @@ def conduct_analyses(messenger: Messenger, waves: int) -> Generator[Step, None, 
     """What `results.json` has of each, by name. Analyses count as waves after the `waves` of training."""
     results = {}
     for number, chosen in enumerate(messenger.study.analyses):
-        conducted = DeployedAnalysis(messenger, number, chosen, waves + number)
+        analysis: Analysis = build_analysis(chosen, messenger.families.analyses)
+        conducted = DeployedAnalysis(messenger, number, chosen, analysis, waves + number)
         try:
             results[chosen.name] = yield from conducted.run()
         except StudyError as error:
@@ -68,10 +69,10 @@ class DeployedAnalysis:
     messenger: Messenger
     number: int
     chosen: StudyAnalysis
+    analysis: Analysis
     wave: int
 
     def __post_init__(self) -> None:
-        self.analysis: Analysis = build_analysis(self.chosen, self.messenger.families.analyses)
         self.terms: Terms = terms_for(self.messenger.study, self.chosen)
         self.folder = self.messenger.folder.path / "state" / "analyses" / self.chosen.name
 

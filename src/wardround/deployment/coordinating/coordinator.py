@@ -18,6 +18,7 @@ from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Messenger, Step, revoked_key
 from wardround.deployment.common.waves import TrialRecord
 from wardround.deployment.coordinating.analyses import conduct_analyses
+from wardround.deployment.coordinating.explanations import conduct_explanations
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -77,7 +78,7 @@ class Topology(Protocol):
 
     def wave(self, number: int, trials: Sequence[Trial]) -> Wave[Any]: ...
 
-    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None: ...
+    def write_results(self, waves: int, analysed: Mapping[str, Any], explained: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,11 @@ class Coordinator:
             analysed = yield from conduct_analyses(messenger, len(waves))
             for number, trials in enumerate(waves):
                 yield from train_wave(messenger, number, trials, self.topology.wave(number, trials))
+            explained = yield from conduct_explanations(messenger, plan, len(waves))
             messenger.title = "computing results"
             yield messenger.step()
             RunSecret(messenger.folder.path / "state").destroy()
-            self.topology.write_results(len(waves), analysed)
+            self.topology.write_results(len(waves), analysed, explained)
             hashes = log_results(messenger.study, messenger.folder, messenger.log)
             yield from messenger.say_goodbye(hashes["results.json"])
             messenger.folder.remove_state()

@@ -57,11 +57,12 @@ class Flat:
         rounds, late = FlatRounds(self.messenger, self.agreed.plan, number, trials), lateness(trials)
         return FlatWave(rounds, None if late is None else OverlappingRounds(rounds, late))
 
-    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None:
+    def write_results(self, waves: int, analysed: Mapping[str, Any], explained: Mapping[str, Any]) -> None:
         messenger, agreed = self.messenger, self.agreed
         notices = list(dict.fromkeys([*agreed.notices, *messenger.absences.values()]))
         invited = Participants(messenger.invited, agreed.plan.sites, messenger.absences)
-        write_results(messenger.folder, agreed.plan, agreed.described, waves, notices, invited, analysed=analysed)
+        facts = agreed.plan, agreed.described, waves, notices, invited
+        write_results(messenger.folder, *facts, analysed=analysed, explained=explained)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from wardround.deployment.flat.analysis_parts import (
     summands_of,
     write_schema,
 )
+from wardround.deployment.flat.explained_rows_at_site import explained_rows
+from wardround.deployment.flat.explanation_parts import built, conducted
 from wardround.deployment.flat.site_session import Session
 from wardround.deployment.site.answering import Reply
 from wardround.deployment.site.session import write_session
@@ -46,6 +48,7 @@ from wardround.protocol.catalogue import (
     Surveyed,
 )
 from wardround.study.analyses import StudyAnalysis, build_analysis
+from wardround.study.explanations import KIND
 
 AGAIN = "Start the coordinator again: it begins the analysis anew."
 
@@ -59,7 +62,7 @@ class AnalysesAtSite:
     def cohort(self) -> Cohort:
         """All rows: an analysis has no training and no test rows, and fills no gap."""
         session = self.session
-        preparation = for_own_columns(session.study.analyses[0].rows.preparation, session.site, session.records)
+        preparation = for_own_columns(conducted(session.study)[0].rows.preparation, session.site, session.records)
         return load_cohort(Source(lambda: session.records), replace(preparation, missing="median"))
 
     @cached_property
@@ -72,6 +75,12 @@ class AnalysesAtSite:
         limits = self.limits(terms_for(self.session.study, self.session.study.analyses[0]))  # alike for all of them
         rows = site_rows(records, {site: np.arange(len(records))})[site].under(limits)
         return replace(rows, told=self.memory.cells(self._marks(rows))) if self._tells_tables() else rows
+
+    def rows_for(self, chosen: StudyAnalysis) -> SiteRows:
+        """All rows of the site; where a model is explained, its test rows."""
+        if chosen.kind != KIND:
+            return self.rows
+        return explained_rows(self.session, chosen).under(self.limits(terms_for(self.session.study, chosen)))
 
     def _tells_tables(self) -> bool:
         """Whether an analysis of the study tells counts of all rows, which must go together with those told before."""
@@ -87,16 +96,17 @@ class AnalysesAtSite:
         return terms.limits.and_those_of(self.session.gate.limits())
 
     def chosen(self, number: int) -> tuple[StudyAnalysis, Analysis, Terms]:
-        analyses = self.session.study.analyses
+        analyses = conducted(self.session.study)
         if number >= len(analyses):
             raise DeployError("coordinator", "asks for an analysis that this study does not have", AGAIN)
-        built: Analysis = build_analysis(analyses[number], self.session.families.analyses)
-        return analyses[number], built, terms_for(self.session.study, analyses[number])
+        analysis = built(analyses[number], self.session.plan, self.session.families.analyses)
+        return analyses[number], analysis, terms_for(self.session.study, analyses[number])
 
     def survey(self, request: AskSurvey) -> Surveyed:
-        _, analysis, terms = self.chosen(request.analysis)
-        own = survey(analysis, self.schema, self.rows, self.limits(terms))
-        used = {name: self.schema[name] for name in analysis.uses(self.schema).columns}
+        chosen, analysis, terms = self.chosen(request.analysis)
+        schema = {} if chosen.kind == KIND else self.schema
+        own = survey(analysis, schema, self.rows_for(chosen), self.limits(terms))
+        used = {name: schema[name] for name in analysis.uses(schema).columns}
         told = {} if own.broken else used
         levels = {name: list(levels) for name, levels in own.levels.items()}
         return Surveyed(**request.place, broken=own.broken or None, columns=write_schema(told), levels=levels)
@@ -111,7 +121,7 @@ class AnalysesAtSite:
         agreed = read_agreed(request.agreed, terms.most_rows)
         if self.session.site not in agreed.sites or (terms.secure is not None) != request.masked:
             raise DeployError("coordinator", f"asks for {chosen.name} otherwise than the study has it", AGAIN)
-        counted = admitted(analysis, agreed, self.rows)
+        counted = admitted(analysis, agreed, self.rows_for(chosen))
         own = admission(analysis, agreed, counted, self.limits(terms), request.masked, self._earlier(chosen, counted))
         counted.once(("rules",), lambda: own.rules)
         kept.analyses[number] = request.agreed
@@ -142,32 +152,32 @@ class AnalysesAtSite:
         if (request.sum is None) != (terms.secure is None):
             problem = "asks for sums without masks, where the study adds them up securely"
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
-        agreed, counted = self._agreed(number, analysis, terms)
+        agreed, counted = self._agreed(number, chosen, analysis, terms)
         question = Question(request.step, as_arrays(tensors))
         sums = analysis.answer(agreed, question, counted)
         check_sums(question, analysis.blocks(agreed, question), sums, self.session.site)
         if number not in kept.begun_analyses:
             self.memory.remember(question_of(chosen), self._marks(counted))
-            if analysis.uses(self.schema).every_row:
+            if chosen.kind != KIND and analysis.uses(self.schema).every_row:
                 self.memory.remember_cells(self._marks(counted), counted.told)
             kept.begun_analyses.append(number)
             write_session(self.session)
         return sums
 
-    def _agreed(self, number: int, analysis: Analysis, terms: Terms) -> tuple[Agreed, SiteRows]:
+    def _agreed(self, number: int, chosen: StudyAnalysis, analysis: Analysis, terms: Terms) -> tuple[Agreed, SiteRows]:
         """As it stands, or as the session's file has it after a restart."""
         part = self.session.kept.analyses.get(number)
         if part is None:
             raise DeployError("coordinator", "asks for a step of an analysis that was not agreed on", AGAIN)
         if number not in self.counted:
             agreed = read_agreed(part, terms.most_rows)
-            self.counted[number] = agreed, admitted(analysis, agreed, self.rows)
+            self.counted[number] = agreed, admitted(analysis, agreed, self.rows_for(chosen))
         return self.counted[number]
 
     def rules(self, number: int) -> tuple[str, ...]:
         """Those that were asked before anything of the analysis left."""
         chosen, analysis, terms = self.chosen(number)
-        agreed, counted = self._agreed(number, analysis, terms)
+        agreed, counted = self._agreed(number, chosen, analysis, terms)
 
         def ask() -> tuple[str, ...]:
             limits, masked = self.limits(terms), terms.secure is not None
@@ -179,7 +189,7 @@ class AnalysesAtSite:
         """Of the secure sum of a step: every site that takes part contributes."""
         number = self.session.analysis_at(wave)
         chosen, analysis, terms = self.chosen(number)
-        agreed, _ = self._agreed(number, analysis, terms)
+        agreed, _ = self._agreed(number, chosen, analysis, terms)
         if terms.secure is None:
             raise DeployError("coordinator", "asks for a secure sum that the study does not have", AGAIN)
         return summands_of(number, chosen, agreed), [str(number)]
@@ -191,8 +201,8 @@ class AnalysesAtSite:
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
 
     def vector(self, request: Analyse, tensors: Tree, sums: Sums) -> Whole:
-        _, analysis, terms = self.chosen(request.analysis)
-        agreed, _ = self._agreed(request.analysis, analysis, terms)
+        chosen, analysis, terms = self.chosen(request.analysis)
+        agreed, _ = self._agreed(request.analysis, chosen, analysis, terms)
         blocks = analysis.blocks(agreed, Question(request.step, as_arrays(tensors)))
         return encoding_for(blocks, len(agreed.sites)).encode(sums, self.session.site)
 

@@ -57,6 +57,7 @@ from wardround.protocol.catalogue import (
     Unmask,
 )
 from wardround.protocol.text import plain_text
+from wardround.study.explanations import conducted_explanations
 
 with needs("deploy", "a study across hospitals"):
     from msgspec import convert
@@ -141,7 +142,8 @@ class FlatWork:
 
     def evaluate(self, request: Evaluate, tensors: Tree) -> Reply:
         summary = evaluate(self.session, request, tensors)
-        if request.wave == len(self.session.waves) - 1:  # all rounds are over; the goodbye might never come
+        explained = conducted_explanations(self.session.study)  # sums for these come after the last round
+        if request.wave == len(self.session.waves) - 1 and not explained:  # the goodbye might never come
             self.session.secret.destroy()
             self.seat = None
         return Reply(summary)

@@ -39,6 +39,7 @@ from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
 from wardround.deployment.common.update_checks import leaves_hash
+from wardround.deployment.flat.explanation_parts import conducted
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_draw import SiteDraw
 from wardround.deployment.governance.gate import Gate
@@ -148,7 +149,7 @@ class Session:
 
     def is_analysis(self, wave: int) -> bool:
         """Analyses count as waves after those of training."""
-        return 0 <= wave - len(self.waves) < len(self.study.analyses)
+        return 0 <= wave - len(self.waves) < len(conducted(self.study))
 
     def analysis_at(self, wave: int) -> int:
         if not self.is_analysis(wave):

@@ -1,4 +1,5 @@
-"""What we use of Flower beyond its public interface, for one version of it. `superlink_process.py` has the rest.
+"""What we use of Flower beyond its public interface, for one version of it. `parcels.py` and `superlink_process.py`
+have the rest.
 
 Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
 interface to anyone who reaches it. So both ends use Flower's HTTP clients from their own process, and the SuperLink
@@ -6,11 +7,12 @@ runs behind `superlink_process.py`. `tests/deployment/test_flower_contract.py` c
 """
 
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -37,7 +39,9 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import (
+    ObjectTree,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -53,20 +57,15 @@ from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     ObjectPushError,
     ObjectUnavailableError,
-    inflate_object_from_contents,
-    pull_objects,
 )
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -81,8 +80,10 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wardround.deployment.flower.line import Line
 from wardround.deployment.flower.long_polls import PULL, SENT, WAITS
-from wardround.deployment.flower.server_app import LinkLost, Standing
+from wardround.deployment.flower.parcels import UNREADABLE, Carrier, Parcel, cut
+from wardround.deployment.flower.server_app import LATEST, SLOWER, SOONEST, LinkLost, Standing
 
 SECRET = "x-wardround-secret"
 HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
@@ -101,7 +102,6 @@ clientapp = "wardround.deployment.flower.site_loop:client_app"
 [tool.flwr.app.config]
 """  # without any code: what runs is what is installed, and nobody runs what is sent
 RETRY_FOR = 20.0  # seconds
-PARTS_AT_ONCE = 2  # of a message on its way
 PASSING = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
 # how a link that went away shows itself
 LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
@@ -161,17 +161,6 @@ class FreedAtOnce:
         return response
 
 
-def push_parts(objects: dict[str, InflatableObject], push: Callable[[str, bytes], None], needed: set[str]) -> None:
-    """Empties `objects`. Flower's own function makes the bytes of all parts before it sends the first."""
-    pool = ThreadPoolExecutor(PARTS_AT_ONCE)
-    try:
-        parts = [number for number in objects if number in needed]
-        for _ in pool.map(lambda number: push(number, objects.pop(number).deflate()), parts):
-            pass
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
 class CoordinatorConnection:
     """Registers sites, starts Flower's run, and gives the Grid that carries messages."""
 
@@ -201,7 +190,8 @@ class CoordinatorConnection:
         self.grid.set_run(run_from_proto(task.run))
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
-        self.inbox = Inbox(self.grid._runtime_client, self.grid.node, task.run.run_id)
+        self.carrier = Carrier(self.grid._runtime_client, Line(address, None, proxies=False), self.grid.node)
+        self.inbox = Inbox(self.grid._runtime_client, self.carrier, self.grid.node, task.run.run_id)
         self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
 
     def _beat(self) -> bool:
@@ -220,6 +210,7 @@ class CoordinatorConnection:
         """As `HttpGrid.push_messages`; the numbers of the messages."""
         with no_object_id_recompute():
             for message in messages:
+                cut(message)
                 message.metadata.__dict__["_message_id"] = message.object_id
                 self.grid._check_message(message)
             trees, objects = [], dict[str, InflatableObject]()
@@ -230,8 +221,7 @@ class CoordinatorConnection:
             heads = [message_to_proto(remove_content_from_message(message)) for message in messages]
             request = PushAppMessagesRequest(messages_list=heads, message_object_trees=trees)
             response = runtime.PushMessages(request)
-            push = make_push_object_fn_protobuf(runtime.PushObject, self.grid.node, run, response.session_id)
-            push_parts(objects, push, set(response.objects_to_push))
+            self.carrier.push_all(objects, set(response.objects_to_push), run, response.session_id)
         runtime._client.post(f"{runtime._base_url}{SENT}", headers=self.shown).raise_for_status()
         return list(response.message_ids)
 
@@ -251,7 +241,7 @@ class CoordinatorConnection:
                     del self.site_of[node]
 
     def close(self) -> None:
-        for end in (self.heartbeat.stop, self.grid.close, self.control.close):
+        for end in (self.heartbeat.stop, self.grid.close, self.control.close, self.carrier.line.close):
             with suppress(*LOST):
                 end()
 
@@ -293,46 +283,31 @@ class ReconnectingGrid(Grid):
         raise NotImplementedError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Arriving:
-    """An answer, and the parts of it that have arrived."""
+    """An answer, and what has arrived of it."""
 
     metadata: Metadata
-    parts: Sequence[str]
-    there: dict[str, bytes] = field(default_factory=dict)
+    parcel: Parcel
 
-    def fetch(self, pull: Callable[[str], bytes]) -> Message | None:
-        """None while parts are missing; an error message if they will not come any more."""
-        missing = False
-
-        def pull_and_keep(part: str) -> bytes:
-            nonlocal missing
-            try:
-                self.there[part] = pull(part)
-            except ObjectUnavailableError:
-                missing = True
-                raise
-            return self.there[part]
-
+    def fetch(self, pull: Callable[[str, memoryview | None], bytes]) -> Message | None:
+        """None while parts are missing; an error message if they will not come any more; one without content if what
+        has come is no message."""
         try:
-            pull_objects([part for part in self.parts if part not in self.there], pull_and_keep, max_tries_per_object=1)
+            return self.parcel.opened() if self.parcel.fetch(pull) else None
         except ObjectPullError:
-            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "cut off")
-            return None if missing else make_message(metadata=self.metadata, error=error)
-        message = inflate_object_from_contents(self.metadata.message_id, self.there)
-        if not isinstance(message, Message):
-            raise ValueError("an answer is no message")
-        message.metadata.__dict__["_message_id"] = self.metadata.message_id
-        return message
+            return make_message(metadata=self.metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "cut off"))
+        except UNREADABLE:
+            return make_message(metadata=self.metadata, content=RecordDict())
 
 
 class Inbox:
     """Answers of sites, part by part. Flower's own `Grid.pull_messages` waits up to three minutes for the rest of an
     answer that a site is still sending; in that time no other site would be heard and no deadline kept."""
 
-    def __init__(self, runtime: RuntimeHttpClient, node: Node, run: int) -> None:
+    def __init__(self, runtime: RuntimeHttpClient, carrier: Carrier, node: Node, run: int) -> None:
         self.runtime = runtime
-        self.fetch = make_pull_object_fn_protobuf(runtime.PullObject, node, run)
+        self.fetch = partial(carrier.pull, run)
         self.confirm = make_confirm_message_received_fn_protobuf(runtime.ConfirmMessageReceived, node, run)
         self.arriving: dict[str, Arriving] = {}  # by the number of the request: the SuperLink names each only once
 
@@ -358,8 +333,7 @@ class Inbox:
             for number, old in list(self.arriving.items()):
                 if old.metadata.src_node_id == metadata.src_node_id:
                     del self.arriving[number]  # the site came back, and answers again
-            parts = [part.object_id for part in iterate_object_tree(tree)]
-            self.arriving[metadata.reply_to_message_id] = Arriving(metadata, parts)
+            self.arriving[metadata.reply_to_message_id] = Arriving(metadata, Parcel(metadata.message_id, tree))
 
 
 @contextmanager
@@ -398,6 +372,8 @@ class SiteConnection:
             self.client.close()  # a site may try for days
             raise
         self.node = Node(node_id=self.number)
+        tls = ssl.create_default_context(cadata=ca.decode("ascii"))
+        self.carrier = Carrier(self.client, Line(address, tls, proxies=True), self.node, self.retry)
         self.waiting: dict[int, tuple[Message, ObjectTree]] = {}  # messages not answered yet, by Flower's run
         self.lost = threading.Event()
         self.stopped = threading.Event()
@@ -432,15 +408,18 @@ class SiteConnection:
             if not self.waiting:
                 return None
             message, tree = self.waiting.pop(next(iter(self.waiting)))
-            run, number = message.metadata.run_id, message.metadata.message_id
-            pull = make_pull_object_fn_protobuf(self._retried(self.client.PullObject), self.node, run)
-            contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
-            whole = inflate_object_from_contents(number, contents)
+            parcel = Parcel(message.metadata.message_id, tree)
+            self._fetch(parcel, message.metadata.run_id)
             self._confirm(message)
-            if not isinstance(whole, Message):
-                return None
-            whole.metadata.__dict__["_message_id"] = number
-            return whole
+            return parcel.opened()
+
+    def _fetch(self, parcel: Parcel, run: int) -> None:
+        """The coordinator is still sending: parts are fetched as they come."""
+        pause = SOONEST
+        while not parcel.fetch(partial(self.carrier.pull, run)):
+            if self.lost.wait(pause):
+                raise LinkLost
+            pause = min(SLOWER * pause, LATEST)
 
     def _look(self, wait: bool) -> PullMessagesResponse:
         self.waiting_call.waits = wait
@@ -456,6 +435,7 @@ class SiteConnection:
         """`progress` receives the number of chunks sent and their total."""
         run = reply.metadata.run_id
         with lost_link(), no_object_id_recompute():
+            cut(reply)
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
             response = self._retried(self.client.PushMessages)(
@@ -466,19 +446,7 @@ class SiteConnection:
                     clientapp_runtime_list=[0.0],
                 )
             )
-            needed = set(response.objects_to_push)
-            push = make_push_object_fn_protobuf(
-                self._retried(self.client.PushObject), self.node, run, response.session_id
-            )
-            gone = 0
-
-            def push_counted(number: str, content: bytes) -> None:
-                nonlocal gone
-                push(number, content)
-                gone += 1
-                progress(gone, len(needed))
-
-            push_parts(objects, push_counted, needed)
+            self.carrier.push_all(objects, set(response.objects_to_push), run, response.session_id, progress)
 
     def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Repeats a call while the network fails: a lost chunk need not cost the whole message."""
@@ -488,5 +456,6 @@ class SiteConnection:
         self.stopped.set()
         with suppress(*LOST):
             self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.number))
+        self.carrier.line.close()
         with suppress(*LOST):
             self.client.close()

@@ -35,6 +35,7 @@ HANDSHAKE_WITHIN = 10.0  # seconds
 REPORT_EVERY = 60.0  # seconds: strangers must not fill the disk through our log
 TIDY_AFTER = 5.0  # seconds after a stranger was sent away: its connection is closed by then
 AGAIN_AFTER = 0.1  # seconds after an accept that failed
+CALLER = "wardround.caller"  # of a request that was accepted, in its scope
 log = logging.getLogger("wardround.door")
 
 
@@ -333,11 +334,11 @@ class Gateway(uvicorn.Server):
         self.reading[verdict.caller] += size
         try:
             connection.accept_body(size)
-            whole = await whole_body(receive)
+            whole = await whole_body(receive, size)
         finally:
             self.reading[verdict.caller] -= size
         try:
-            await self.app(scope, whole, send)
+            await self.app({**scope, CALLER: verdict.caller}, whole, send)
         finally:
             connection.accept_head()
 
@@ -390,15 +391,18 @@ async def answer(send: Send, status: int, farewell: bool) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def whole_body(receive: Receive) -> Receive:
+async def whole_body(receive: Receive, size: int = 0) -> Receive:
     """The request's body at once. Flower has ten layers, each of which starts tasks for every part of a body."""
-    parts = []
+    whole, end = bytearray(size), 0
     while True:
         message = await receive()
-        parts.append(message.get("body", b""))
+        part = message.get("body", b"")
+        whole[end : end + len(part)] = part  # in place: a body that grew would be copied each time
+        end += len(part)
         if message["type"] != "http.request" or not message.get("more_body", False):
             break
-    first: list[MutableMapping[str, Any]] = [{**message, "body": b"".join(parts)}]
+    del whole[end:]
+    first: list[MutableMapping[str, Any]] = [{**message, "body": whole}]
 
     async def again() -> MutableMapping[str, Any]:
         return first.pop() if first else await receive()

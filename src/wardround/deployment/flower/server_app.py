@@ -21,11 +21,12 @@ def to_record(sealed: Sealed, arrays: dict[int, ArrayRecord] | None = None) -> R
     """`arrays` are those of other messages, by the identity of their tensors: the same are cut and hashed once."""
     message = {"head": sealed.head, "signature": sealed.signature}
     if len(sealed.tensors) <= SMALL:
-        return RecordDict({"message": ConfigRecord({**message, "tensors": sealed.tensors})})
+        return RecordDict({"message": ConfigRecord({**message, "tensors": bytes(sealed.tensors)})})
     arrays = {} if arrays is None else arrays
     if id(sealed.tensors) not in arrays:
-        tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
-        arrays[id(sealed.tensors)] = ArrayRecord({"tensors": tensors})
+        record = ArrayRecord({"tensors": Array("uint8", (len(sealed.tensors),), FORM, b"")})
+        record["tensors"].data = sealed.tensors  # type: ignore[assignment]  # a view is enough for those who send it
+        arrays[id(sealed.tensors)] = record
     return RecordDict({"message": ConfigRecord({**message}), "tensors": arrays[id(sealed.tensors)]})
 
 
@@ -36,7 +37,7 @@ def from_record(record: RecordDict) -> Sealed:
     if tensors is None and "tensors" in record.array_records:
         array = record.array_records["tensors"].get("tensors")
         tensors = None if array is None else array.data
-    if not (isinstance(head, bytes) and isinstance(tensors, bytes) and isinstance(signature, bytes)):
+    if not (isinstance(head, bytes) and isinstance(tensors, bytes | memoryview) and isinstance(signature, bytes)):
         raise DeployError("a message", "is not a message", "Install the same version of wardround everywhere.")
     return Sealed(head, tensors, signature)
 

@@ -23,10 +23,18 @@ from wardround.protocol.messages import Transport
 from wardround.protocol.signing import PublicKey
 
 LOOK_EVERY = 0.5  # seconds
-# glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
-LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-# parts of 16 MB are given back as soon as they are free; what many threads leave between them would pile up
-COORDINATOR_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304"}
+# glibc: new memory is cleared page by page, a third of the work with a large model; large pages are cleared faster
+LARGE_PAGES = "glibc.malloc.hugetlb=1"
+# what a hospital frees in a round it uses again in the next; at the end of a run all is given back
+SITE_MEMORY = {
+    "GLIBC_TUNABLES": f"{LARGE_PAGES}:glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**30}"
+}
+# the coordinator gives back at once what is free: what many threads leave between large blocks would pile up
+COORDINATOR_MEMORY = {"GLIBC_TUNABLES": f"{LARGE_PAGES}:glibc.malloc.mmap_threshold={2**22}"}
+# its SuperLink keeps room for the parts of one or two models, of 16 MB each, which come and go
+LINK_MEMORY = {
+    "GLIBC_TUNABLES": f"{LARGE_PAGES}:glibc.malloc.mmap_threshold={2**26}:glibc.malloc.trim_threshold={2**28}"
+}
 START_WITHIN = 60.0
 MOST_FAILURES = 5
 
@@ -124,7 +132,7 @@ class SuperLink:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, **COORDINATOR_MEMORY, "FLWR_HOME": str(self.folder)},
+            env={**os.environ, **LINK_MEMORY, "FLWR_HOME": str(self.folder)},
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C is for the coordinator, which then stops it
         )

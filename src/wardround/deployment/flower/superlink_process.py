@@ -17,21 +17,31 @@ import signal
 import socket
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Sequence
 from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import (
+    SUPERLINK_NODE_ID,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    Status,
+)
+from flwr.proto.message_pb2 import PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from wardround.deployment.flower.gateway import Gateway, Limits, Scope, Verdict
+from wardround.core.memory import return_memory
+from wardround.deployment.flower.gateway import CALLER, App, Gateway, Limits, Receive, Scope, Send, Verdict
 from wardround.deployment.flower.long_polls import LongPolls
+from wardround.deployment.flower.wire import Buffer, bytes_head, cut_out
 
 FLEET = "/v1/fleet/"
 NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone registers sites
@@ -40,7 +50,79 @@ BEHIND = timedelta(seconds=TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
 BACKLOG = 1024  # connections that wait to be accepted
 OTHER_FILES = 256  # open files besides connections
 UNAUTHORIZED, FORBIDDEN = 401, 403
+PIECE = 2**18  # bytes of a part that are encrypted at once
 PR_SET_PDEATHSIG = 1
+
+
+class Parts:
+    """Flower's application, past which the parts of large messages go: each of its ten layers copies them. A part is
+    stored and given by Flower's own state, which checks its hash; whatever is unusual in a call is left to Flower.
+    """
+
+    def __init__(self, app: App, state: Any) -> None:
+        self.app, self.state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        take = {"push-object": self._store, "pull-object": self._give}.get(str(scope.get("path")).rpartition("/")[2])
+        if scope["type"] != "http" or take is None:
+            await self.app(scope, receive, send)
+            return
+        message = await receive()
+        body = message["body"]
+        try:
+            small, content = cut_out(body, PushObjectRequest.OBJECT_CONTENT_FIELD_NUMBER)
+            request = PushObjectRequest.FromString(small)  # its first fields are those of a PullObjectRequest
+        except (ValueError, DecodeError):
+            request = None
+        if request is None or not await asyncio.to_thread(self._may, scope, request):
+            await self.app(scope, _once(message, receive), send)
+            return
+        del body[content.stop :], body[: content.start]  # neither of which moves the bytes
+        for part in await asyncio.to_thread(take, request, body):
+            await send(part)
+
+    def _may(self, scope: Scope, request: PushObjectRequest) -> bool:
+        """The gateway knows who calls; here, whether it calls for itself, and for a run that goes on."""
+        caller = str(scope[CALLER])
+        if str(scope["path"]).startswith(FLEET):
+            node: int | None = self.state.get_node_id_by_public_key(caller.encode("ascii"))
+        else:
+            node = SUPERLINK_NODE_ID
+        if node != request.node.node_id:
+            return False
+        run = self.state.get_run_status({request.run_id}).get(request.run_id)
+        return run is not None and run.status == Status.RUNNING
+
+    def _store(self, request: PushObjectRequest, content: bytearray) -> Iterator[MutableMapping[str, Any]]:
+        stored = self.state.store_object(request.run_id, request.session_id, request.object_id, content)
+        return _answer([PushObjectResponse(stored=stored).SerializeToString()])
+
+    def _give(self, request: PushObjectRequest, content: bytearray) -> Iterator[MutableMapping[str, Any]]:
+        known = self.state.get_object(request.run_id, request.object_id)
+        head = PullObjectResponse(object_found=known is not None, object_available=bool(known)).SerializeToString()
+        if not known:
+            return _answer([head])
+        field, whole = PullObjectResponse.OBJECT_CONTENT_FIELD_NUMBER, memoryview(known)
+        pieces = (whole[start : start + PIECE] for start in range(0, len(whole), PIECE))
+        return _answer([head + bytes_head(field, len(whole)), *pieces])
+
+
+def _answer(pieces: Sequence[Buffer]) -> Iterator[MutableMapping[str, Any]]:
+    size = str(sum(map(len, pieces))).encode()
+    headers = [(b"content-type", PROTOBUF_MEDIA_TYPE.encode()), (b"content-length", size)]
+    yield {"type": "http.response.start", "status": 200, "headers": headers}
+    for place, piece in enumerate(pieces, 1):
+        yield {"type": "http.response.body", "body": piece, "more_body": place < len(pieces)}
+
+
+def _once(message: MutableMapping[str, Any], receive: Receive) -> Receive:
+    """As `receive`, beginning with a message that has come already."""
+    first = [message]
+
+    async def again() -> MutableMapping[str, Any]:
+        return first.pop() if first else await receive()
+
+    return again
 
 
 class SignedHeads:
@@ -121,8 +203,9 @@ def superlink(settings: dict[str, Any]) -> Any:
 
 async def serve(settings: dict[str, Any]) -> None:
     app = superlink(settings)
-    nodes = app.state.linkstate_factory.state()  # Flower's own list, from which a revoked key is removed
-    heads = SignedHeads(lambda key: nodes.get_node_id_by_public_key(key) is not None)
+    state = app.state.linkstate_factory.state()  # with Flower's own list of keys, from which a revoked one is removed
+    heads = SignedHeads(lambda key: state.get_node_id_by_public_key(key) is not None)
+    app = Parts(app, state)
     limits = Limits(connections=settings["connections"], per_address=settings["connections_per_address"])
     tls = {"ssl_keyfile": settings["key"], "ssl_certfile": settings["certificate"]}
     polls = LongPolls(app)
@@ -141,12 +224,6 @@ async def serve(settings: dict[str, Any]) -> None:
             polls.end()
 
     await asyncio.gather(serve_until_other_ends(inner, outer), serve_until_other_ends(outer, inner))
-
-
-def return_memory() -> None:
-    """Give free memory back to the system; glibc would keep it."""
-    with suppress(AttributeError, OSError):  # another library for memory
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:

@@ -3,6 +3,7 @@
 from wardround.privacy.disclosure import RULES
 from wardround.privacy.secure_sum.limbs import LIMBS
 from wardround.study.analyses import StudyAnalysis
+from wardround.study.explanations import conducted_explanations
 from wardround.study.schema import Study
 
 
@@ -25,6 +26,23 @@ def analysis_lines(study: Study) -> list[str]:
         else "No secure aggregation of analyses: the coordinator sees each hospital's sums by themselves.",
         f"Rules of disclosure at your hospital, with your limits where they are stricter: it never tells {rules}. "
         "Where one is broken the hospital is left out of the analysis, and the others hear which rule it was.",
+    ]
+
+
+def explanation_lines(study: Study) -> list[str]:
+    """What is told so that models can be explained."""
+    conducted = conducted_explanations(study)
+    if not conducted:
+        return []
+    masked = [chosen.options["arm"] for chosen in conducted if chosen.rows.privacy.secure_sum is not None]
+    arms = ", ".join(chosen.options["arm"] for chosen in conducted)
+    return [
+        f"Explanation of {arms}: after the last round, how much the loss of the model on your test rows rises when a "
+        "column is shuffled among them, and how its scores change along a column.",
+        "Leaves the hospital for it: numbers of test rows and patients, sums of losses, of their rises by column with "
+        f"their squares, and sums of changes of scores in each bin of a column; bins of fewer than "
+        f"{study.deployment.smallest_cell} patients count as empty. No row leaves.",
+        *(f"Of {name} the coordinator learns the sum over all hospitals alone." for name in masked),
     ]
 
 

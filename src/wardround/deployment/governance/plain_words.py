@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from wardround.core.notices.code import listed
-from wardround.deployment.governance.analysis_words import analysis_lines
+from wardround.deployment.governance.analysis_words import analysis_lines, explanation_lines
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Arm, Study
@@ -104,6 +104,7 @@ def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
             *_regions(study, sites),
             *(_training(study) if study.arms else []),
             *analysis_lines(study),
+            *explanation_lines(study),
             *_protection(study),
             *(_leaving(study) if study.arms else []),
             *_staying(study),

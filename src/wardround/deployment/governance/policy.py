@@ -15,6 +15,7 @@ from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.analyses import build_analysis
+from wardround.study.explanations import conducted_explanations
 from wardround.study.schema import Arm, Study
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -109,7 +110,12 @@ def _too_much_work(policy: Policy, study: Study, site: str) -> list[str]:
 
 
 def _analyses(policy: Policy, study: Study, site: str) -> list[str]:
-    reasons = _not_listed("analysis", [chosen.kind for chosen in study.analyses], policy.analyses)
+    explained = conducted_explanations(study)
+    kinds = [chosen.kind for chosen in (*study.analyses, *explained)]
+    reasons = _not_listed("analysis", kinds, policy.analyses)
+    for chosen in explained:
+        if not policy.site_figures and chosen.rows.privacy.secure_sum is None:
+            reasons.append(f"{site} tells no figures of its own, and the {chosen.name} needs them")
     for chosen in study.analyses:
         if policy.secure_aggregation and chosen.rows.privacy.secure_sum is None:
             reasons.append(f"{site} requires secure aggregation, which analysis {chosen.name} does not have")

@@ -160,7 +160,7 @@ class InRegions:
     def wave(self, number: int, trials: Sequence[Trial]) -> "RegionalWave":
         return RegionalWave(self.messenger, self.agreed.plan, self.members, number, trials)
 
-    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None:
+    def write_results(self, waves: int, analysed: Mapping[str, Any], explained: Mapping[str, Any]) -> None:
         messenger, agreed = self.messenger, self.agreed
         notices = list(dict.fromkeys([*agreed.notices, *self.absences.values()]))
         invited = Participants(self.hospitals, agreed.plan.sites, self.absences)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from wardround.core.errors import CheckError, DataError, DeployError, SiteError, WardroundError
 from wardround.core.extras import needs
+from wardround.core.memory import return_memory
 from wardround.core.notices import Notice, text_of
 from wardround.core.tree import Tree
 from wardround.deployment.common.site_store import Store
@@ -171,6 +172,7 @@ class SiteWork:
         """Accepted outside opening hours too, and after an approval was withdrawn: it only removes state."""
         self.topology.finish(goodbye, self._open(goodbye.run))
         self.run = None
+        return_memory()
         why = plain_text(goodbye.why)
         self.log.add("run finished", run=goodbye.run, results=goodbye.results, **({"why": why} if why else {}))
         self.notice(f"run {goodbye.run} is given up: {why}" if why else f"run {goodbye.run} is finished")

@@ -4,9 +4,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.messaging import Answered, B, Messenger, Step
@@ -14,6 +11,7 @@ from wardround.deployment.vertical.patient_matching import as_bytes
 from wardround.protocol.catalogue import Request
 from wardround.protocol.messages import Sealed, message_of
 from wardround.protocol.reading import REMEDY
+from wardround.protocol.tensors import unpack
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,8 @@ def exchange(
 def tensors_of(site: str, sealed: Sealed) -> Tree:
     """Bytes and nothing else: what they mean is between the parties."""
     try:
-        tensors = load(sealed.tensors) if sealed.tensors else {}
-    except SafetensorError:
+        tensors = unpack(sealed.tensors)
+    except ValueError:
         raise DeployError(site, "sent what cannot be carried on", REMEDY) from None
     for leaf in tensors.values():
         as_bytes(leaf)

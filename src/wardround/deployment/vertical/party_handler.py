@@ -56,8 +56,8 @@ from wardround.protocol.catalogue import (
     Match,
     Request,
 )
-from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.reading import bad_answer
+from wardround.protocol.tensors import pack
 from wardround.runs.folder import write_atomically
 
 with needs("deploy", "a study across hospitals"):
@@ -130,7 +130,7 @@ def last_embeddings(wave: Wave) -> Tree:
     for place, local in wave.trials.items():
         with torch_threads(threads_for(local.trial)):
             embeddings = [_embeddings(local, wave.last, subset) for subset in SUBSETS]
-        content = tensor_bytes({f"{number:06}": part for number, part in enumerate(embeddings)})
+        content = bytes(pack({f"{number:06}": part for number, part in enumerate(embeddings)}))
         what = route("last embeddings", wave.number, wave.last, place)
         leaving[str(place)] = as_tensor(session.channel.seal(session.holder, what, content))
     return leaving

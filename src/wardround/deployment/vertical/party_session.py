@@ -58,9 +58,9 @@ from wardround.protocol.catalogue import (
     Stage,
     Voucher,
 )
-from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.party_sealing import Channel
 from wardround.protocol.reading import read_request_task
+from wardround.protocol.tensors import pack
 from wardround.protocol.values import Sites
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.runs.environment import versions
@@ -169,7 +169,7 @@ class PartySession:
                 for place, kind in enumerate(self.plan.kinds)
                 for part in SPLIT_PARTS
             }
-            sealed[party] = as_tensor(self.channel.seal(party, ROWS, tensor_bytes(content)))
+            sealed[party] = as_tensor(self.channel.seal(party, ROWS, bytes(pack(content))))
         self.kept.assigned = True
         write_session(self)
         first = self.plan.kinds[0]

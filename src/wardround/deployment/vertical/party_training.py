@@ -28,8 +28,8 @@ from wardround.engines.serial import order_of
 from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
 from wardround.engines.split.split import blocks, threads_for
 from wardround.privacy.dp.noise import SecretStream, site_key
-from wardround.protocol.messages import tensor_bytes
 from wardround.protocol.reading import bad_answer
+from wardround.protocol.tensors import pack
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import start
@@ -281,7 +281,7 @@ class Wave:
     def _sealed(self, receiver: str, what: str, step: int, place: int, tensors: Sequence[Tensor]) -> Tensor:
         if not all(map(is_finite, tensors)):
             raise not_finite(self.session.site, f"its {what} of {self.trials[place].trial.arm}")
-        content = tensor_bytes({f"{number:06}": tensor.cpu() for number, tensor in enumerate(tensors)})
+        content = bytes(pack({f"{number:06}": tensor.cpu() for number, tensor in enumerate(tensors)}))
         return as_tensor(self.session.channel.seal(receiver, route(what, self.number, step, place), content))
 
     def _open(self, sender: str, what: str, step: int, place: int, tensors: Tree, name: str) -> bytes:

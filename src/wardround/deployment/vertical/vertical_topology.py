@@ -124,7 +124,7 @@ class Vertical:
             raise ValueError("parties are asked for blocks before they have agreed")
         return BlockWave(self.messenger, self.plan, self.holder, self.others, number, trials)
 
-    def write_results(self, waves: int, analysed: Mapping[str, Any]) -> None:
+    def write_results(self, waves: int, analysed: Mapping[str, Any], explained: Mapping[str, Any]) -> None:
         messenger, plan, matched = self.messenger, self.plan, self.matched
         if plan is None or matched is None:
             raise ValueError("results are written before parties have agreed")

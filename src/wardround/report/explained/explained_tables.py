@@ -17,8 +17,8 @@ def importance_table(content: Content) -> Table | None:
         return None
     whole, differ = content["whole"]["importance"], content.get("differences") or {}
     hospitals = len(content.get("hospitals") or {})
-    columns: dict[str, Format | None] = {"column": None, "rise of the loss": signed_decimals}
-    columns |= dict.fromkeys(CI, signed_decimals)
+    columns: dict[str, Format | None] = {"column": None, "rise of the loss": rise}
+    columns |= dict.fromkeys(CI, rise)
     rows: list[list[Any]] = [[name, own["increase"], *limits(own["interval"])] for name, own in ranked(whole)]
     note = f"By how much the mean loss rises when the column is shuffled within each hospital. {Z_WORDS}"
     if hospitals > 1:
@@ -27,6 +27,11 @@ def importance_table(content: Content) -> Table | None:
             row += [tops(content, row[0]), differ.get(row[0], {}).get("p_holm")]
         note += " The last column is Cochran's test that hospitals differ, corrected for the columns (Holm)."
     return make_table("importance", "How much each column matters", columns, rows, note)
+
+
+def rise(value: float) -> str:
+    """With its sign and three significant digits: a loss may change by little."""
+    return f"+{significant(value)}" if value > 0 else significant(value)
 
 
 def ranked(importance: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -43,13 +48,13 @@ def tops(content: Content, column: str) -> str:
 def hospital_importance_table(content: Content) -> Table | None:
     if len(content.get("hospitals") or {}) < 2:
         return None
-    names: dict[str, Format | None] = {"hospital": None, "column": None, "rise of the loss": signed_decimals}
+    names: dict[str, Format | None] = {"hospital": None, "column": None, "rise of the loss": rise}
     rows = [
         [site, name, importance["increase"], *limits(importance["interval"]), own["patients"]]
         for site, own in content["hospitals"].items()
         for name, importance in ranked(own["importance"])
     ]
-    columns = {**names, **dict.fromkeys(CI, signed_decimals), "test patients": None}
+    columns = {**names, **dict.fromkeys(CI, rise), "test patients": None}
     return make_table("importance-hospitals", "The same at each hospital", columns, rows, Z_WORDS)
 
 

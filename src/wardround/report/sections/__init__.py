@@ -42,6 +42,7 @@ SECTIONS: dict[str, Callable[[Evidence], bool]] = {
     "grid": lambda evidence: read_grid(evidence) is not None,
     "findings": lambda evidence: bool(evidence.findings),
     "hospitals": always,
+    "explaining.explanations": lambda evidence: bool(evidence.results.get("explanations")),
     "approaches": approaches_differ,
     "uncertainty": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers != "number",
     "numbers.intervals": lambda evidence: tells_uncertainty(evidence) and evidence.task.answers == "number",

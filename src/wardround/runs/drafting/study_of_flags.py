@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from wardround.core.atomic_files import write_atomically
 from wardround.core.errors import StudyError, suggest
 from wardround.data.imaging.arrow_tables import is_data_set
 from wardround.data.imaging.labels import is_table
 from wardround.data.split_files.manifest import is_split, sites_at
+from wardround.runs.catalog import families as known_families
+from wardround.runs.catalog import load_study
+from wardround.runs.drafting.study_text import plain_text
+from wardround.runs.plan import load_plan
 from wardround.study.facts import SourceFacts, facts_of
 from wardround.study.parser import Families
 from wardround.tasks import Task
@@ -24,6 +26,7 @@ from wardround.tasks import Task
 HEADER = "# Written by `wardround simulate`. Every line may be changed; all keys: docs/reference/study-file.md"
 SPLIT = "split-on-disk"  # the source that reads what `wardround data split` wrote
 SITES = 10
+ROWS_OF_SITE = 50  # fewer are not cut up further by `init`
 IMAGE_TRAINING = {"batch_size": 32, "lr": 0.05}  # of the shipped study of a small network, fashion-dirichlet
 
 
@@ -97,6 +100,11 @@ def study_of(flags: Flags, families: Families, base: Path | None = None) -> dict
     }
 
 
+def is_images(path: Path) -> bool:
+    """An .npz file, a folder or a split: what `init` and `simulate` take as it is."""
+    return path.is_dir() or path.suffix.lower() == ".npz" or is_split(path)
+
+
 def _name(path: str) -> str:
     """Of the run's folder: that of the data, in the letters that a study's name may have."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).absolute().name.split(".")[0]).lstrip("._-")
@@ -116,7 +124,47 @@ def write_study(content: Mapping[str, Any], path: Path) -> Path:
         if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(HEADER):
             problem = "is there already, and `wardround simulate` did not write it"
             raise StudyError(str(path), problem, "Run that study by its name, or move it away.")
-        write_atomically(path, f"{HEADER}\n{tomli_w.dumps(content)}".encode())
+        write_atomically(path, f"{HEADER}\n{plain_text(content)}".encode())
     except OSError as error:
         raise StudyError(str(path), f"cannot be written ({error.strerror})", "Name another --output.") from None
     return path
+
+
+IMAGES_HEADER = "# Written by `wardround init`; every line may be changed. All keys: docs/reference/study-file.md"
+
+
+def init_images(data: Path, out: Path, force: bool = False) -> tuple[Path, list[str]]:
+    """Write a study of images or of a split that asks whether training together helps, and say what it assumes. It has
+    been checked as `wardround check` does it."""
+    if out.is_dir() or (out.exists() and not force):
+        raise StudyError(str(out), "is there already", "Give --force to replace it, or another --out.")
+    families = known_families()
+    content = study_of(Flags(str(data)), families, out.absolute().parent)
+    content["question"] = "Is training together better than each site alone?"
+    content["arms"] = [{"algorithm": "local"}, {"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": 0.1}]
+    path = out.absolute()
+    plan = load_plan(*load_study({**content, "data": _from(content["data"], path.parent)}))
+    records = plan.cohort_of(plan.study.arms[0]).records
+    given = records.split is not None
+    count = min(SITES, max(2, len(records) // ROWS_OF_SITE))
+    several = len(records.hospitals) > 1
+    content["sites"] = {"partition": "by-hospital"} if several else {"partition": "iid", "count": count}
+    content["evaluation"] |= {"split": "given"} if given else {"test_share": 0.2, "validation_share": 0.1}
+    try:
+        write_atomically(path, f"{IMAGES_HEADER}\n{plain_text(content)}".encode())
+    except OSError as error:
+        raise StudyError(str(out), f"cannot be written ({error.strerror})", "Give another --out.") from None
+    path.chmod(0o644)  # no patient's value is in it, and others may run it
+    sites = content["sites"]
+    drawn = f"the images are of one place: {sites.get('count')} sites are drawn from them by chance"
+    named = f"{len(records.hospitals)} hospitals, as the data name them"
+    return out, [
+        f"{len(records)} images, {records.task.words}",
+        drawn if sites["partition"] == "iid" else named,
+        "the split that the data come with" if given else "a fifth of each site's images are for testing",
+        "one seed: images train slowly. Raise `seeds` once a run has shown how long it takes",
+    ]
+
+
+def _from(data: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    return {**data, **({"path": str(base / data["path"])} if "path" in data else {})}

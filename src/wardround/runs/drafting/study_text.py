@@ -72,6 +72,15 @@ def study_text(
     return "\n\n".join(parts) + "\n"
 
 
+def plain_text(content: Mapping[str, Any]) -> str:
+    """A study without comments: its own keys, its tables, its arms."""
+    own = [(key, value, "") for key, value in content.items() if not isinstance(value, Mapping | list)]
+    tables = [(name, table) for name, table in content.items() if isinstance(table, Mapping) and table]
+    parts = [_lines(own), *(_table(name, [(key, value, "") for key, value in table.items()]) for name, table in tables)]
+    parts += ["[[arms]]\n" + _lines([(key, value, "") for key, value in arm.items()]) for arm in content["arms"]]
+    return "\n\n".join(parts) + "\n"
+
+
 def _model(own_columns: bool, classes: bool, l2: float) -> str:
     if own_columns:
         return _table(

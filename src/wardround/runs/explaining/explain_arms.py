@@ -21,6 +21,7 @@ from wardround.runs.explaining.site_models import (
 from wardround.runs.finished_run import arm_of, saved_run
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
+from wardround.study.explanations import explained_arms, is_protected
 from wardround.study.schema import Arm
 from wardround.training.trial import Trial
 
@@ -62,6 +63,27 @@ def refuse_unexplained(arm: Arm, trial: Trial) -> None:
         raise StudyError(f"arm {arm.name}", f"cannot be explained by columns: {reason}", "Explain a bundle of it.")
 
 
+def explanations(plan: Plan, folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]:
+    """`explanations` of results.json, by arm. A study without [explain] has no such key."""
+    study, described = plan.study, {}
+    if study.explain is None:
+        return {}
+    for arm in explained_arms(study):
+        steps = explain_arm(plan, folder, results, arm.name, study.evaluation.seeds.first, study.explain.repeats)
+        described[arm.name] = finished(steps)
+    return {"explanations": described}
+
+
+def finished(steps: Generator[Any, None, dict[str, Any]]) -> dict[str, Any]:
+    """What a generator returns at its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            content: dict[str, Any] = end.value
+            return content
+
+
 def explain_arm(
     plan: Plan, folder: RunFolder, results: Mapping[str, Any], arm: str, seed: int, repeats: int = REPEATS
 ) -> Generator[str, None, dict[str, Any]]:
@@ -98,10 +120,6 @@ def explain_models(
     except (DataError, SecureSumError) as error:
         return described | {"withheld": error.problem}
     return described | merged
-
-
-def is_protected(arm: Arm) -> bool:
-    return arm.privacy.example is not None or arm.privacy.site is not None
 
 
 def coefficients_of(

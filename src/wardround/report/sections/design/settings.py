@@ -63,6 +63,9 @@ def _training(training: Mapping[str, Any]) -> str:
         text += f", class weights {training['class_weights']}"
     if training.get("oversample"):
         text += f", oversampling {training['oversample']:g}"
+    if mix := training.get("mix"):
+        detail = f"alpha {mix['alpha']:g}" if mix["kind"] == "mixup" else f"{mix['neighbours']} neighbours"
+        text += f", rows mixed by {mix['kind']} ({detail})"
     if training.get("augment"):
         changes = ", ".join(f"{name} {_plainly(value)}" for name, value in training["augment"].items())
         text += f", images changed at random ({changes})"

@@ -1,0 +1,1 @@
+"""Why models say so, in the report."""
