@@ -43,8 +43,9 @@ check: $(STAMP)  ## Format, lint and types
 bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same work
 	$(BIN)/python -m benchmarks
 
-bench-study: $(STAMP)  ## Time the whole heart study, and its ratio to the reference engine
+bench-study: $(STAMP)  ## Time the whole heart study: its ratio to the reference engine, and to an earlier revision
 	$(BIN)/python -m benchmarks.study
+	$(BIN)/python -m benchmarks.study --against c613a17
 
 bench-deployment: $(STAMP)  ## Time a round across four processes beside stock Flower, and memory over rounds
 	$(BIN)/python -m benchmarks.deployment

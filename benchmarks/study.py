@@ -3,7 +3,8 @@
 `python -m benchmarks.study --against REVISION [--repeats 3] [--study heart-fedprox]` runs the command `wardround run`,
 imports and report included, by this tree and by that revision of it, one after the other and again, so that both have
 the machine's good and bad minutes. The revision is checked out beside this tree and removed again; both use this
-environment. Processor time is that of all processes; on a machine that does other work too it says more than seconds.
+environment, and both are compiled beforehand, as whatever ran once is. Processor time is that of all processes; on a
+machine that does other work too it says more than seconds.
 
 `python -m benchmarks.study [SEEDS]` compares the engines in one process. It measures the reference engine on SEEDS
 seeds (one, unless given) and takes the rest to be as long: fifty would take the better part of an hour.
@@ -74,11 +75,12 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 def whole_command(tree: Path, study: str) -> Taken:
     """`wardround run STUDY` by the sources in `tree`, into a folder that is removed."""
+    compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as out:
         before, began = _processor(), time.perf_counter()
         subprocess.run(
             [sys.executable, "-c", COMMAND, "run", study, "--out", out],
-            env={**os.environ, "PYTHONPATH": str(tree / "src")},
+            env={**compiled, "PYTHONPATH": str(tree / "src")},
             cwd=out,
             check=True,
             capture_output=True,
@@ -95,6 +97,8 @@ def against(revision: str, study: str, repeats: int) -> None:
     print(f"wardround run {study}, imports and report included, in turns")
     with checked_out(revision) as other:
         trees, taken = {revision: other, "this tree": ROOT}, dict[str, list[Taken]]()
+        for tree in trees.values():
+            subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=True)
         for number in range(repeats):
             for name, tree in trees.items():
                 taken.setdefault(name, []).append(whole_command(tree, study))
@@ -109,6 +113,12 @@ def against(revision: str, study: str, repeats: int) -> None:
     print(f"  {revision} takes {ratios[0]:.2f} times the seconds, {ratios[1]:.2f} times the processor time")
 
 
+def is_known(revision: str) -> bool:
+    """A copy without the project's history has no earlier revision."""
+    found = subprocess.run(["git", "cat-file", "-e", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True)
+    return found.returncode == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", nargs="?", type=int, default=1)
@@ -116,7 +126,9 @@ def main() -> None:
     parser.add_argument("--study", default=STUDY)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    if options.against:
+    if options.against and not is_known(options.against):
+        print(f"there is no revision {options.against} here to compare with")
+    elif options.against:
         against(options.against, options.study, options.repeats)
     else:
         engines(options.seeds)

@@ -68,8 +68,8 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
 # Real images
 
 
-def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, list[Any]]:
-    """The first seed's trial, and the weights that each seed ends with."""
+def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, list[Any], Any]:
+    """The first seed's trial, the weights that each seed ends with, and the moments of the first seed's late models."""
     import wardround
     from wardround.runs.finished_run import open_run, saved_run
     from wardround.training.rounds import site_model
@@ -102,14 +102,16 @@ def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, lis
             "seeds": {"first": 42, "count": seeds},
             "vary": ["batches", "init"],
         },
+        "uncertainty": {"method": "swag", "passes": 2},  # so that late models are collected
         "arms": [{"algorithm": "fedavg"}],
     }
     run = wardround.run_study(study, folder / "runs")
     opened, plan = open_run(run.folder, ("", ""))
     arm = plan.study.arms[0]
     trials = [plan.trial(arm, seed) for seed in plan.study.evaluation.seeds]
-    weights = [site_model(trial, saved_run(trial, opened.load_model(arm.name, trial.seed)), 0) for trial in trials]
-    return trials[0], weights
+    runs = [saved_run(trial, opened.load_model(arm.name, trial.seed)) for trial in trials]
+    weights = [site_model(trial, own, 0) for trial, own in zip(trials, runs, strict=True)]
+    return trials[0], weights, runs[0].server
 
 
 def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -144,9 +146,10 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
     from wardround.core.seeds import generator
     from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
     from wardround.uncertainty.passes import mc_dropout
+    from wardround.uncertainty.swag import choose_scale, fit_swag, swag_passes
 
     with tempfile.TemporaryDirectory() as folder:
-        trial, weights = trained(path, seeds, rounds, Path(folder))
+        trial, weights, server = trained(path, seeds, rounds, Path(folder))
         sides = {
             side: [
                 (*getattr(site, side).everything(torch.float32), getattr(site, side).people) for site in trial.scored
@@ -158,9 +161,14 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
     validation = [torch.cat(tensors) for tensors in zip(*sides["validation"], strict=True)]
     fitted = fit_laplace(model, params, buffers, train[0], train[1])
     fitted = choose_prior(fitted, model, params, buffers, validation[0], validation[1])
+    around = choose_scale(
+        fit_swag(server, params), model, buffers, [(validation[0], validation[1])], lambda: generator(42, "scale")
+    )
+    print(f"SWAG: {int(server['swag']['collected'])} models, scale {around.scale:g}; Laplace: prior {fitted.prior:g}")
     ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "dropout": lambda x: mc_dropout(model, params, buffers, x, PASSES, generator(42, "mc dropout")),
         "laplace": lambda x: laplace_passes(fitted, model, params, buffers, x, PASSES, generator(42, "laplace")),
+        "swag": lambda x: swag_passes(around, model, buffers, x, PASSES, generator(42, "swag")),
     }
     if seeds > 1:
         ways["ensemble"] = lambda x: torch.stack([model.logits(*member, x, None)[0] for member in weights])

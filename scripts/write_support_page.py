@@ -56,6 +56,7 @@ COLUMNS = [
 ]
 LARGE_MODELS = ("resnet", "densenet")
 IMAGE_MODELS = ("cnn", "residual", *LARGE_MODELS)
+SIGNAL_MODELS = ("cnn1d", "gru")
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [4]},
     "adapter": {"latent": 4, "hidden": [4]},
@@ -63,6 +64,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "residual": {"widths": [4, 4]},
     "resnet": {"stem": "imagenet"},
     "densenet": {"stem": "imagenet"},
+    "cnn1d": {"widths": [4, 4]},
+    "gru": {"hidden": 4, "window": 20},
 }
 YES, NO_EFFECT = "yes", "(yes)"
 RANGE = (0.0, 60.0)
@@ -180,10 +183,13 @@ class Cell:
         tables = {"source": "rows-of-task", "example": self.task} if self.task else tables
         data = {**tables, "scale": "none", "missing": "mean" if self.topology == "vertical" else "drop", "public": True}
         images = {"source": "phantom", "rows": 120, "size": 32, "scale": "image"}
+        signals = {"source": "synthetic-ecg", "rows": 120, "seconds": 4, "rate": 50, "skew": 0, "scale": "record"}
+        data = images if kind in IMAGE_MODELS else signals if kind in SIGNAL_MODELS else data
+        dealt = kind in (*IMAGE_MODELS, *SIGNAL_MODELS)
         return {
             "name": "support",
-            "data": {**(images if kind in IMAGE_MODELS else data), **({"schema": "own"} if kind == "adapter" else {})},
-            "sites": {"partition": "iid", "count": 3} if kind in IMAGE_MODELS else {"partition": "by-hospital"},
+            "data": {**data, **({"schema": "own"} if kind == "adapter" else {})},
+            "sites": {"partition": "iid", "count": 3} if dealt else {"partition": "by-hospital"},
             "model": {"kind": kind, **SMALL.get(kind, {}), **({"norm": self.norm} if self.norm else {})},
             "training": {"rounds": 1 if kind in LARGE_MODELS else 2, "lr": 0.05, "batch_size": 16},
             "topology": TOPOLOGIES[self.topology],

@@ -61,7 +61,7 @@ LAYERS = [
     ["runs", "bundles.sealed_files"],  # a study may start from a bundle, whose seal is checked before anything trains
     ["report"],
     ["attacks", "bundles", "tracking"],
-    ["serving"],
+    ["serving", "review"],
     # a run ends with the bundles and attacks that its study asks for
     ["runs.execute", "runs.interface", "runs.drafting"],
     ["deployment"],
@@ -182,6 +182,12 @@ def test_no_module_name_occurs_twice_in_one_package() -> None:
 
 def test_the_edge_needs_no_torch() -> None:
     code = "import sys, wardround, wardround.study.parser; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_help_needs_neither_the_study_nor_numpy() -> None:
+    heavy = ("wardround.study.schema", "numpy", "pandas", "torch", "cryptography", "flwr")
+    code = f"import sys, wardround.cli.main; found = set({heavy}) & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wardround.bundles import make_shared as make_shared
     from wardround.bundles import predict_file as predict_file
     from wardround.bundles import predict_images as predict_images
+    from wardround.bundles import predict_signals as predict_signals
     from wardround.bundles import predict_table as predict_table
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
@@ -64,6 +65,7 @@ _HOMES = {
         "make_shared",
         "predict_file",
         "predict_images",
+        "predict_signals",
         "predict_table",
     ),
     "wardround.report.build": ("build_report",),
@@ -107,6 +109,7 @@ __all__ = [
     "make_shared",
     "predict_file",
     "predict_images",
+    "predict_signals",
     "predict_table",
     "read_records",
     "resume_study",

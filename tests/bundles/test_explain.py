@@ -194,6 +194,22 @@ def test_a_linear_arm_has_its_coefficients_over_seeds(run: Path, finished: Finis
     assert {line["term"] for own in known["hospitals"].values() for line in own} == {"intercept"}
 
 
+def test_an_explanation_of_a_table_is_checked(network: Bundle, table: pd.DataFrame, tmp_path: Path) -> None:
+    """What fails is in the page in words; the default method follows the model, and LIME is looked at beside it."""
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    made = explain_bundle(network, tmp_path / "rows.csv", tmp_path / "why", rows=20)
+    kinds = [check.name for check in made.checks]
+    assert kinds == ["deletion", "insertion", "randomisation", "stability", "agreement"]
+    by_name = {check.name: check for check in made.checks}
+    assert by_name["deletion"].passed
+    assert by_name["insertion"].passed
+    page = (tmp_path / "why" / "explanation.html").read_text()
+    assert "Is it true to the model?" in page
+    assert len(pd.read_csv(tmp_path / "why" / "checks.csv")) == 5
+    for sentence in made.about["failed_checks"]:
+        assert sentence[:25] in page
+
+
 def test_files_of_a_bundle_and_what_cannot_be_explained(bundle: Bundle, table: pd.DataFrame, tmp_path: Path) -> None:
     table.to_csv(tmp_path / "rows.csv", index=False)
     made = explain_bundle(bundle, tmp_path / "rows.csv", tmp_path / "why", rows=30)

@@ -112,7 +112,7 @@ def constant(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     bundle = made(tmp_path_factory.mktemp("constant") / "bundle")
     weights = {name: torch.zeros_like(leaf) for name, leaf in bundle.params.items()}
     bundle = replace(bundle, params={**weights, "bias": torch.tensor([0.4])})
-    return Exported(bundle, exporting._graph(bundle))
+    return Exported(bundle, exporting.model_graph(bundle))
 
 
 def with_intercept(bundle: Bundle, intercept: float) -> Bundle:
@@ -132,7 +132,7 @@ def test_a_file_that_scores_otherwise_is_refused_and_not_left(
     intercept: float, words: str, constant: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slope of the sigmoid at 0.4 is 0.24: an intercept 0.0001 further gives scores 2.4e-5 apart."""
-    monkeypatch.setattr(exporting, "_graph", lambda bundle: constant.graph)
+    monkeypatch.setattr(exporting, "model_graph", lambda bundle: constant.graph)
     with pytest.raises(BundleError, match=f"differ from its own by {words}, and 1e-05 is allowed"):
         export_onnx(with_intercept(constant.bundle, intercept), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

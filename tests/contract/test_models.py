@@ -28,10 +28,14 @@ from wardround.training.local import batches
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Run, Trial
 
-TABLE, IMAGES = (4,), (1, 8, 8)
+TABLE, IMAGES, SIGNALS = (4,), (1, 8, 8), (2, 12)
 START_AT_ZERO = {"logistic", "linear"}
 HEAVY = {"resnet", "densenet"}  # images only; built when a test asks for them, because MONAI takes seconds to import
-SMALL: dict[str, dict[str, Any]] = {"residual": {"widths": (4, 8), "reduce": 2}}  # defaults that are large for a test
+SMALL: dict[str, dict[str, Any]] = {
+    "residual": {"widths": (4, 8), "reduce": 2},
+    "cnn1d": {"widths": (4, 8), "kernel": 3},
+    "gru": {"hidden": 4, "window": 2},
+}  # defaults that are large for a test
 
 
 def a_model(name: str, inputs: tuple[int, ...], classes: int = 2, **settings: Any) -> Model:
@@ -51,7 +55,7 @@ def takes(name: str, inputs: tuple[int, ...]) -> bool:
     return True
 
 
-PLACES = [(name, inputs) for name, inputs in product(MODELS, (TABLE, IMAGES)) if takes(name, inputs)]
+PLACES = [(name, inputs) for name, inputs in product(MODELS, (TABLE, IMAGES, SIGNALS)) if takes(name, inputs)]
 EVERY_MODEL = pytest.mark.parametrize(
     ("name", "inputs"),
     [pytest.param(name, inputs, marks=[pytest.mark.slow] if name in HEAVY else []) for name, inputs in PLACES],

@@ -79,6 +79,7 @@ def test_images_of_one_class_each_read_back_to_the_last_bit(tmp_path: Path, colo
     np.testing.assert_array_equal(again.features, before.features)
     assert again.patient is None
     assert not again.synthetic
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "split").iterdir()} == {0o600}  # patients' rows
 
 
 def test_images_with_findings_and_patients_read_back(tmp_path: Path) -> None:

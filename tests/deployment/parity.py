@@ -12,6 +12,7 @@ from tests.deployment import number_hospitals
 from tests.deployment import radiology_sites as radiology
 from tests.deployment.in_process_federation import Federation, federation, kind_of, session_of
 from tests.small_federations import assert_same_tree
+from wardround.core import tree
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.sources import Source
@@ -83,7 +84,7 @@ def assert_parity(
     document: Mapping[str, Any], folder: Path, sources: Sources | None = None, models: dict[str, Factory] | None = None
 ) -> Both:
     both = deploy(document, folder, sources, models)
-    waves = session_of(both.deployed.transport.sites[hospitals.NAMES[0]]).waves
+    waves = session_of(next(iter(both.deployed.transport.sites.values()))).waves
     places = {member: (w, n) for w, wave in enumerate(waves) for n, member in enumerate(wave)}
     for arm in both.plan.study.trained_arms:
         for seed in both.plan.study.evaluation.seeds:
@@ -102,7 +103,8 @@ def assert_sites_agree(both: Both, trial: Trial, run: Run, place: tuple[int, int
     for name in (site.name for site in trial.scored):
         stored = both.site_folder(name) / "models" / trial.arm / f"seed-{trial.seed}.safetensors"
         params, buffers = site_model(trial, run, trainers.index(name) if name in trainers else 0)
-        assert_same_tree(load_file(stored), {**params, **buffers}, part=f"{at}, model of {name}")
+        posterior = {} if trial.algorithm.posterior is None else tree.flatten(trial.algorithm.posterior(run.server))
+        assert_same_tree(load_file(stored), {**params, **buffers, **posterior}, part=f"{at}, model of {name}")
     for name in trainers:
         prefix = f"{place[0]}/{place[1]}/"
         memory = {n.removeprefix(prefix): leaf for n, leaf in both.memories[name].items() if n.startswith(prefix)}

@@ -121,7 +121,7 @@ def test_patients_with_differential_privacy_are_withheld_and_nobody_is_asked(tmp
     document = private_studies.private() | {"explain": {}}
     world = private_studies.begin(tmp_path, document)
     [withheld] = world.run().read_json("results.json")["explanations"].values()
-    assert "differential privacy" in withheld["withheld"]
+    assert "differential privacy" in str(withheld["withheld"])
     assert "whole" not in withheld
     assert withheld["coefficients"]["whole"]  # of a model that is private already
     assert not {"survey", "analyse"} & {kind_of(ask) for _, ask, _ in world.transport.carried}

@@ -78,6 +78,7 @@ QUICK = {  # so small that looking at them takes seconds
     "cxr-fedprox": ("--quick", "--set", "data.rows=600"),
     "cxr-private": ("--quick", "--set", "data.phantoms=600"),
     "five-ways": ("--quick", "--set", "data.phantoms=600"),
+    "ecg-rhythms": ("--quick", "--set", "data.rows=200"),
     "fedprox-stragglers": ("--quick", "--set", "data.largest=60"),
     "heart-deployed": (),
     "heart-deployed-private": (),

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from tests.mutants.mutant import Mutant, returns
+from wardround.data import split
 from wardround.evaluation import intervals, missing_party, scores, thresholds
 from wardround.evaluation.claims import verdicts
 from wardround.evaluation.comparisons import compare, differences, fairness, selection
 from wardround.privacy.disclosure import small_cells
-from wardround.runs import plan
 from wardround.tasks import METRIC_FACTS
 
 COMPARE = "evaluation/test_compare.py"
@@ -105,7 +105,7 @@ MUTANTS = (
     ),
     Mutant(
         "a value is chosen on validation rows that another site tests",
-        plan.untested_validation,
+        split.untested_validation,
         lambda original, splits, patient: tuple(splits),
         "no value is chosen on a row that any site tests",
         (f"{SELECTION}::test_no_value_is_chosen_on_a_row_that_any_site_tests_with_the_same_seed",),

@@ -10,6 +10,7 @@ ROOMS = (
     "matching",
     "evaluation",
     "uncertainty",
+    "explanations",
     "deployment",
     "continual",
 )

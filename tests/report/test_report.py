@@ -58,7 +58,7 @@ OF_IMAGES = {
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("roc-of-all-arms", "precision-recall-of-all-arms"),
     *("predicted-observed-of-all-arms", "residuals-of-all-arms", "observed-expected-of-all-arms"),
-    *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),
+    *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites", "wrong-calls"),
     *("grid", "grid-lines", "grid-sides", "curves", "losses", "movement"),
 }
 

@@ -14,7 +14,11 @@ import torch
 from scipy import stats
 
 import wardround
-from wardround.core.errors import CheckError, MachineError, RunError
+from wardround.core.errors import CheckError, MachineError, RunError, StudyError
+from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits
+from wardround.data.cohort import split_sites
+from wardround.runs import plan
 from wardround.runs.execute import Progress, StudyRun, execute
 from wardround.runs.folder import RunFolder
 from wardround.tasks.class_metrics import METRICS
@@ -37,6 +41,55 @@ STUDY: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     return wardround.run_study(STUDY, tmp_path_factory.mktemp("runs"))
+
+
+def test_any_number_of_processes_looks_at_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MANY_SETS", 2)
+    drawn = {"name": "disjoint", "text": "other rows", "sites.partition": "iid", "sites.count": 3}
+    study = {**STUDY, "evaluation": {**STUDY["evaluation"], "seeds": {"first": 1, "count": 3}}, "variants": [drawn]}
+    alone, together = (wardround.load_plan(*wardround.load_study(study)) for _ in range(2))
+    alone.check_all()
+    together.check_all(2)
+    assert together.check_notices == alone.check_notices
+    assert [len(of_seed) for of_seed in alone.check_notices.values()] == [3, 3]
+    for name in alone.check_notices:
+        for seed in (1, 2, 3):
+            sites = [each.sites_of(name, seed) for each in (alone, together)]
+            assert [site.name for site in sites[0]] == [site.name for site in sites[1]]
+            for ours, theirs in zip(*sites, strict=True):
+                assert torch.equal(ours.train.x, theirs.train.x)
+                assert np.array_equal(ours.test_rows, theirs.test_rows)
+
+
+@pytest.mark.parametrize("refused", [2, 3])
+def test_the_first_refusal_is_the_same_with_any_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Seed 2 is looked at by the other process, seed 3 by this one; with seed 4 rows cannot even be drawn."""
+    draw, judge = split_sites, check_splits
+    drawn: list[int] = []
+
+    def drawing(cohort: Any, partitioner: Any, evaluation: Any, seed: int) -> Any:
+        if seed == 4:
+            raise StudyError("sites", "there are no rows with this seed", "Take another.")
+        drawn.append(seed)
+        return draw(cohort, partitioner, evaluation, seed)
+
+    def judging(*args: Any) -> Any:
+        leak = Notice("leak", "error", f"drawn-with-{drawn[-1]}")
+        return (*judge(*args), *([leak] if drawn[-1] >= refused else []))
+
+    monkeypatch.setattr(plan, "MANY_SETS", 2)
+    monkeypatch.setattr(plan, "split_sites", drawing)
+    monkeypatch.setattr(plan, "check_splits", judging)
+    study = {**STUDY, "evaluation": {**STUDY["evaluation"], "seeds": {"first": 1, "count": 4}}}
+    messages = []
+    for workers in (1, 2):
+        with pytest.raises(CheckError) as error:
+            wardround.load_plan(*wardround.load_study(study)).check_all(workers)
+        messages.append(str(error.value))
+    assert messages[1] == messages[0]
+    assert messages[0].startswith(f"drawn-with-{refused}: leak")
 
 
 def test_the_folder_is_named_by_the_study_and_its_hash_and_holds_everything(run: StudyRun) -> None:

@@ -267,6 +267,34 @@ def test_samples_are_training_images_of_each_site_with_their_findings(run: Study
         assert caption == (", ".join(names) or "no finding")
 
 
+def test_wrong_calls_are_test_images_on_the_wrong_side_of_the_threshold(run: StudyRun) -> None:
+    """Against the saved predictions and the study's own images."""
+    calls = RunFolder(run.folder).wrong_calls()
+    records = planned().cohort_of(planned().study.arms[0]).records
+    assert isinstance(records.features, np.ndarray)
+    row_of = {image[0].tobytes(): row for row, image in enumerate(records.features)}
+    assert 4 < len(calls["images"]) <= 12
+    assert set(calls["kind"]) == {"false positive", "false negative"}
+    predictions = pd.read_parquet(run.folder / "predictions.parquet").set_index(["arm", "row"])
+    arms = set()
+    for number, (image, finding) in enumerate(zip(calls["images"], calls["finding"], strict=True)):
+        row, kind = row_of[image.tobytes()], calls["kind"][number]
+        own = predictions.xs(row, level="row")
+        [arm] = own.index[np.isclose(own[f"score_{finding}"], calls["score"][number], atol=1e-7)][:1]
+        arms.add(arm)
+        assert own.loc[arm, f"label_{finding}"] == (kind == "false negative")
+        assert (calls["score"][number] >= calls["threshold"][number]) == (kind == "false positive")
+        threshold = run.results["arms"][arm]["findings"][finding]["threshold"]["mean"]
+        assert calls["threshold"][number] == pytest.approx(threshold)
+    assert len(arms) == 1
+    for kind in ("false positive", "false negative"):
+        assert len(set(calls["finding"][calls["kind"] == kind])) == (calls["kind"] == kind).sum()
+    assert calls["heat"].shape == calls["images"].shape
+    assert (calls["heat"] >= 0).all()
+    missed = {number for number, kind in enumerate(calls["kind"]) if kind == "false negative"}
+    assert set(calls["boxes"][:, 0].astype(int)) == missed  # a phantom's finding has a box, and what is not there none
+
+
 def saved_bytes(folder: Path) -> dict[str, bytes]:
     """All that is computed; results.json and records.parquet say how long it took as well."""
     paths = [path for path in sorted(folder.rglob("*")) if path.suffix in (".parquet", ".safetensors", ".npz")]

@@ -25,7 +25,7 @@ from wardround.core.errors import RunError
 from wardround.runs import checkpoint, records
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
-from wardround.runs.record_form import TYPES, frame_of, table_of, to_line
+from wardround.runs.record_form import TYPES, frame_of, records_of, table_of, to_line
 from wardround.runs.records import RecordFollower, RecordWriter, compact_records, cut_records, read_records
 from wardround.training.round_record import RoundRecord
 
@@ -117,6 +117,21 @@ def test_the_frame_has_numbers_or_nan_and_a_column_for_each_figure() -> None:
 def test_an_arm_of_a_variant_names_it() -> None:
     assert FULL.variant == "alike"
     assert RoundRecord("fedprox[mu=0.1]", 1, 1).variant == ""
+
+
+def test_any_number_of_processes_reads_the_same_records(tmp_path: Path) -> None:
+    """Also where only the later part has a figure, and where a damaged line is the other process's."""
+    scored = replace(FULL, arm="b", figures={"test_loss": 0.5})
+    written = [*rounds_of("a", 1, 5), scored]
+    tables = []
+    for workers in (1, 2, 9):
+        folder = write(tmp_path / str(workers), b"".join(map(to_line, written)))
+        tables.append(compact_records(folder, workers=workers))
+        assert exact(records_of(tables[-1])) == exact(written)
+    assert all(table.equals(tables[0]) for table in tables)
+    damaged = write(tmp_path / "damaged", b"".join(map(to_line, written)) + b'{"arm": 1}\n')
+    with pytest.raises(RunError, match="is damaged"):
+        compact_records(damaged, workers=2)
 
 
 def test_units_follow_one_another_in_parquet_whichever_was_faster(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from wardround.data.cohort import prepare_sites
 from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.data.split import Split
+from wardround.data.split import Split, held_out_rows
 from wardround.models import ModelBuilder, Shape, from_module
 from wardround.runs.folder import RunFolder
-from wardround.runs.plan import Plan, held_out_rows, members_of
+from wardround.runs.plan import Plan, members_of
 from wardround.runs.units import cut
 from wardround.study.claims import hashed
 from wardround.study.schema import Preparation, Study

@@ -71,6 +71,8 @@ class Algorithm(AlgorithmFacts):
     # a second model that a site trains for itself on the same batches; its memory and the private part of the network
     # stay, and nothing of it leaves
     own: "Algorithm | None" = None
+    # what a state tells of the distribution of its weights; sites are sent it with the final model
+    posterior: Callable[[State], State] | None = None
 
     def model_at(self, shared: State, memory: State) -> Tree:
         """What a site predicts with."""

@@ -51,28 +51,36 @@ def clustered(
 
     def aggregate_each(server: State, arrivals: Sequence[Arrival]) -> State:
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
-        models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
-        # a row for each update: fewer and larger operations than leaf by leaf
-        updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
-        peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
+        # a row for each model and each update: fewer and larger operations than leaf by leaf
+        models = as_rows(server["params"])
+        updates = as_rows(
+            {name: torch.stack([a.update["params"][name] for a in arrivals]) for name in server["params"]}
+        )
+        lengths = updates.norm(dim=1)
+        peak = torch.maximum(server["cluster"]["peak"], lengths.max())
         for slot in range(used):
             places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
             if not places:
                 continue
-            weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
+            everybody = len(places) == len(arrivals)
+            weights = updates.new_tensor([arrivals[place].weight for place in places])
+            members = updates if everybody else updates[places]
             mean = weights / weights.sum() @ members
-            add_to_slot(models, slot, mean)
+            models[slot] += mean
             may_split = warm and used < slots and len(places) == slot_of.count(slot)
-            leaving = split(members, mean, ratio, smallest_update * float(peak), gamma) if may_split else []
+            longest = float((lengths if everybody else lengths[places]).max())
+            leaving = split(members, mean, longest, ratio, smallest_update * float(peak), gamma) if may_split else []
             if leaving:
-                for leaf in models.values():
-                    leaf[used] = leaf[slot]
+                models[used] = models[slot]
                 for number in leaving:
                     slot_of[arrivals[places[number]].site] = used
                 used += 1
         numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
-        return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
+        return {
+            "params": as_leaves(models, server["params"]),
+            "cluster": {"of_site": torch.tensor(slot_of), **numbers},
+        }
 
     return replace(
         fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True,
@@ -83,15 +91,20 @@ def clustered(
     )  # fmt: skip
 
 
-def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
-    sizes = [leaf[slot].numel() for leaf in models.values()]
-    for leaf, part in zip(models.values(), torch.split(change, sizes), strict=True):
-        leaf[slot] += part.reshape(leaf[slot].shape)
+def as_rows(leaves: Tree) -> Tensor:
+    """A row for each position of the leading axis, in memory of its own."""
+    return torch.cat([leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves.values()], dim=1)
 
 
-def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
-    """The members, a row of `vectors` each, that leave for a new cluster; none if the cluster holds together."""
-    largest = float(vectors.norm(dim=1).max())
+def as_leaves(rows: Tensor, like: Tree) -> Tree:
+    """The reverse, in the shapes of `like`."""
+    parts = torch.split(rows, [leaf[0].numel() for leaf in like.values()], dim=1)
+    return {name: part.reshape(leaf.shape) for (name, leaf), part in zip(like.items(), parts, strict=True)}
+
+
+def split(vectors: Tensor, mean: Tensor, largest: float, ratio: float, smallest: float, gamma: float) -> list[int]:
+    """The members, a row of `vectors` each, that leave for a new cluster; none if the cluster holds together. `largest`
+    is the length of the longest."""
     if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []
     unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)

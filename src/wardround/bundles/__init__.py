@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from wardround.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from wardround.bundles.build.int8 import Int8
     from wardround.bundles.build.make import (
         BundleFolders,
         FinishedRun,
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
         predict_file,
         predict_images,
         predict_rows,
+        predict_signals,
         predict_table,
     )
     from wardround.bundles.predict.scoring import STEPS
     from wardround.bundles.registry.registry import Registry, find_bundle
 
 _HOMES = {
+    "wardround.bundles.build.int8": ("Int8",),
     "wardround.bundles.build.make": (
         "BundleFolders",
         "FinishedRun",
@@ -54,6 +57,7 @@ _HOMES = {
         "predict_file",
         "predict_images",
         "predict_rows",
+        "predict_signals",
         "predict_table",
     ),
     "wardround.bundles.predict.pipeline": ("PredictOptions", "Step"),
@@ -68,6 +72,7 @@ __all__ = [
     "BundleFolders",
     "BundleRegressor",
     "FinishedRun",
+    "Int8",
     "PredictOptions",
     "Progress",
     "Registry",
@@ -92,6 +97,7 @@ __all__ = [
     "predict_file",
     "predict_images",
     "predict_rows",
+    "predict_signals",
     "predict_table",
 ]
 __getattr__ = lazy(__name__, _HOMES)

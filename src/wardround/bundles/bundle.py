@@ -233,7 +233,7 @@ def _read(
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
         inputs,
         stored_scale(about, task),
-        None if content is None else read_uncertainty(content, tensors.get("laplace", {}), model, params),
+        None if content is None else read_uncertainty(content, tensors, model, params),
     )
 
 

@@ -37,6 +37,8 @@ def as_estimator(
     `models` holds your own models under the names that the study uses, as in `load_bundle`.
     """
     loaded = bundle if isinstance(bundle, Bundle) else load_bundle(bundle, models)
+    if loaded.inputs.signals is not None:
+        raise BundleError(str(loaded.path), "is for signals, and an estimator takes tables", "Use predict_signals.")
     if loaded.inputs.images is not None:
         raise BundleError(str(loaded.path), "is for images, and an estimator takes tables", "Use predict_images.")
     if loaded.answer.form == "findings":

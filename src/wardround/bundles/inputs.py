@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from wardround.bundles.sealed_files import refuse_if
+from wardround.bundles.signals import Signals, read_signals
 from wardround.core.errors import shown
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.prepare import Recipe
@@ -41,6 +42,14 @@ class Images:
     spread: float = 1.0
     clahe: bool = False
 
+    @property
+    def looks(self) -> int:
+        """How many numbers show whether a row is out of distribution."""
+        return len(LOOKS)
+
+    def looks_of(self, images: np.ndarray) -> np.ndarray:
+        return looks_of(images)
+
     def numbers(self, images: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         """Scaled as in training."""
         whole = as_numbers(torch.from_numpy(np.ascontiguousarray(images)), dtype)
@@ -59,6 +68,12 @@ class Inputs:
     parts: tuple[Block, ...] = ()  # of each party; empty: one place holds the whole row
     places: tuple[int, ...] = ()  # of prepared columns, in the order of the line
     columns: Mapping[str, tuple[str, ...]] | None = None  # by party: the columns that it holds
+    signals: Signals | None = None
+
+    @property
+    def arrays(self) -> Images | Signals | None:
+        """What a row is, where it is no line of columns."""
+        return self.images or self.signals
 
     @property
     def optional_parties(self) -> tuple[str, ...]:
@@ -82,11 +97,11 @@ class Inputs:
         """Of a row of the model's input."""
         if self.parts:
             return (max(part.stop for part in self.parts) + len(self.optional_parties),)
-        return (len(recipe.names),) if self.images is None else self.images.shape
+        return (len(recipe.names),) if self.arrays is None else self.arrays.shape
 
     def width(self, recipe: Recipe) -> int:
         """Of the numbers that show whether a row is out of distribution."""
-        return len(recipe.names) + (0 if self.images is None else len(LOOKS))
+        return len(recipe.names) + (0 if self.arrays is None else self.arrays.looks)
 
     def prepared(
         self,
@@ -95,12 +110,12 @@ class Inputs:
         missing_parties: Mapping[str, np.ndarray],
         dtype: torch.dtype,
     ) -> np.ndarray:
-        """Rows of the model's input. `columns` are prepared by the recipe; `missing_parties` holds, by party, the rows
-        without it."""
+        """Rows of the model's input. `columns` are prepared by the recipe, `images` may be signals; `missing_parties`
+        holds, by party, the rows without it."""
         if not self.parts:
-            if self.images is None or images is None:
+            if self.arrays is None or images is None:
                 return columns
-            return self.images.numbers(images, dtype).numpy()
+            return self.arrays.numbers(images, dtype).numpy()
         width = max(part.stop for part in self.parts) + len(self.optional_parties)
         lines = np.zeros((len(columns), width), dtype=np.float64 if dtype == torch.float64 else np.float32)
         if self.images is not None and images is not None and self.pixels:
@@ -123,9 +138,12 @@ class Inputs:
     ) -> np.ndarray:
         """Numbers that show whether a row is out of distribution: statistics of its image, and its columns. Those of a
         missing party are `usual`."""
-        first = 0 if self.images is None else len(LOOKS)
-        of_image = np.tile(usual[:first], (len(columns), 1)) if images is None else looks_of(images)
-        looks = columns if self.images is None else np.concatenate([of_image, columns], axis=1)
+        arrays = self.arrays
+        first = 0 if arrays is None else arrays.looks
+        looks = columns
+        if arrays is not None:
+            of_image = np.tile(usual[:first], (len(columns), 1)) if images is None else arrays.looks_of(images)
+            looks = np.concatenate([of_image, columns], axis=1)
         if not missing_parties:
             return looks
         looks = looks.copy()
@@ -153,6 +171,8 @@ def looks_of(images: np.ndarray) -> np.ndarray:
 
 def write_inputs(inputs: Inputs) -> dict[str, Any]:
     """As JSON; empty for a table."""
+    if inputs.signals is not None:
+        return {"signals": inputs.signals.written()}
     if inputs.images is None and not inputs.parts:
         return {}
     return {
@@ -164,6 +184,9 @@ def write_inputs(inputs: Inputs) -> dict[str, Any]:
 
 def read_inputs(content: Mapping[str, Any], recipe: Recipe) -> Inputs:
     """Raises a ValueError where parts do not fit each other or the recipe."""
+    if content.get("signals"):
+        refuse_if(bool(recipe.columns), "there are columns beside signals")
+        return Inputs(signals=read_signals(content["signals"]))
     images = None if not content.get("images") else _read_images(content["images"])
     parts = tuple(read_part(party) for party in content.get("parties", ()))
     columns = {str(party["party"]): tuple(map(str, party["columns"])) for party in content.get("parties", ())}

@@ -27,6 +27,7 @@ PREPARATION = "preparation.json"
 VOCABULARY = "vocabulary.json"
 CARD = "card.md"
 ONNX = "model.onnx"
+INT8, INT8_REPORT = "model-int8.onnx", "int8.json"
 UNCERTAINTY = "uncertainty.json"
 
 
@@ -47,7 +48,12 @@ class SealedKind:
 
 
 BUNDLE = SealedKind(
-    "bundle", "wardround bundle", ABOUT, FORMAT, (WEIGHTS, PREPARATION, VOCABULARY, CARD), (ONNX, UNCERTAINTY)
+    "bundle",
+    "wardround bundle",
+    ABOUT,
+    FORMAT,
+    (WEIGHTS, PREPARATION, VOCABULARY, CARD),
+    (ONNX, INT8, INT8_REPORT, UNCERTAINTY),
 )
 
 

@@ -1,9 +1,9 @@
 """The uncertainty of a bundle's predictions: an interval of the score, a prediction set, and referral to a clinician.
 
-The interval holds the middle 90 % of the scores of many thinned networks (dropout) or of likely last layers (Laplace).
-The prediction set holds the right answer as often as was asked for. The uncertainty of a row is the doubt of its
-prediction (`uncertainty.decomposition.doubt_of`), as in a study. `uncertainty.decision` decides on sets and referral.
-Everything that is chosen is chosen on validation rows.
+The interval holds the middle 90 % of the scores of many thinned networks (dropout), of likely last layers (Laplace) or
+of networks around those of late rounds (SWAG). The prediction set holds the right answer as often as was asked for. The
+uncertainty of a row is the doubt of its prediction (`uncertainty.decomposition.doubt_of`), as in a study.
+`uncertainty.decision` decides on sets and referral. Everything that is chosen is chosen on validation rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wardround.bundles.sealed_files import refuse_if
 from wardround.core import seeds
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree, flatten, unflatten
 from wardround.models import Model
 from wardround.tasks import Task
 from wardround.tasks.answer import Answer
@@ -30,9 +30,10 @@ from wardround.uncertainty.decomposition import INTERVAL, doubt_of, interval
 from wardround.uncertainty.intervals import IntervalCut, shown_intervals
 from wardround.uncertainty.laplace import Laplace, laplace_passes, score_and_variance
 from wardround.uncertainty.passes import mc_dropout
+from wardround.uncertainty.swag import Swag, swag_passes
 from wardround.uncertainty.validation import has_dropout
 
-Method = Literal["dropout", "laplace", "residuals", "none"]
+Method = Literal["dropout", "laplace", "swag", "residuals", "none"]
 PASSES = 30
 ALPHA = 0.1
 SHARE = 0.2  # of rows like the validation rows that are referred by default
@@ -64,6 +65,7 @@ class Uncertainty:
     referral: Referral | None = None
     unchosen: str = ""  # why there is no set and no referral: nothing could be chosen on validation rows
     residuals: IntervalCut | None = None  # of a number: how far its outcome may lie from the prediction
+    swag: Swag | None = None
 
     def cut(self, share: float | None = None) -> float:
         """The uncertainty above which a row is referred; infinite where there is no cut."""
@@ -123,6 +125,8 @@ def _of_probabilities(
     rng = seeds.generator(settings.seed, "passes of a bundle")
     if settings.method == "laplace" and settings.laplace is not None:
         logits = laplace_passes(settings.laplace, model, params, buffers, x, settings.passes, rng)
+    elif settings.swag is not None:
+        logits = swag_passes(settings.swag, model, buffers, x, settings.passes, rng)
     else:
         logits = mc_dropout(model, params, buffers, x, settings.passes, rng)
     p = np.nan_to_num(model.task.predictions(logits).double().numpy(), nan=0.5)  # such rows have no score
@@ -175,20 +179,26 @@ def write_uncertainty(settings: Uncertainty) -> dict[str, Any]:
         else {"alpha": cuts.alpha, "kind": cuts.kind, "cuts": _finite(cuts.values), "rows": cuts.rows.tolist()},
         "referral": None if referral is None else {"share": referral.share, "cuts": _finite(referral.cuts)},
         **({} if settings.residuals is None else {"residuals": asdict(settings.residuals)}),
+        **({} if settings.swag is None else {"swag": {"scale": settings.swag.scale}}),
     }
 
 
 def tensors_of(settings: Uncertainty) -> Tree:
+    if settings.swag is not None:
+        parts = {"mean": settings.swag.mean, "variance": settings.swag.variance}
+        parts |= {f"deviation {number}": leaves for number, leaves in enumerate(settings.swag.deviations)}
+        return {f"swag/{name}": leaf for name, leaf in flatten(parts).items()}
     if settings.laplace is None:
         return {}
     axes = {} if settings.laplace.axes is None else {"laplace/axes": settings.laplace.axes}
     return {"laplace/values": settings.laplace.values, **axes}
 
 
-def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree) -> Uncertainty:
-    """Raises a ValueError where it does not fit the model."""
+def read_uncertainty(content: Mapping[str, Any], tensors: State, model: Model, params: Tree) -> Uncertainty:
+    """Raises a ValueError where it does not fit the model. `tensors` are those of the file of weights."""
     method: Method = content["method"]
-    known = ("residuals", "none") if model.task.answer.bounded_by == "residuals" else ("dropout", "laplace", "none")
+    of_a_number = model.task.answer.bounded_by == "residuals"
+    known = ("none", "residuals") if of_a_number else ("none", "dropout", "laplace", "swag")
     refuse_if(
         method not in known or (method == "dropout" and not has_dropout(model)), "the method does not fit the model"
     )
@@ -199,12 +209,15 @@ def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, par
         passes,
         int(content["seed"]),
         str(content["why"]),
-        _read_laplace(content["laplace"], leaves, params, model.task.outputs) if method == "laplace" else None,
+        _read_laplace(content["laplace"], tensors["laplace"], params, model.task.outputs)
+        if method == "laplace"
+        else None,
         None if content["temperature"] is None else _read_temperature(content["temperature"], model.task),
         None if content["sets"] is None else _read_cuts(content["sets"], model.task.answer),
         None if content["referral"] is None else _read_referral(content["referral"]),
         str(content["unchosen"]),
         _read_residuals(content["residuals"]) if method == "residuals" else None,
+        _read_swag(content["swag"], tensors["swag"], params) if method == "swag" else None,
     )
 
 
@@ -256,6 +269,20 @@ def _read_laplace(content: Mapping[str, Any], leaves: Tree, params: Tree, output
             "the last layer's precision is not a number",
         )
     return Laplace(layer, values, axes, prior)
+
+
+def _read_swag(content: Mapping[str, Any], leaves: Tree, params: Tree) -> Swag:
+    parts, scale = unflatten(leaves), float(content["scale"])
+    window = tuple(parts[f"deviation {number}"] for number in range(len(parts) - 2))
+    for part in (parts["mean"], parts["variance"], *window):
+        alike = set(part) == set(params) and all(part[name].shape == leaf.shape for name, leaf in params.items())
+        refuse_if(not alike, "the distribution is of the weights of another model")
+        refuse_if(not all(bool(torch.isfinite(leaf).all()) for leaf in part.values()), "a weight is not a number")
+    negative = any(bool((leaf < 0).any()) for leaf in parts["variance"].values())
+    refuse_if(
+        len(window) == 1 or negative or not 0 < scale < np.inf, "the width of the weights' distribution is not one"
+    )
+    return Swag(parts["mean"], parts["variance"], window, scale)
 
 
 def _finite(values: np.ndarray) -> Any:

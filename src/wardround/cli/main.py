@@ -11,6 +11,7 @@ from wardround.cli.bundles import adapt, bundle, explain, predict, serve, share
 from wardround.cli.bundles import registry as bundles
 from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
 from wardround.cli.privacy import attack, log, privacy
+from wardround.cli.review import review
 from wardround.cli.studies import analyse, check, data, decide, export, init, report, run, runs, simulate, studies
 from wardround.core.errors import WardroundError
 
@@ -49,7 +50,14 @@ VERBS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "doctor": doctor.doctor,
 }
-GROUPS = {"bundles": bundles.app, "data": data.app, "log": log.app, "privacy": privacy.app, "provision": provision.app}
+GROUPS = {
+    "bundles": bundles.app,
+    "data": data.app,
+    "log": log.app,
+    "privacy": privacy.app,
+    "provision": provision.app,
+    "review": review.app,
+}
 for name, verb in VERBS.items():
     app.command(name)(verb)
 for name, group in GROUPS.items():

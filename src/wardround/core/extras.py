@@ -24,6 +24,7 @@ EXTRAS = {
     "onnx": "a model as an ONNX file: bundle --onnx",
     "privacy": "differential privacy, secure sums, and patients matched between parties",
     "serve": "predictions over HTTP: serve",
+    "signals": "WFDB records such as PhysioNet's ECGs",
     "tensorboard": "a run in TensorBoard: export --to tensorboard",
     "tuning": 'settings by [tuning] method = "bayesian"',
 }

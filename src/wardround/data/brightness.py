@@ -54,6 +54,6 @@ def _centre_and_spread(mean: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 
 def levels_of(scale: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """For these rows: one pair serves all, or each has its own."""
-    chosen = scale[rows] if scale.ndim == 2 else np.broadcast_to(scale, (len(rows), 2))
+    """For these rows: one pair serves all, or each has its own; of signals, each channel of each."""
+    chosen = scale[rows] if scale.ndim >= 2 else np.broadcast_to(scale, (len(rows), 2))
     return torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.float32))

@@ -22,6 +22,7 @@ from wardround.data.checks.target_leak import TargetLeak, target_leaks
 from wardround.data.partition import Partitioner
 from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
+from wardround.data.signals.scale import signal_levels, statistics
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split, fingerprints, recorded_split, same_patient, split_site
@@ -78,6 +79,11 @@ class Cohort:
         if isinstance(self.records.features, np.ndarray):
             return brightness(self.records.features)
         raise TypeError("a table is prepared per site")
+
+    @cached_property
+    def signal_statistics(self) -> np.ndarray:
+        """Of each channel of each recording; looked at once, whatever the number of seeds."""
+        return statistics(np.asarray(self.records.features))
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -216,13 +222,25 @@ def prepare_sites(
     members = list(train) if members is None else members
     scale = target_scale(cohort, splits, members) if known_scale is None else known_scale
     if not cohort.records.is_table:
-        by_image = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
+        by_image = array_levels(cohort, train, members, preparation)
         labels = cohort.training_labels(scale)
         return tuple(
             image_site(cohort, split, None if by_image is None else by_image[split.site], labels) for split in splits
         )
     by_site = recipes(cohort.table, train, preparation, members)
     return tuple(table_site(cohort, split, by_site[split.site], dtype, scale) for split in splits)
+
+
+def array_levels(
+    cohort: Cohort, train: Mapping[str, np.ndarray], members: Sequence[str], preparation: Preparation
+) -> dict[str, np.ndarray] | None:
+    """By site, centre and spread of its images or signals; None where they stay as they are."""
+    if cohort.records.is_signals:
+        return signal_levels(cohort.signal_statistics, train, members, preparation)
+    if preparation.scale == "record":
+        problem = '"record" is for signals, and these data are images'
+        raise StudyError("data: scale", problem, 'Write `scale = "image"`: each image by itself.')
+    return levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
 
 
 def target_scale(cohort: Cohort, splits: Sequence[Split], members: Sequence[str]) -> tuple[float, ...]:

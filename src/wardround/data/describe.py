@@ -20,6 +20,7 @@ from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.arrow_tables import is_data_set
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import SPLIT_PARTS, Records
+from wardround.data.signals.describe_signals import describe_signals, is_signals
 from wardround.data.sources import SOURCES
 from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_classes import MEANINGS
@@ -201,6 +202,8 @@ def describe_data(data: str) -> dict[str, Any]:
     if is_split(path):
         described = _describe_records(path.name or path.absolute().name, read_split(path))
         return {**described, "summary": [*_about_split(path), *described["summary"]]}
+    if is_signals(path):
+        return describe_signals(path)
     if path.is_dir() or path.suffix == ".npz":
         if is_data_set(path):
             records = SOURCES["hugging-face"](path=path).load()
@@ -276,7 +279,8 @@ def _about_images(records: Records) -> list[str]:
     for name in records.groups.columns:
         known = records.groups[name].dropna()
         if name == "age":
-            lines.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
+            what = "recordings" if records.is_signals else "images"
+            lines.append(f"age: known of {len(known)} {what}, on average {known.astype(float).mean():.0f}")
         else:
             lines.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
     return lines
@@ -285,7 +289,8 @@ def _about_images(records: Records) -> list[str]:
 def _columns(records: Records) -> list[dict[str, Any]]:
     table = records.features
     if not isinstance(table, pd.DataFrame):
-        return [{"name": "image", "type": f"{table.dtype} {' x '.join(map(str, table.shape[1:]))}", "missing": 0}]
+        what = "signals" if records.is_signals else "image"
+        return [{"name": what, "type": f"{table.dtype} {' x '.join(map(str, table.shape[1:]))}", "missing": 0}]
     return [
         {
             "name": column.name,

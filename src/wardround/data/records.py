@@ -47,7 +47,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Records:
-    """Rows of one or more hospitals. `features` is a table with one column per `columns`, or an array of images.
+    """Rows of one or more hospitals. `features` is a table with one column per `columns`, an array of images, or
+    signals: (rows, channels, samples), NaN where nothing was measured.
 
     A row is of one class, or it has any number of findings: then `target` has a column for each of them. A source of
     anything else names its task.
@@ -81,6 +82,8 @@ class Records:
     numbering: Mapping[str, str] = field(default_factory=dict)
     # columns of the files that are no features, by name, read when they are asked for: they may be groups
     aside: Mapping[str, Callable[[], pd.Series]] = field(default_factory=dict, repr=False, compare=False)
+    channels: tuple[str, ...] = ()  # of signals
+    rate: float | None = None  # of signals: samples in a second; None: steps are not of equal length
     outcome: str = ""  # what the target is called, where it is classes; numbers have their names in the task
     given_task: Task | None = None  # None: it follows from the classes
 
@@ -110,6 +113,10 @@ class Records:
     @property
     def is_table(self) -> bool:
         return isinstance(self.features, pd.DataFrame)
+
+    @property
+    def is_signals(self) -> bool:
+        return bool(self.channels)
 
     @property
     def has_findings(self) -> bool:

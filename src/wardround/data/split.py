@@ -1,11 +1,13 @@
 """Training, validation and test rows within each site: stratified by class, and a patient never in two of them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import StudyError
 from wardround.data.records import SPLIT_PARTS, Records
 
 
@@ -106,3 +108,28 @@ def split_site(
 
 def _whole(due: float, most: int) -> int:
     return int(np.clip(np.floor(due + 0.5), 0, max(most, 0)))
+
+
+def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[Split, ...]:
+    """Without validation rows of patients whom any site tests, as overlapping sites may have."""
+    tested = np.concatenate([patient[split.test] for split in splits])
+    return tuple(replace(s, validation=s.validation[~np.isin(patient[s.validation], tested)]) for s in splits)
+
+
+def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
+    """The held-out site is scored on its training and validation rows, without patients whom any site tests (nothing
+    is chosen on test rows) or whom others train on (the site is to be new to the models).
+    """
+    known = [patient[split.test] for split in splits]
+    known += [patient[np.concatenate([split.train, split.validation])] for split in splits if split.site != site]
+    tested = np.concatenate(known)
+
+    def scored(split: Split) -> Split:
+        rows = np.sort(np.concatenate([split.train, split.validation]))
+        unseen = rows[~np.isin(patient[rows], tested)]
+        if not len(unseen):
+            problem = "has no row that others neither train on nor test, so nothing can be chosen there"
+            raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
+        return replace(split, test=unseen)
+
+    return tuple(scored(split) if split.site == site else split for split in splits)

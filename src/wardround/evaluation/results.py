@@ -5,6 +5,7 @@ Where predictions stay at their hospital, `deployed_results.py` computes the sam
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.notices import with_texts
+from wardround.core.processes import beside
 from wardround.evaluation.answer import answer
 from wardround.evaluation.claims.verdicts import judge
 from wardround.evaluation.comparisons.benefit import (
@@ -82,7 +84,7 @@ def results(
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.parquet`; `sites` describes each
     set of sites. Without a `task` the columns of predictions tell which classes or findings there are. The other tables
     are those of the run folder with the same names. `choices` are values of swept arms that were chosen already.
-    `workers` processes resample patients. `decisions` are those of people about sites that were named.
+    `workers` processes compare arms and resample patients. `decisions` are those of people about sites that were named.
     """
     task = task_of(predictions) if task is None else task
     notices = [*diverged(predictions), *training_notices(records, predictions, task), *perfect(predictions, task)]
@@ -95,7 +97,7 @@ def results(
     thresholds = thresholds_of(study.evaluation.threshold, validation, predictions, task)
     fixed = not isinstance(study.evaluation.threshold, str)
     scores = Scores.of(predictions, groups, thresholds, fixed, task)
-    content = assemble(study, scores, choices, records, sites, decisions=decisions)
+    content = assemble(study, scores, choices, records, sites, decisions=decisions, workers=workers)
     content["notices"] = with_texts([*notices, *never_counted(content["arms"], len(content["seeds"]))])
     over_patients = {
         name
@@ -162,22 +164,30 @@ def assemble(
     sites: Sequence[Mapping[str, Any]],
     deployed: bool = False,
     decisions: Decisions = NONE_DECIDED,
+    workers: int = 1,
 ) -> dict[str, Any]:
-    """`scores` includes the selected arms, `records` does not."""
+    """`scores` includes the selected arms, `records` does not. With several `workers` arms are compared by another
+    process while this one describes them."""
     origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
     resampling = {name: Resampling.of(study.evaluation_of(arm)) for name, arm in origin.items()}
     subgroups = _with_rates(_subgroups(scores, resampling), scores, resampling)
     selected = {choice["arm"] for choice in choices}
     primary = study.evaluation.metric
-    arms = {
-        name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
-        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
-        | {"time": describe_time(study, arm, scores.task, of_arm[name], _sites_of(arm, sites))}
-        for name, arm in origin.items()
-        if name in scores.arms
-    }
-    by_variant = grouped((origin[name].variant, name) for name in arms)
+    by_variant = grouped((arm.variant, name) for name, arm in origin.items() if name in scores.arms)
+    with beside(partial(_comparisons, study, scores, origin, list(by_variant.values())), workers > 1) as compared:
+        arms = {
+            name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
+            | {
+                "topology": _topology(arm, of_arm[name], sites),
+                "uncertainty": None,
+                "model": None,
+            }  # known to its caller
+            | {"time": describe_time(study, arm, scores.task, of_arm[name], _sites_of(arm, sites))}
+            for name, arm in origin.items()
+            if name in scores.arms
+        }
+        comparisons = compared()
     main = Resampling.of(study.evaluation)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -192,7 +202,7 @@ def assemble(
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers, "correction": RULE},
         "variants": _variants(study, by_variant),
         "arms": arms,
-        **_comparisons(study, scores, origin, by_variant.values()),
+        **comparisons,
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "decision": begin_decision(study, scores, {name: origin[name] for name in arms}, sites),
         "curves": _curves(scores, of_arm, list(arms)),
@@ -425,7 +435,8 @@ def has_own_models(arm: Arm) -> bool:
 
 def _rows_of(arm: Arm) -> tuple[Any, ...]:
     """What must be alike for two arms to be compared: their rows, and who trains."""
-    return arm.data, arm.preparation.missing == "drop", arm.train_at
+    settings = {key: value for key, value in arm.data.options.items() if key not in arm.data.facts.same_rows}
+    return arm.data.name, settings, arm.preparation.missing == "drop", arm.train_at
 
 
 def _convergence(task: Task, records: pd.DataFrame) -> dict[str, Any]:

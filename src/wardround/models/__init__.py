@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from wardround.models.adapter import adapter
 from wardround.models.cnn import cnn
+from wardround.models.cnn1d import cnn1d
+from wardround.models.gru import gru
 from wardround.models.joined import joined
 from wardround.models.logistic import linear, logistic
 from wardround.models.mlp import mlp
@@ -29,6 +31,8 @@ MODELS: dict[str, Callable[..., ModelBuilder]] = {
     "adapter": adapter,
     "joined": joined,
     "cnn": cnn,
+    "cnn1d": cnn1d,
+    "gru": gru,
     "residual": residual,
     "resnet": resnet,
     "densenet": densenet,

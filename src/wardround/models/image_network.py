@@ -60,8 +60,8 @@ def keeps_statistics(options: Mapping[str, Any]) -> bool:
 def image_size(kind: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
     """Channels, height and width of the images, where the network can take them."""
     if len(shape.inputs) != 3:
-        problem = f'"{kind}" needs images, but the data are a table'
-        raise StudyError("model: kind", problem, 'Use "logistic" or "mlp".')
+        data, other = ("signals", '"cnn1d" or "gru"') if len(shape.inputs) == 2 else ("a table", '"logistic" or "mlp"')
+        raise StudyError("model: kind", f'"{kind}" needs images, but the data are {data}', f"Use {other}.")
     channels, height, width = shape.inputs
     if min(height, width) < smallest:
         problem = f'images of {height} x {width} are too small for "{kind}", which needs {smallest} x {smallest}'

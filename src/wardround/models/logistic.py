@@ -14,6 +14,7 @@ from wardround.core.settings import NonNegative
 from wardround.core.tree import Tree
 from wardround.models.model import Model, ModelBuilder, Shape, from_module
 from wardround.models.patient_gradients import Patients
+from wardround.models.signal_network import refuse_signals
 from wardround.study.facts import ModelFacts, declares
 
 FACTS = declares(lambda options: ModelFacts(seeds=20, keeps_private=options.get("intercept") == "private"))
@@ -42,6 +43,7 @@ def linear(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "sha
     """
 
     def build(shape: Shape) -> Model:
+        refuse_signals("logistic" if shape.task.answers != "number" else "linear", shape)
         features = math.prod(shape.inputs)
 
         def module() -> nn.Module:

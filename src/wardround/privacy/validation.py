@@ -7,7 +7,7 @@ from wardround.core.errors import StudyError
 from wardround.study.schema import Arm, ExamplePrivacy
 from wardround.tasks import Task
 
-PUBLIC_SCALES = ("ranges", "image", "none")
+PUBLIC_SCALES = ("ranges", "image", "record", "none")
 LEAST_SITES = 3  # of a secure sum: of two, each can work out the other's part
 OFF = 'or write `"privacy.example" = "off"` in this arm.'
 Refusals = Iterator[tuple[str, str, str]]  # where, problem, remedy
@@ -120,7 +120,7 @@ def _settings(example: ExamplePrivacy) -> Refusals:
 
 def _preparation(arm: Arm, tables: bool) -> Rules:
     scale, missing = arm.preparation.scale, arm.preparation.missing
-    public = 'Write `scale = "ranges"` (public clinical bounds)' if tables else 'Write `scale = "image"`'
+    public = 'Write `scale = "ranges"` (public clinical bounds)' if tables else 'Write `scale = "image"` ("record")'
     return [
         (
             scale not in PUBLIC_SCALES,

@@ -54,6 +54,8 @@ class Evidence:
     attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
     in_detail: bool = False  # only the arm that is shown in detail, and training alone beside it
     whole: Mapping[str, Any] | None = None  # results.json, where `results` are those of one of several outcomes
+    # test images that are called wrongly and may be shown, with where the model looks, as `RunFolder.wrong_calls`
+    wrong_calls: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def outcomes(self) -> Mapping[str, Any]:
@@ -139,8 +141,14 @@ class Evidence:
 
     @property
     def of_images(self) -> bool:
-        """Rows are images, or have findings: there are no columns to speak of, and curves matter more."""
+        """Rows are images or signals, or have findings: there are no columns to speak of, and curves matter more."""
         return bool(self.findings) or (self.results["sites"][0]["features"] is None and not self.deployed)
+
+    @property
+    def signals(self) -> dict[str, Any] | None:
+        """Channels, rate and samples of the rows, where they are signals."""
+        described: dict[str, Any] | None = self.results["sites"][0].get("signals") if self.results["sites"] else None
+        return described
 
     @property
     def trained(self) -> bool:
@@ -397,6 +405,7 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
     if not isinstance(environment, dict) or not set(environment) >= ENVIRONMENT:
         raise RunError(str(folder.path / "environment.json"), "lacks what a run writes there", "Run the study again.")
     evidence = Evidence(results, document, environment, folder.samples(), read_attack(folder, results))
+    evidence = replace(evidence, wrong_calls=folder.wrong_calls())
     return evidence.of_outcome(results["outcome"]) if evidence.outcomes else evidence
 
 

@@ -41,6 +41,7 @@ from wardround.runs.contribution.contribution_results import describe_contributi
 from wardround.runs.contribution.worths import save_worths
 from wardround.runs.decisions import holding
 from wardround.runs.environment import describe_environment
+from wardround.runs.explaining.shown_images import save_shown_images
 from wardround.runs.finished_run import with_own
 from wardround.runs.folder import Predictions, RunFolder
 from wardround.runs.interface.notebook import bar_in_notebook
@@ -58,7 +59,7 @@ from wardround.runs.tuning.tune import (
     stops_early,
     tune,
 )
-from wardround.runs.units import Unit, cut, engine_named, total_rounds, workers_at_the_end, workers_for
+from wardround.runs.units import Unit, cut, engine_named, processors, total_rounds, workers_at_the_end, workers_for
 from wardround.study.analyses import analyses_alone
 from wardround.study.robustness.contribution import is_coalition
 from wardround.study.schema import Arm, Study
@@ -192,7 +193,7 @@ def execute(
 ) -> Generator[Progress]:
     """Fill the run folder, from its beginning or from its last checkpoints. `workers` units train at a time."""
     study = plan.study
-    plan.check_all()  # refusals come before any file is written
+    plan.check_all(processors() if workers is None else workers)  # refusals come before any file is written
     units = cut(plan, engine)
     refuse_uncovered(plan)
     refuse_untunable(plan)
@@ -496,13 +497,13 @@ def _results(
         describe_matching,
         describe_sites,
         leakage,
-        sample_images,
         with_models,
     )
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_table("groups.parquet", groups)
-    records = folder.compact_records([unit.members for unit in (*tried, *units)])
+    workers = workers_at_the_end(units) if workers is None else workers
+    records = folder.compact_records([unit.members for unit in (*tried, *units)], workers)
     all_records, records = records, of_arms(records, plan.study)
     for kind in get_args(Predictions):
         folder.join_predictions(kind)
@@ -510,7 +511,6 @@ def _results(
     others = {kind: folder.other_predictions(kind) for kind in get_args(Predictions) if kind != "predictions"}
     ledger = write_ledger(folder, plan.study, records, plan.rows_fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
-    workers = workers_at_the_end(units) if workers is None else workers
     with beside(lambda: describe_models(plan, folder, spent, plan.rows_fingerprint), workers > 1) as described_models:
         decided = holding.read_decisions(folder)
         content = study_results(plan.study, predictions, groups, records, sites, plan.task, others, workers, decided)
@@ -539,8 +539,7 @@ def _results(
     content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
-    if samples := sample_images(plan):
-        folder.write_samples(samples)
+    save_shown_images(plan, folder, content)
     return {**content, **described}
 
 

@@ -12,6 +12,7 @@ summaries.jsonl     of a run across hospitals, in place of predictions, selectio
 forgetting.parquet  predictions of the old and the new model for the test rows of the run that training started from
 decisions.json      what people decided about sites that were named, where the study holds the run for them
 samples.npz         some images of each site, where the study lets a report show them
+wrong_calls.npz     test images that are called wrongly, with where the model looks, where the study lets them be shown
 records.jsonl       while the run goes on: what will be records.parquet
 results.json        a folder that has it is complete
 audit.jsonl         what was done here and when; hash-chained, and not cleared when a run is repeated
@@ -61,6 +62,7 @@ CLEARED = (  # when a run starts again
     *(f"{kind}.parquet" for kind in get_args(Predictions)),
     "forgetting.parquet",
     "samples.npz",
+    "wrong_calls.npz",
     "ledger.jsonl",
     "attack.json",
     "groups.parquet",
@@ -172,9 +174,9 @@ class RunFolder:
         cut_records(path, [([(trial.arm, trial.seed) for trial in trials], written)])
         return RecordWriter(path, written)
 
-    def compact_records(self, units: Sequence[Iterable[Key]] = ()) -> pd.DataFrame:
+    def compact_records(self, units: Sequence[Iterable[Key]] = (), workers: int = 1) -> pd.DataFrame:
         """Once all units are finished; the same as `records`. `records.jsonl` stays: the run may have to be resumed."""
-        return frame_of(compact_records(self.path, units))
+        return frame_of(compact_records(self.path, units, workers))
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
@@ -194,20 +196,35 @@ class RunFolder:
         return self._read(name, pd.read_parquet) if (self.path / name).is_file() else None
 
     def write_samples(self, samples: Mapping[str, Any]) -> None:
-        content = BytesIO()
-        np.savez_compressed(content, **samples)
-        write_atomically(self.path / "samples.npz", content.getvalue())
+        self._write_arrays("samples.npz", samples)
 
     def samples(self) -> dict[str, np.ndarray]:
         """Images that the study lets a report show; empty where there are none."""
-        if not (self.path / "samples.npz").is_file():
+        return self._arrays("samples.npz", ("images", "site", "caption"))
+
+    def write_wrong_calls(self, calls: Mapping[str, Any]) -> None:
+        self._write_arrays("wrong_calls.npz", calls)
+
+    def wrong_calls(self) -> dict[str, np.ndarray]:
+        """Test images that are called wrongly, with maps of where the model looks; empty where there are none."""
+        return self._arrays(
+            "wrong_calls.npz", ("images", "heat", "boxes", "kind", "finding", "site", "score", "threshold")
+        )
+
+    def _write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
+        content = BytesIO()
+        np.savez_compressed(content, **arrays)
+        write_atomically(self.path / name, content.getvalue())
+
+    def _arrays(self, name: str, members: Sequence[str]) -> dict[str, np.ndarray]:
+        if not (self.path / name).is_file():
             return {}
 
         def read(path: Path) -> dict[str, np.ndarray]:
             with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] for name in ("images", "site", "caption")}
+                return {member: file[member] for member in members}
 
-        return self._read("samples.npz", read)
+        return self._read(name, read)
 
     def groups(self) -> pd.DataFrame:
         return self._read("groups.parquet", pd.read_parquet)

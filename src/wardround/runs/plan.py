@@ -22,14 +22,23 @@ from wardround.aggregation.root import root_of
 from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
-from wardround.core.errors import DataError, MachineError, RunError, StudyError, refuse_strangers, suggest
+from wardround.core.errors import (
+    DataError,
+    MachineError,
+    RunError,
+    StudyError,
+    WardroundError,
+    refuse_strangers,
+    suggest,
+)
 from wardround.core.notices import CHECKS, Notice, identity, over_seeds
+from wardround.core.processes import mapped
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites, target_scale
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
 from wardround.data.prepare import Layout
 from wardround.data.site import Block, Rows, Site, join
-from wardround.data.split import Split
+from wardround.data.split import Split, held_out_rows, untested_validation
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, built, weights_digest
 from wardround.models.starting_weights import StartingModel
@@ -46,9 +55,11 @@ from wardround.tasks import Task
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial, on_clock
 from wardround.training.validation import refuse_unfit_changes, refuse_unkept
+from wardround.uncertainty.swag import collecting
 from wardround.uncertainty.validation import refuse_unfit
 
 CACHE_BYTES = 2**30
+MANY_SETS = 40  # of rows, that are worth a second process
 
 
 @dataclass
@@ -70,6 +81,7 @@ class Plan:
         self._tuned_models: dict[str, Arm] = {}
         self._predecessors: dict[StartFrom, Predecessor] = {}
         self._starting: dict[tuple[str, int], StartingModel | None] = {}
+        self._looked_at: dict[tuple[str, int], tuple[tuple[Split, ...], tuple[Notice, ...]]] = {}
         self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
         self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
         self.first_with_rows: dict[str, str] = {}
@@ -97,17 +109,16 @@ class Plan:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
         records = [cohort.records for cohort in self.cohorts.values()]
         sizes = (len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
-        cells = max(sizes, default=1)
-        return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        # some 4 bytes a cell, times 4 for one-hot columns and indicators
+        return max(4, CACHE_BYTES // (16 * max(sizes, default=1)))
 
     def cohort_of(self, arm: Arm) -> Cohort:
         return self.cohorts[cohort_key(arm)]
 
     @property
     def fingerprint(self) -> str:
-        """Of all that a run depends on besides its study: rows, and files of weights. The hash of a study that starts
-        from a trained model has that model's digest."""
-        # weights to start from are named by a path, which the study's hash leaves out
+        """Of all that a run depends on besides its study: rows, and files of weights, which the study's hash leaves out
+        (that of a study which starts from a trained model has the model's digest)."""
         digests = [weights_digest(arm.model.options) for arm in self.study.arms]
         return self._together([*self._prints, *dict.fromkeys(digest for digest in digests if digest is not None)])
 
@@ -159,16 +170,19 @@ class Plan:
         return self._splits_of(self.first_with_rows[arm.name], self.data_seed(arm, seed))
 
     def _draw_splits(self, name: str, seed: int) -> tuple[Split, ...]:
+        if (known := self._looked_at.get((name, seed))) is not None:
+            return known[0]
         arm = self.study.arm(name)
         partitioner = arm.sites.build(self.families.partitioners)
         return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation_of(arm), seed)
 
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         """The arm's sites for a seed, refused where they must not be trained on; notices are kept for the report."""
-        splits = self.splits(arm, seed)
-        notices = self.notices_of(arm, splits)
+        splits, name = self.splits(arm, seed), self.first_with_rows[arm.name]
+        known = self._looked_at.get((name, self.data_seed(arm, seed))) if arm.name == name else None
+        notices = self.notices_of(arm, splits) if known is None else known[1]
         refuse_errors(notices)
-        self.check_notices.setdefault(self.first_with_rows[arm.name], {})[seed] = notices
+        self.check_notices.setdefault(name, {})[seed] = notices
         return splits
 
     def notices_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Notice, ...]:
@@ -284,7 +298,7 @@ class Plan:
         evaluation = self.study.evaluation_of(arm)
         batch_seed = evaluation.seed_for("batches", seed)
         algorithm = by_rule(arm, algorithm, self.families.rules, len(trainers), batch_seed)
-        algorithm = in_regions(arm, algorithm, names, members)
+        algorithm = collecting(arm, in_regions(arm, algorithm, names, members), arm.training.rounds)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         trial = Trial(
             arm=arm.name,
@@ -337,12 +351,30 @@ class Plan:
         if trial.seed == self.study.evaluation.seeds.first:  # the others have the same model
             refuse_unfit(arm, trial)
 
-    def check_all(self) -> None:
-        """Every set of sites with every seed, before anything trains."""
+    def check_all(self, workers: int = 1) -> None:
+        """Every set of sites with every seed, before anything trains. `workers` processes look at them."""
+        self._look_at_all(workers)
         for name in dict.fromkeys(self.alike.values()):
             for seed in self.data_seeds(self.study.arm(name)):
                 known = [site.name for site in self.sites_of(name, seed)]
                 refuse_strangers(self.study.evaluation.bundles, known, "evaluation: bundles", "site", "Sites")
+
+    def _look_at_all(self, workers: int) -> None:
+        """Draw and check many sets of rows side by side. What cannot be drawn is refused when its turn comes."""
+        names = {self.first_with_rows[name]: None for name in self.alike.values()}
+        todo = [(name, seed) for name in names for seed in self.data_seeds(self.study.arm(name))]
+        if workers < 2 or len(todo) < MANY_SETS:
+            return
+
+        def look_at(name_and_seed: tuple[str, int]) -> tuple[tuple[Split, ...], tuple[Notice, ...]] | None:
+            arm = self.study.arm(name_and_seed[0])
+            try:
+                return (splits := self._draw_splits(*name_and_seed)), self.notices_of(arm, splits)
+            except WardroundError:
+                return None
+
+        looked_at = mapped(look_at, todo, workers)
+        self._looked_at = {key: known for key, known in zip(todo, looked_at, strict=True) if known is not None}
 
     def data_seeds(self, arm: Arm) -> list[int]:
         return list(dict.fromkeys(self.data_seed(arm, seed) for seed in self.study.evaluation.seeds))
@@ -373,31 +405,6 @@ def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
     if not members:
         raise StudyError(f"arms: {arm.name}", "no site is left to train", "Hold out a site that is not the only one.")
     return members
-
-
-def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[Split, ...]:
-    """Without validation rows of patients whom any site tests, as overlapping sites may have."""
-    tested = np.concatenate([patient[split.test] for split in splits])
-    return tuple(replace(s, validation=s.validation[~np.isin(patient[s.validation], tested)]) for s in splits)
-
-
-def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
-    """The held-out site is scored on its training and validation rows, without patients whom any site tests (nothing
-    is chosen on test rows) or whom others train on (the site is to be new to the models).
-    """
-    known = [patient[split.test] for split in splits]
-    known += [patient[np.concatenate([split.train, split.validation])] for split in splits if split.site != site]
-    tested = np.concatenate(known)
-
-    def scored(split: Split) -> Split:
-        rows = np.sort(np.concatenate([split.train, split.validation]))
-        unseen = rows[~np.isin(patient[rows], tested)]
-        if not len(unseen):
-            problem = "has no row that others neither train on nor test, so nothing can be chosen there"
-            raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
-        return replace(split, test=unseen)
-
-    return tuple(scored(split) if split.site == site else split for split in splits)
 
 
 def load_plan(study: Study, families: Families) -> Plan:

@@ -92,6 +92,11 @@ def from_fields(content: Mapping[str, Any]) -> RoundRecord:
 def table_of_lines(lines: Sequence[bytes]) -> pa.Table:
     """Raises one of Python's or Arrow's errors where a line is no record."""
     parts = [_table([orjson.loads(line) for line in lines[at : at + ROWS]]) for at in range(0, len(lines), ROWS)]
+    return concatenated(parts)
+
+
+def concatenated(parts: Iterable[pa.Table]) -> pa.Table:
+    """One table; a figure that some parts have is null in the others."""
     return pa.concat_tables([_table([]), *parts], promote_options="default")
 
 

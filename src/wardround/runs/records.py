@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from wardround.core.atomic_files import open_private, replacing, write_atomically
 from wardround.core.errors import RunError, as_path
-from wardround.runs.record_form import TYPES, records_of, table_of_lines, to_line, with_variant
+from wardround.core.processes import mapped
+from wardround.runs.record_form import TYPES, concatenated, records_of, table_of_lines, to_line, with_variant
 from wardround.training.round_record import RoundRecord
 
 RUNNING, COMPACT = "records.jsonl", "records.parquet"
@@ -138,9 +139,10 @@ def whole_lines(content: bytes) -> list[bytes]:
     return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
-def compact_records(folder: Path, units: Sequence[Iterable[Key]] = ()) -> pa.Table:
-    """Make `records.parquet`, and return it. Of units that ran side by side one follows the other, not the faster."""
-    table = with_variant(_table_of_file(folder / RUNNING))
+def compact_records(folder: Path, units: Sequence[Iterable[Key]] = (), workers: int = 1) -> pa.Table:
+    """Make `records.parquet`, and return it. Of units that ran side by side one follows the other, not the faster.
+    `workers` processes read the lines."""
+    table = with_variant(_table_of_file(folder / RUNNING, workers))
     unit_of = {key: number for number, keys in enumerate(units) for key in keys}
     if len(units) > 1:
         keys = zip(table["arm"].to_pylist(), table["seed"].to_pylist(), strict=True)
@@ -163,11 +165,13 @@ def read_table(folder: Path) -> pa.Table:
     return table_of_lines([])  # it has only just begun
 
 
-def _table_of_file(path: Path) -> pa.Table:
+def _table_of_file(path: Path, workers: int = 1) -> pa.Table:
     if path.name == RUNNING:
-        content = path.read_bytes()
+        lines = whole_lines(path.read_bytes())
+        share = -(-len(lines) // workers) or 1
+        parts = [lines[at : at + share] for at in range(0, len(lines), share)]
         with checked(path):
-            return table_of_lines(whole_lines(content))
+            return concatenated(mapped(table_of_lines, parts, workers))
     with path.open("rb") as file, checked(path):
         table = pq.read_table(file)
         if any(table[name].type != kind for name, kind in TYPES.items()):

@@ -18,6 +18,7 @@ from wardround.data.heterogeneity import measure
 from wardround.data.parties import Holdings, holdings_of
 from wardround.data.profile import profile
 from wardround.data.records import Records
+from wardround.data.signals.looks import looks_of_signals
 from wardround.data.site import Rows, Site
 from wardround.data.sources.csv.party_files import PartyRecords
 from wardround.data.split import Split
@@ -58,6 +59,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
                 features=features,
                 sites={split.site: site_counts(split, cohort) for split in splits},
                 heterogeneity=heterogeneity,
+                signals=_signals(cohort.records),
             )
         )
     return described
@@ -108,6 +110,7 @@ def description(
     features: list[str] | None,
     sites: Mapping[str, Mapping[str, Any]],
     heterogeneity: Mapping[str, Any],
+    signals: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One entry of `sites` in results.json: the sites of all arms that have this one's data and partition."""
     return {
@@ -119,7 +122,16 @@ def description(
         "features": features,
         "sites": dict(sites),
         "heterogeneity": heterogeneity,
+        **({"signals": dict(signals)} if signals else {}),
     }
+
+
+def _signals(records: Records) -> dict[str, Any] | None:
+    """What rows are, where they are signals."""
+    if not records.is_signals:
+        return None
+    samples = int(np.asarray(records.features).shape[-1])
+    return {"channels": list(records.channels), "rate": records.rate, "samples": samples}
 
 
 def describe_columns(plan: Plan) -> dict[str, Any] | None:
@@ -150,7 +162,7 @@ def sample_images(plan: Plan) -> dict[str, np.ndarray]:
 
 def _caption(records: Records, row: int) -> str:
     if not records.has_findings:
-        return str(records.classes[records.target[row]])
+        return str(records.classes[records.target[row]]) if records.task.answers == "class" else ""
     return ", ".join(records.classes[f] for f in np.flatnonzero(records.target[row] == 1)) or NO_FINDING
 
 
@@ -209,6 +221,8 @@ def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
 
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
     x, _ = rows.take(torch.from_numpy(np.sort(rng.permutation(len(rows))[:most])), torch.float32)
+    if x.dim() == 3:
+        return looks_of_signals(x.numpy())
     if x.dim() == 4:  # fine detail says nothing of how two hospitals differ, and would fill memory
         x = adaptive_avg_pool2d(x, min(THUMBNAIL, *x.shape[-2:]))
     return x.flatten(1).numpy().astype(np.float64)

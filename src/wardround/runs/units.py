@@ -106,10 +106,11 @@ def cut_trials(plan: Plan, engine: str, trained: Iterable[tuple[Arm, int]]) -> l
             continue
         refuse_unstackable(trial, shapes, alone)
         shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions, trial.clock is None)
+        collects = trial.algorithm.posterior is not None
         # trials that try settings share a stack whatever their learning rates; other studies keep the stacks they had
         training = replace(arm.training, lr=1.0) if is_trial(arm) else arm.training
         rule = (arm.aggregation, arm.preaggregation)
-        key = repr((arm.algorithm.name, shapes.fixed(arm), rule, arm.model, training, shape))
+        key = repr((arm.algorithm.name, shapes.fixed(arm), rule, arm.model, training, shape, collects))
         open_stacks.setdefault(key, []).append((arm.name, seed))
         if len(open_stacks[key]) == most_trials(trial, shapes.size):
             units.append(Unit("stacked", tuple(open_stacks.pop(key))))
@@ -196,13 +197,18 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
     worth = WORTH_WORKERS if all(unit.engine == "stacked" for unit in units) else WORTH_WORKERS // SLOWER
     if rounds < worth or not all(unit.small for unit in units):
         return 1
+    return processors()
+
+
+def processors() -> int:
+    """How many processes are worth it at most."""
     return min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def workers_at_the_end(units: Sequence[Unit]) -> int:
     """How many processes compute what follows training: statistics over that many models are worth several."""
     many = sum(len(unit.members) for unit in units) >= WORTH_MODELS and all(unit.small for unit in units)
-    return min(os.cpu_count() or 1, MOST_WORKERS) if many else 1
+    return processors() if many else 1
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:

@@ -42,7 +42,7 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
 
     @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra={"requestBody": body})
     async def predict(request: Request) -> Response:
-        content = await _content(request, LARGEST if bundle.inputs.images is None else LARGEST_IMAGES)
+        content = await _content(request, LARGEST if bundle.inputs.arrays is None else LARGEST_IMAGES)
         wanted, explain = _request(content, most_rows(bundle))
         steps = (*STEPS, EXPLAIN_SERVED) if explain else STEPS
         rows = await run_in_threadpool(predict_rows, bundle, wanted, None, steps)

@@ -8,6 +8,8 @@ from wardround.bundles.explain.step import reason_columns
 from wardround.bundles.predict.images import IMAGE
 from wardround.bundles.predict.pipeline import PredictOptions
 from wardround.bundles.predict.predict import output_columns, required_columns
+from wardround.bundles.predict.recordings import SAMPLING_RATE, SIGNALS, TIME, VISITS
+from wardround.bundles.signals import Signals
 from wardround.data.records import Column
 from wardround.uncertainty.decision import TEXTS
 
@@ -20,6 +22,28 @@ _IMAGE: Json = {
     "contentEncoding": "base64",
     "description": "The content of a PNG, JPEG or DICOM file, in base64.",
 }
+
+
+_NUMBERS: Json = {"type": "array", "minItems": 1, "items": {"type": ["number", "null"]}}
+
+
+def _signals(signals: Signals) -> Json:
+    """A recording, or a patient's visits."""
+    if signals.rate is None:
+        names = (TIME, *signals.channels[:-1])
+        cells = {name: {"type": ["number", "null"]} for name in names}
+        visit: Json = {"type": "object", "required": [TIME], "properties": cells}
+        return {VISITS: {"type": "array", "minItems": 1, "items": visit}}
+    channels = ", ".join(signals.channels)
+    return {
+        SIGNALS: {
+            "type": "array",
+            "minItems": 1,
+            "items": _NUMBERS,
+            "description": f"A list for each channel ({channels}, unless `channels` names others). null: no value.",
+        },
+        SAMPLING_RATE: {"type": "number", "exclusiveMinimum": 0, "description": "Samples in a second."},
+    }
 
 
 _EXPOSURE: Json = {
@@ -36,6 +60,7 @@ def row_schema(bundle: Bundle) -> Json:
     by_name = {column.own_name: column for column in reversed(bundle.recipe.columns)}
     by_name |= {c.own_name: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
     image = {IMAGE: _IMAGE} if bundle.inputs.images is not None else {}
+    image = image if bundle.inputs.signals is None else _signals(bundle.inputs.signals)
     return {
         "title": bundle.name,
         "type": "object",
@@ -51,7 +76,7 @@ def row_schema(bundle: Bundle) -> Json:
 
 def most_rows(bundle: Bundle) -> int:
     """That are taken at a time."""
-    return MOST_ROWS if bundle.inputs.images is None else MOST_IMAGES
+    return MOST_ROWS if bundle.inputs.arrays is None else MOST_IMAGES
 
 
 def request_schema(bundle: Bundle) -> Json:
@@ -63,8 +88,8 @@ def request_schema(bundle: Bundle) -> Json:
 
 
 def may_be_explained(bundle: Bundle) -> bool:
-    """Not where rows are images together with columns."""
-    return bundle.inputs.images is None or takes_images(bundle)
+    """Not where rows are images together with columns, or signals."""
+    return bundle.inputs.arrays is None or takes_images(bundle)
 
 
 def answer_schema(bundle: Bundle) -> Json:

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from wardround.bundles import Bundle, predict_images, predict_rows
+from wardround.bundles import Bundle, predict_images, predict_rows, predict_signals
 from wardround.bundles.predict.predict import required_columns
 from wardround.core.errors import MachineError, StudyError
 from wardround.core.extras import needs
@@ -92,7 +92,9 @@ class TimedHead(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 def warm_up(bundle: Bundle) -> None:
     """The first prediction takes longer; no client waits for it."""
     gaps = dict.fromkeys(required_columns(bundle).needed)
-    if bundle.inputs.images is None:
+    if (signals := bundle.inputs.signals) is not None:
+        predict_signals(bundle, np.zeros((1, *signals.shape), dtype=np.float32), signals.rate)
+    elif bundle.inputs.images is None:
         predict_rows(bundle, [gaps])
     else:
         black = np.zeros((1, *bundle.inputs.images.shape[1:]), dtype=np.uint8)

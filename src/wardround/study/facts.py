@@ -92,6 +92,7 @@ class SourceFacts:
     # the kinds of what is predicted, by outcome; one outcome needs no name. Which classes there are its rows tell
     tasks: Mapping[str, str] = field(default_factory=lambda: {"": "binary"})
     labelled: bool = True  # False: no outcome is named, so that nothing can be trained
+    same_rows: tuple[str, ...] = ()  # settings that change what is said of a row, and not which rows there are
     images: bool = False  # its rows are images
     citation: str = ""
 

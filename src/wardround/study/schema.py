@@ -62,7 +62,7 @@ SELECTED = "selected"  # fedprox[selected]: in each seed the value that the sele
 SECTION = "section"  # in the metadata of a field
 FAMILIES = ("data", "sites", "model", "algorithm", "aggregation")  # parts of an arm that name a member
 KIND_OF_SETTING = {"share": "top-k", "bits": "quantised"}  # of [compression]: which kind has it
-NEWER = ("asynchronous", "late")  # settings of [training] that most studies leave out
+NEWER = ("asynchronous", "late", "mix")  # settings of [training] that most studies leave out
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -85,7 +85,9 @@ class Preparation:
     missing: Literal["drop", "mean", "median", "range"] = "median"  # range: the middle of a column's public range
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
     categories: Literal["one-hot", "codes"] = "one-hot"
-    scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
+    scale: Literal["per-site", "federated", "ranges", "image", "record", "none"] = (
+        "per-site"  # columns, pixels, signals
+    )
     least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
     public: bool = False  # nothing is read off rows: ranges and levels are those that are known of a column
     schema: Literal["all", "common", "own"] = "all"  # columns of any site, of every site, or of each site for itself
@@ -247,8 +249,9 @@ class Topology:
 class Uncertainty:
     """How the uncertainty of predictions is estimated. Everything about it is chosen on validation rows."""
 
-    method: Literal["none", "dropout", "laplace", "ensemble"] = "none"  # where several scores of one row come from
-    passes: Annotated[int, Range(low=2)] = 30  # of dropout or Laplace; an ensemble has as many as there are seeds
+    # where several scores of one row come from
+    method: Literal["none", "dropout", "laplace", "swag", "ensemble"] = "none"
+    passes: Annotated[int, Range(low=2)] = 30  # of dropout, Laplace or SWAG; an ensemble has as many as there are seeds
     alpha: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.1  # so many sets may miss
     refer: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.2  # of rows, to a clinician
 

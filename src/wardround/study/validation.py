@@ -50,7 +50,7 @@ def refuse_undeployable_uncertainty(study: Study) -> None:
             raise StudyError(where, problem, "Leave [uncertainty] out, or simulate the study with `wardround run`.")
         if arm.uncertainty.method == "ensemble":
             problem = "it is told by a hospital's bundle, which holds one model, the model of one seed"
-            remedy = 'Write method = "dropout" or "laplace", or simulate the study with `wardround run`.'
+            remedy = 'Write method = "dropout", "laplace" or "swag", or simulate the study with `wardround run`.'
             raise StudyError(f"{where}: method", problem, remedy)
 
 

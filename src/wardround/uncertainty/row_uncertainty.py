@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround.core import seeds
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree
 from wardround.data.site import Rows, Site
 from wardround.evaluation.prediction import CELLS, has_site_models
 from wardround.study.schema import Uncertainty
@@ -38,6 +38,7 @@ from wardround.uncertainty.laplace import (
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.scales import SCALES
 from wardround.uncertainty.shifted_images import SHIFTS, Shift, chosen_images, shifted_rows
+from wardround.uncertainty.swag import Swag, choose_scale, fit_swag, swag_passes
 
 Subset = Literal["validation", "test"] | Shift
 SUBSETS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -87,32 +88,52 @@ def _passes_at_sites(trial: Trial, run: Run, settings: Uncertainty) -> Iterator[
     """Each scored site with the model that predicts there. Sites with one shared model share what is fitted."""
     if has_site_models(trial, run):
         for number, site in enumerate(trial.scored):
-            yield site, _passes(trial, site_model(trial, run, number), settings, [trial.sites[number]], [site])
+            weights = site_model(trial, run, number)
+            yield site, _passes(trial, run.server, weights, settings, [trial.sites[number]], [site])
         return
     # Laplace's sums over the sites' training rows could be added up in a federation like updates
-    shared = _passes(trial, site_model(trial, run, 0), settings, trial.sites, trial.scored)
+    shared = _passes(trial, run.server, site_model(trial, run, 0), settings, trial.sites, trial.scored)
     for site in trial.scored:
         yield site, shared
 
 
 def _passes(
-    trial: Trial, weights: tuple[Tree, Tree], settings: Uncertainty, trained: Sequence[Site], validated: Sequence[Site]
+    trial: Trial,
+    server: State,
+    weights: tuple[Tree, Tree],
+    settings: Uncertainty,
+    trained: Sequence[Site],
+    validated: Sequence[Site],
 ) -> Passes:
     model, (params, buffers) = trial.model, weights
     converged = all(bool(torch.isfinite(leaf).all()) for leaf in params.values())
     uses_laplace = settings.method == "laplace" and converged
     laplace = _fit_laplace(trial, params, buffers, trained, validated) if uses_laplace else None
+    swag = _fit_swag(trial, server, weights, validated) if settings.method == "swag" and converged else None
 
     def passes(x: Tensor) -> Tensor:
         """The stream starts again with each batch: all batches have the same passes."""
         rng = seeds.generator(trial.batch_seed, "uncertainty", 0)
         if laplace is not None:
             return laplace_passes(laplace, model, params, buffers, x, settings.passes, rng)
+        if swag is not None:
+            return swag_passes(swag, model, buffers, x, settings.passes, rng)
         if settings.method == "dropout":
             return mc_dropout(model, params, buffers, x, settings.passes, rng)
         return model.logits(params, buffers, x, None)[0].unsqueeze(0)
 
     return passes
+
+
+def _fit_swag(trial: Trial, server: State, weights: tuple[Tree, Tree], validated: Sequence[Site]) -> Swag:
+    """Where patients are protected nothing is chosen on their rows."""
+    fitted, validation = fit_swag(server, weights[0]), [site.validation for site in validated]
+    if trial.privacy.example is not None:
+        return fitted
+    batches = list(_batches(validation, trial.dtype))
+    return choose_scale(
+        fitted, trial.model, weights[1], batches, lambda: seeds.generator(trial.batch_seed, "scale of SWAG", 0)
+    )
 
 
 def _fit_laplace(

@@ -32,6 +32,16 @@ def refuse_unfit(arm: Arm, trial: Trial) -> None:
         raise StudyError(f"{where}: method", problem, remedy)
     if settings.method == "laplace":
         _refuse_laplace(arm, trial, f"{where}: method")
+    if settings.method == "swag":
+        _refuse_own_parts(trial, f"{where}: method")
+
+
+def _refuse_own_parts(trial: Trial, where: str) -> None:
+    """What else an arm's algorithm must be, `uncertainty.swag` says."""
+    if trial.model.private or trial.model.blank[1]:
+        problem = "SWAG follows the shared weights, and here sites keep parts of the model or its statistics"
+        remedy = 'Take norm = "group" and no private part in [model], or use dropout, laplace or an ensemble.'
+        raise StudyError(where, problem, remedy)
 
 
 def _refuse_laplace(arm: Arm, trial: Trial, where: str) -> None:

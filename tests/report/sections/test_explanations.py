@@ -63,7 +63,7 @@ def test_hospitals_that_disagree_are_named_with_their_figures() -> None:
     [sentence] = apart(CONTENT)
     assert sentence.startswith("Hospitals disagree about age: shuffling it changes the loss by +0.300 at north")
     assert "+0.100 at south" in sentence
-    agreeing = {**CONTENT, "differences": {"age": {"p": 0.3, "p_holm": 0.9}}}
+    agreeing = {**CONTENT, "differences": {"age": {"p": 0.02, "p_holm": 0.06}}}
     assert apart(agreeing) == ["For no column do hospitals differ in importance by more than chance can explain."]
     assert apart({**CONTENT, "hospitals": None}) == []  # with secure sums
     assert left_out(CONTENT) == ["Left out by a rule of disclosure: east."]
@@ -76,7 +76,17 @@ def test_tables_have_the_figures() -> None:
     assert table.rows[0][4:] == ["1 of 2", 0.003]  # in the south noise comes first
     coefficients = coefficient_table(CONTENT)
     assert coefficients is not None
-    assert coefficients.shown()[0] == ["age", "9.40", "0.500", "0.200", "0.800", "1.65", "1.22", "2.23"]
+    assert coefficients.shown()[0] == [
+        "age",
+        "9.40",
+        "0.500",
+        "0.200",
+        "0.800",
+        "1.65",
+        "1.22",
+        "2.23",
+        "1.05",
+    ]  # exp(0.5 / 9.4)
     assert coefficients.shown()[1][1] == "–"
     assert [own.name for own in tables_of(CONTENT)] == ["importance", "importance-hospitals", "coefficients", "effects"]
     assert tables_of({"withheld": "private", "coefficients": None}) == []

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
+from wardround.bundles.build.int8 import Int8, Scored, quantise
 from wardround.bundles.build.origin import Origin, OtherRows
-from wardround.bundles.build.run_inputs import LazyRows
+from wardround.bundles.build.run_inputs import LabelledRows, LazyRows
 from wardround.bundles.build.validation_choices import (
     MIDDLE,
     OperatingPoint,
@@ -30,12 +31,14 @@ from wardround.bundles.bundle import Bundle, Event, build_model, load_bundle, re
 from wardround.bundles.card.card import card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.explain.card_explanation import card_explanation
-from wardround.bundles.inputs import Inputs, looks_of, write_inputs
+from wardround.bundles.inputs import Inputs, write_inputs
 from wardround.bundles.out_of_distribution import by_distance, by_ranges
 from wardround.bundles.sealed_files import (
     ABOUT,
     CARD,
     FORMAT,
+    INT8,
+    INT8_REPORT,
     ONNX,
     PREPARATION,
     UNCERTAINTY,
@@ -71,22 +74,22 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "bundle"
 
 
-def build_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
+def build_bundle(origin: Origin, out: Path, onnx: bool = False, int8: Int8 | None = None) -> Path:
     """The bundle's folder. It appears as a whole, and only if it predicts what the run predicted."""
     # for rows of few numbers one thread is faster, and a forked process could not use this one's threads
     threads = torch_threads(1) if origin.data.images is None else nullcontext()
     with new_folder(out) as folder, threads:
-        _fill(origin, folder, onnx)
+        _fill(origin, folder, onnx, int8)
     return out
 
 
-def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
+def _fill(origin: Origin, folder: Path, onnx: bool, int8: Int8 | None) -> None:
     bundle = _drafted(origin, folder)
     scores, label = bundle.scores(origin.validation.x, origin.validation.y), origin.validation.label
     chosen = choose_events(bundle.task, label, scores, origin.private, origin.data.thresholds)
     bundle = replace(bundle, events=read_events(chosen.described()))
     uncertainty = choose_uncertainty(
-        bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty
+        bundle, origin.train, origin.validation, origin.private, origin.facts.arm.uncertainty, origin.posterior
     )
     bundle = replace(bundle, uncertainty=uncertainty)
     files = _files(origin, bundle)
@@ -108,8 +111,25 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
 
         export_onnx(loaded, folder / ONNX)
         files[ONNX] = (folder / ONNX).read_bytes()
+    if int8 is not None:
+        files |= _quantised(origin, loaded, int8, test)
+        for name in (INT8, INT8_REPORT):
+            (folder / name).write_bytes(files[name])
+    if onnx or int8 is not None:
         (folder / ABOUT).write_bytes(seal(about, files))
         load_bundle(folder, origin.models)
+
+
+def _quantised(origin: Origin, bundle: Bundle, asked: Int8, test: LazyRows) -> dict[str, bytes]:
+    if origin.private:
+        problem = "in a study that protects patients, whether int8 loses too much would be read off rows without noise"
+        raise BundleError(str(bundle.path), problem, "Leave --int8 out.")
+    metric = origin.facts.study.evaluation.metric or bundle.task.primary
+    label, score = origin.saved
+    tested = LabelledRows(test, origin.test_target, label, origin.test_people)
+    validation = Scored(origin.validation, bundle.scores(origin.validation.x, origin.validation.y))
+    content, report = quantise(bundle, asked, metric, origin.train, validation, Scored(tested, score))
+    return {INT8: content, INT8_REPORT: as_text(report)}
 
 
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
@@ -151,7 +171,10 @@ def _looks(origin: Origin) -> np.ndarray:
     if data.images is None or data.training_images is None:
         return data.training_columns
     parts = np.array_split(data.training_images, len(data.training_images) // LOOKED_AT + 1)
-    looks = np.concatenate([looks_of(np.asarray(data.images[part])) for part in parts])
+    arrays = data.inputs.arrays
+    if arrays is None:
+        raise ValueError("rows with arrays have a description of them")
+    looks = np.concatenate([arrays.looks_of(np.asarray(data.images[part])) for part in parts])
     return np.concatenate([looks, data.training_columns], axis=1)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from wardround.bundles.build.assemble import build_bundle, bundle_name
+from wardround.bundles.build.int8 import Int8
 from wardround.bundles.build.origin import Origin, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.card.card import Recipient, card_facts_of_run
@@ -47,6 +48,7 @@ def make_bundle(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     region: str | None = None,
     outcome: str | None = None,
     **members: Unpack[Members],
@@ -55,10 +57,13 @@ def make_bundle(
 
     `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
     is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
-    `outcome` is needed where the study predicts several. `members` are as `run_study` takes them.
+    `outcome` is needed where the study predicts several. `int8` also writes
+    the model with weights of eight bits. `members` are as `run_study` takes them.
     """
     finished = open_finished_run(run, **members)
-    return bundle_from(finished, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region, outcome=outcome)
+    return bundle_from(
+        finished, arm=arm, site=site, seed=seed, out=out, onnx=onnx, int8=int8, region=region, outcome=outcome
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def bundle_from(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     region: str | None = None,
     outcome: str | None = None,
 ) -> Path:
@@ -102,7 +108,7 @@ def bundle_from(
         default = FOLDER / bundle_name(plan.study.name, arm, name, region, own)
         target = default if out is None else as_path(out, "--out")
         refuse_existing(target)
-        return build_bundle(_origin(finished, trained, arm, trial, name, region, own), target, onnx)
+        return build_bundle(_origin(finished, trained, arm, trial, name, region, own), target, onnx, int8)
 
 
 def bundle_in_run(
@@ -181,7 +187,8 @@ def _origin(
     cohort = plan.cohort_of(arm)
     task = cohort.records.task
     data = run_inputs(plan, arm, site, results["arms"][requested_arm])
-    weights = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
+    run = saved_run(trial, folder.load_model(arm.name, trial.seed))
+    weights = predicts_with(trial, run, name, regional)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
     saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
@@ -211,6 +218,7 @@ def _origin(
         validation=_untested(trial, site),
         models=finished.models,
         outcome=outcome,
+        posterior=None if trial.algorithm.posterior is None else trial.algorithm.posterior(run.server),
         trained=trainings(folder, arm, trial.seed, list(trained)),
     )
 

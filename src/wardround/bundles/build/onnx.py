@@ -60,8 +60,8 @@ def export_onnx(bundle: Bundle, out: Path) -> float:
     anything else fails, no file is left.
     """
     for name in NEEDED:
-        _import(name)
-    content = _graph(bundle).SerializeToString()
+        import_onnx_package(name)
+    content = model_graph(bundle).SerializeToString()
     difference = largest_difference(bundle, content)
     if not difference <= TOLERANCE:  # also where it is not a number
         problem = f"its scores as ONNX differ from its own by {difference:.1g}, and {TOLERANCE:.0e} is allowed"
@@ -78,7 +78,7 @@ def export_onnx(bundle: Bundle, out: Path) -> float:
 
 def largest_difference(bundle: Bundle, content: bytes) -> float:
     """Between the scores of an ONNX file and those of the bundle, on rows of many kinds. NaN where either has one."""
-    runtime = _import("onnxruntime")
+    runtime = import_onnx_package("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -107,7 +107,8 @@ def trial_rows(shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([np.zeros((1, features)), random, rng.random((RANDOM_ROWS, features)), single, together])
 
 
-def _graph(bundle: Bundle) -> "ModelProto":
+def model_graph(bundle: Bundle) -> "ModelProto":
+    """As the file has it, unchecked."""
     scores = Scores(bundle).eval()
     example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=bundle.dtype)
     rows = torch.export.Dim("rows", min=1)
@@ -155,5 +156,5 @@ def _describe(graph: "ModelProto", bundle: Bundle) -> None:
         graph.metadata_props.add(key=f"wardround.{key}", value=value if isinstance(value, str) else json.dumps(value))
 
 
-def _import(name: str) -> Any:
+def import_onnx_package(name: str) -> Any:
     return load(name, "onnx", "ONNX", instead="leave the ONNX file out")

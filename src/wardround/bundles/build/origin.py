@@ -6,7 +6,7 @@ them it was.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from wardround.bundles.build.run_inputs import LabelledRows, RunInputs, labelled
 from wardround.bundles.card.card import CardFacts
 from wardround.core.errors import BundleError, StudyError, shown, suggest
 from wardround.core.settings import Factory
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.evaluation.outcome_results import own_columns
@@ -57,6 +57,8 @@ class Origin:
     models: Mapping[str, Factory] | None = None
     together: Task | None = None  # where several outcomes are predicted together: all of them
     outcome: str = ""  # and which of them the bundle predicts
+    test_people: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the patient of each test row
+    posterior: State = field(default_factory=dict)  # what training tells of the distribution of the weights
     trained: Sequence[Mapping[str, Any]] = ()  # each training behind the weights, as a run describes its models
 
     @property
@@ -88,6 +90,7 @@ def origin_at(
     validation: Rows | None = None,
     models: Mapping[str, Factory] | None = None,
     outcome: str = "",
+    posterior: State | None = None,
     trained: Sequence[Mapping[str, Any]] = (),
 ) -> Origin:
     """Of a site whose rows are those of a cohort. `weights` are parameters and buffers of the model with which the
@@ -113,11 +116,13 @@ def origin_at(
         validation=labelled_rows(own(site.validation if validation is None else validation), dtype, task),
         test=np.searchsorted(cohort.row_numbers, site.test_rows),
         test_target=target,
+        test_people=site.test.people.cpu().numpy(),
         scale=task.scale_in(target),
         saved=saved,
         models=models,
         together=together if outcome else None,
         outcome=outcome,
+        posterior=posterior or {},
         trained=trained,
     )
 

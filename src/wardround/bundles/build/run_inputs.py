@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from wardround.bundles.inputs import Images, Inputs
+from wardround.bundles.signals import Signals
 from wardround.core.errors import BundleError
 from wardround.data.cohort import Cohort
 from wardround.data.parties import arrangement, holdings_of, table_of
@@ -25,7 +26,7 @@ class RunInputs:
     recipe: Recipe
     table: Encoded | None = None  # the columns that the recipe prepares; None: there are none
     inputs: Inputs = field(default_factory=Inputs)
-    images: np.ndarray | None = None  # all rows' bytes
+    images: np.ndarray | None = None  # all rows' bytes, or their signals
     training_images: np.ndarray | None = None  # places of the site's training rows among them
     training_columns: np.ndarray | None = None  # prepared columns of training rows, where these are not the whole row
     missing_parties: Mapping[str, np.ndarray] = field(default_factory=dict)  # by party: test rows that it lacks
@@ -39,6 +40,8 @@ def run_inputs(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> 
         if site.recipe is None:
             raise BundleError(site.name, "its rows have no preparation", "Run the study again with --again.")
         return RunInputs(site.recipe, cohort.table, thresholds=thresholds)
+    if cohort.records.is_signals:
+        return _of_signals(cohort, arm, site, thresholds)
     images = None if cohort.records.is_table else _images(cohort, arm, site)
     recipe = _no_columns(arm.preparation) if site.recipe is None else site.recipe
     table, inputs, missing = _of_parties(cohort, arm, site, images) if in_parts else (None, Inputs(images), {})
@@ -52,6 +55,29 @@ def run_inputs(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> 
         _columns(site.train, inputs, len(recipe.names)),
         missing,
         thresholds,
+    )
+
+
+def _of_signals(cohort: Cohort, arm: Arm, site: Site, thresholds: Mapping[str, float]) -> RunInputs:
+    records, scale, index = cohort.records, arm.preparation.scale, site.train.index
+    values, levels = np.asarray(records.features), (site.train if len(site.train) else site.test).levels
+    by_site = levels is not None and len(levels) > 0 and scale != "record"
+    if by_site and levels is not None and not bool((levels == levels[0]).all()):
+        raise BundleError(site.name, "its recordings have different scales", "Run the study again with --again.")
+    own = (
+        tuple((centre, spread) for centre, spread in levels[0].double().tolist())
+        if by_site and levels is not None
+        else ()
+    )
+    kind: Any = "record" if scale == "record" else "site" if by_site else "none"
+    return RunInputs(
+        _no_columns(arm.preparation),
+        None,
+        Inputs(signals=Signals(records.channels, values.shape[-1], records.rate, kind, own)),
+        values,
+        None if index is None else index.cpu().numpy(),
+        np.zeros((len(site.train), 0)),
+        thresholds=thresholds,
     )
 
 

@@ -27,6 +27,7 @@ from wardround.bundles.uncertainty import (
 )
 from wardround.core import seeds
 from wardround.core.errors import StudyError
+from wardround.core.tree import State
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 from wardround.study.schema import Uncertainty as StudySettings
 from wardround.tasks import Task
@@ -41,6 +42,7 @@ from wardround.uncertainty.intervals import fit_interval_cut, interval_coverage
 from wardround.uncertainty.laplace import Laplace, choose_prior, fit_laplace
 from wardround.uncertainty.referral import LEAST_ROWS as LEAST_CONFORMAL_ROWS
 from wardround.uncertainty.referral import referral_cut
+from wardround.uncertainty.swag import choose_scale, fit_swag
 from wardround.uncertainty.validation import has_dropout
 
 MIDDLE = 0.5
@@ -171,16 +173,22 @@ def _loss(design: np.ndarray, label: np.ndarray, beta: np.ndarray, prior: np.nda
 
 
 def choose_uncertainty(
-    bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
+    bundle: Bundle,
+    train: LabelledRows,
+    validation: LabelledRows,
+    private: bool,
+    study: StudySettings | None,
+    posterior: State,
 ) -> Uncertainty:
     """`study` has the study's settings; None: what fits the model and its task is taken. `private`: patients are
-    protected."""
-    choose = CHOICES[bundle.answer.bounded_by]
-    return choose(bundle, train, validation, private, study)
+    protected. `posterior` is what training tells of the distribution of the weights."""
+    if bundle.answer.bounded_by == "residuals":
+        return interval_of_numbers(bundle, validation, private, study)
+    return uncertainty_of_labels(bundle, train, validation, private, study, posterior)
 
 
 def interval_of_numbers(
-    bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
+    bundle: Bundle, validation: LabelledRows, private: bool, study: StudySettings | None
 ) -> Uncertainty:
     """From residuals of the validation rows."""
     alpha = ALPHA if study is None else study.alpha
@@ -195,7 +203,12 @@ def interval_of_numbers(
 
 
 def uncertainty_of_labels(
-    bundle: Bundle, train: LabelledRows, validation: LabelledRows, private: bool, study: StudySettings | None
+    bundle: Bundle,
+    train: LabelledRows,
+    validation: LabelledRows,
+    private: bool,
+    study: StudySettings | None,
+    posterior: State,
 ) -> Uncertainty:
     """Without a study's settings, by the method that fits the model. A bundle is one member of an ensemble, so that for
     one it is the same."""
@@ -203,6 +216,8 @@ def uncertainty_of_labels(
     none = Uncertainty("none", PASSES if study is None else study.passes, int(bundle.about.get("seed", 0)), "")
     if method == "none":
         chosen = replace(none, why=ONE_SCORE)
+    elif method == "swag":
+        chosen = _swag(none, bundle, validation, private, posterior)
     elif has_dropout(bundle.model) and method != "laplace":
         chosen = replace(none, method="dropout")
     elif private:
@@ -226,7 +241,16 @@ def uncertainty_of_labels(
     )
 
 
-CHOICES = {"sets": uncertainty_of_labels, "residuals": interval_of_numbers}
+def _swag(none: Uncertainty, bundle: Bundle, validation: LabelledRows, private: bool, posterior: State) -> Uncertainty:
+    if not posterior:
+        return replace(none, why="the models of late rounds are not known where this bundle was made")
+    fitted = fit_swag(posterior, bundle.params)
+    if not private and len(validation) >= LEAST_CONFORMAL_ROWS:
+        rows = _in_memory(bundle, validation)
+        fitted = choose_scale(
+            fitted, bundle.model, bundle.buffers, [rows], lambda: seeds.generator(none.seed, "scale of SWAG", 0)
+        )
+    return replace(none, method="swag", swag=fitted)
 
 
 def _laplace(none: Uncertainty, bundle: Bundle, train: LabelledRows, validation: LabelledRows) -> Uncertainty:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from wardround.bundles.bundle import Bundle, Event, events_of
-from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
+from wardround.bundles.out_of_distribution import SHARE
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
@@ -113,6 +113,7 @@ def _inputs(bundle: Bundle) -> dict[str, Any]:
         "image": None
         if images is None
         else {"pixels": images.shape[1], "scale": SCALES[images.scale], "clahe": images.clahe},
+        "signals": None if bundle.inputs.signals is None else bundle.inputs.signals.on_card(),
         "parties": [
             {
                 "name": part.party,
@@ -136,6 +137,8 @@ def uncertainty_text(answer: Answer, settings: Uncertainty | None, method: str |
         "a score each; the middle 90 % of them, and the score itself, lie between low and high.",
         "laplace": "Interval: weights of the last layer that fit the training rows of this site about as well "
         "(Laplace's approximation) give a score between low and high with a probability of 90 %.",
+        "swag": f"Interval: {settings.passes} networks, drawn around the shared models of late rounds (SWAG), give a "
+        "score each; the middle 90 % of them, and the score itself, lie between low and high.",
         "none": f"There is no interval: {settings.why}.",
     }
     lines.append(by_method[settings.method])
@@ -193,7 +196,7 @@ def _set_text(answer: Answer, settings: Uncertainty) -> list[str]:
 
 def purpose(bundle: Bundle, site: str) -> list[str]:
     images = bundle.inputs.images is not None
-    source = "an image" if images else "the columns listed below"
+    source = "an image" if images else "the columns listed below" if bundle.inputs.signals is None else "signals"
     if images and bundle.recipe.columns:
         source = "an image and the columns listed below"
     return [
@@ -244,13 +247,14 @@ def level_text(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def out_of_distribution_text(rule: OutOfDistribution, width: int, images: bool = False) -> list[str]:
-    if rule.kind == "ranges" and images:
-        return ["No image is marked as out of distribution: what images usually look like would be read off patients."]
+def out_of_distribution_text(bundle: Bundle, width: int) -> list[str]:
+    rule, inputs, what = bundle.out_of_distribution, bundle.inputs, "recording" if bundle.inputs.signals else "image"
+    if rule.kind == "ranges" and inputs.arrays is not None:
+        return [f"No {what} is marked as out of distribution: what is usual of them would be read off patients."]
     if rule.kind == "ranges":
         return ["A row is marked as out of distribution when a value lies outside its column's public range."]
-    over = f"all {width} prepared numbers together"
-    if images:
+    over = f"all {width} prepared numbers together" if inputs.signals is None else inputs.signals.looked_at
+    if inputs.images is not None:
         columns = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{columns}"
     return [
@@ -430,7 +434,6 @@ def card_of(
     answer, private = bundle.answer, about["private"]
     regional = facts.region is not None
     method = None if facts.arm.uncertainty is None else facts.arm.uncertainty.method
-    has_images = bundle.inputs.images is not None
     return {
         "title": f"{facts.study.name}: {', '.join(filter(None, (facts.outcome, facts.requested_arm)))} at {facts.site}",
         "question": facts.study.question,
@@ -474,7 +477,7 @@ def card_of(
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_text(bundle.recipe),
         "unseen_levels": level_text(bundle.recipe),
-        "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
+        "out_of_distribution": out_of_distribution_text(bundle, len(about["features"])),
         "limits": [
             *_limits(answer, facts, private),
             *_start(facts, about),

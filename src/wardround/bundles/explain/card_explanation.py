@@ -14,8 +14,8 @@ MOST_ROWS, TOP = 100, 5
 
 
 def card_explanation(bundle: Bundle, test: LazyRows, private: bool) -> dict[str, Any] | None:
-    """None of images. `largest` is None where patients are protected, or are too few."""
-    if bundle.inputs.images is not None:
+    """None of images and signals. `largest` is None where patients are protected, or are too few."""
+    if bundle.inputs.arrays is not None:
         return None
     background = background_of(bundle)
     name, method = method_for(scorer_of(bundle), len(background.rows))

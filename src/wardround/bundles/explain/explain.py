@@ -26,6 +26,7 @@ from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
+from wardround.explain.checks import Check
 from wardround.explain.explanation import Explanation, explain_rows, output_names
 from wardround.report.explained.checks_table import failures
 from wardround.runs.explaining import coefficients
@@ -45,6 +46,7 @@ class Explained:
     about: Mapping[str, Any]
     rows: pd.DataFrame  # a line for each column of each output of each row
     content: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -72,14 +74,16 @@ def explain_bundle(
             loaded, data, target, method, background, checked_rows(IMAGES if rows is None else rows)
         )
     most = checked_rows(ROWS if rows is None else rows)
-    explained = explain_file(explainable(loaded), data, method=method, background=background, most=most)
+    explained = explain_file(explainable(loaded), data, method=method, background=background, most=most, checked=True)
     table = explained.explanation.table(explained.numbers)
     about = {
         **about_bundle(loaded),
         **facts_of([explained.explanation]),
         "unscored": explained.unscored,
+        "failed_checks": failures(explained.checks),
     }
-    made = Explained(f"Why {loaded.name} predicts what it predicts", about, table, content_of_bundle(loaded))
+    title = f"Why {loaded.name} predicts what it predicts"
+    made = Explained(title, about, table, content_of_bundle(loaded), explained.checks)
     write_folder(made, target)
     return made
 

@@ -16,15 +16,18 @@ from wardround.bundles.predict.pipeline import Predicting, PredictOptions, known
 from wardround.bundles.predict.predict import checked_options, file_blocks, opened, table_block
 from wardround.bundles.predict.reading import read_block
 from wardround.bundles.predict.scoring import STEPS, predict_block
+from wardround.core import seeds
 from wardround.core.errors import BundleError, DataError
 from wardround.core.threads import torch_threads
 from wardround.data.prepare import Recipe
 from wardround.explain import Columns, Scorer
-from wardround.explain.explanation import Background, Explanation, explain_rows
+from wardround.explain.checks import Check, check_all
+from wardround.explain.explanation import SEED, Background, Explanation, explain_rows, known_methods, output_names
 
 AVERAGE = "the average of the site's training rows"
 FILLED = "a row with the values that fill gaps, because the bundle tells nothing else of its patients"
 TO_SCORES = STEPS[: [step.name for step in STEPS].index("score") + 1]
+CHECKED, YARDSTICK = 8, "lime"  # rows on which an explanation is checked, and what it is compared with
 MOST_BACKGROUND = 100  # rows; more cost time and change little
 
 
@@ -36,6 +39,7 @@ class ExplainedRows:
     unscored: int  # rows without a prediction
     explanation: Explanation
     prepared: np.ndarray  # all rows that have a prediction, as the model takes them
+    checks: tuple[Check, ...] = ()
 
 
 def explain_table(
@@ -60,8 +64,10 @@ def explain_file(
     method: str | None = None,
     background: str | Path | None = None,
     most: int | None = None,
+    checked: bool = False,
 ) -> ExplainedRows:
-    """The same for a CSV or Parquet file. `most` rows are explained, at equal distances in the file."""
+    """The same for a CSV or Parquet file. `most` rows are explained, at equal distances in the file. `checked`: whether
+    the explanation is true to the model is checked on some of them."""
     bundle = explainable(opened(bundle))
     options = checked_options(bundle, PredictOptions(uncertainty=False))
     compared = None
@@ -72,13 +78,16 @@ def explain_file(
         blocks = [read() for read in rows.blocks]
     if not sum(block.rows for block in blocks):
         raise DataError(str(source), "there is a header, but no row below it", "Export it again, with its rows.")
-    return _explained(bundle, blocks, method, compared, most)
+    return _explained(bundle, blocks, method, compared, most, checked)
 
 
 def explainable(bundle: Bundle) -> Bundle:
     """Refused where rows are images together with columns: a method explains one or the other."""
-    if bundle.inputs.images is not None:
-        raise BundleError(str(bundle.path), "is for images, and tables are explained here", "Give it a table's bundle.")
+    if bundle.inputs.arrays is not None:
+        what = "images" if bundle.inputs.signals is None else "signals"
+        raise BundleError(
+            str(bundle.path), f"is for {what}, and tables are explained here", "Give it a table's bundle."
+        )
     return bundle
 
 
@@ -154,7 +163,12 @@ def _scored(bundle: Bundle, blocks: Sequence[Block]) -> tuple[np.ndarray, np.nda
 
 
 def _explained(
-    bundle: Bundle, blocks: Sequence[Block], method: str | None, compared: np.ndarray | None, most: int | None
+    bundle: Bundle,
+    blocks: Sequence[Block],
+    method: str | None,
+    compared: np.ndarray | None,
+    most: int | None,
+    checked: bool = False,
 ) -> ExplainedRows:
     x, unscored = _scored(bundle, blocks)
     numbers = np.flatnonzero(~unscored)
@@ -162,9 +176,24 @@ def _explained(
         raise DataError("rows", "none of them has a prediction", "`wardround predict` has a reason for each row.")
     chosen = numbers[at_equal_distances(len(numbers), most)]
     background = (
-        None
+        background_of(bundle)
         if compared is None
         else drawn_background(compared, "rows that were given", bundle.dtype, bundle.model.linear)
     )
     explanation = explain_prepared(bundle, x[chosen], method=method, background=background)
-    return ExplainedRows(chosen, int(unscored.sum()), explanation, x[numbers])
+    checks = checks_of_rows(bundle, x[chosen], background, explanation.method) if checked else ()
+    return ExplainedRows(chosen, int(unscored.sum()), explanation, x[numbers], checks)
+
+
+def checks_of_rows(bundle: Bundle, x: np.ndarray, background: Background, name: str) -> tuple[Check, ...]:
+    """Of the method, for the last score, on a few of the rows; and whether it agrees with LIME."""
+    scorer = scorer_of(bundle).of(len(output_names(bundle.task)) - 1)
+    rows = torch.from_numpy(x[at_equal_distances(len(x), CHECKED)]).to(bundle.dtype)
+    methods = {each: known_methods()[each]() for each in dict.fromkeys((name, YARDSTICK))}
+    draws = seeds.generator(SEED, "explanation checks")
+    with torch_threads(1):
+        values = {
+            each: method.attribute(scorer, rows, background.rows, draws).values for each, method in methods.items()
+        }
+        made = check_all(scorer, rows, background.rows, methods, values, draws)
+    return tuple(check for check in made if check.method == methods[name].title or check.name == "agreement")

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from wardround.core.atomic_files import new_folder
 from wardround.explain import METHODS
+from wardround.report.explained.checks_table import checks_table
 from wardround.report.explained.explained_figures import contributions_figure, effects_figure, importance_figure
 from wardround.report.explained.explained_tables import tables_of
 from wardround.report.render.page_table import on_page
@@ -34,7 +35,7 @@ TITLES = {
 
 def write_folder(explained: "Explained", out: Path) -> Path:
     """No value of a patient is in it: rows are named by their numbers."""
-    tables = tables_of(explained.content)
+    tables = [*tables_of(explained.content), *([checks_table(explained.checks)] if explained.checks else [])]
     with new_folder(out) as folder:
         explained.rows.to_csv(folder / f"{ROWS}.csv", index=False)
         explained.rows.to_parquet(folder / f"{ROWS}.parquet", index=False)

@@ -57,7 +57,7 @@ class Block:
     columns: Mapping[str, pa.Array] = field(repr=False)  # by header
     place: Callable[[int], str]  # where a row stands in the source, for messages
     commas: bool = False  # a comma may be the decimal sign, because it is not the separator
-    images: np.ndarray | None = field(default=None, repr=False)  # bytes (rows, 1, height, width)
+    images: np.ndarray | None = field(default=None, repr=False)  # bytes (rows, 1, height, width), or signals
     unreadable: Mapping[int, str] = field(default_factory=dict)  # by row: why its image could not be read
     # by header: rows that came without this column, which is not the same as a gap in it
     without_column: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)

@@ -23,6 +23,7 @@ from wardround.bundles.predict.blocks import Block, RequiredColumns, RowSource, 
 from wardround.bundles.predict.images import IMAGE, block_of_arrays, block_of_requests, open_images
 from wardround.bundles.predict.pipeline import Predicting, PredictOptions, Step, columns_of
 from wardround.bundles.predict.reading import Notation, merge_notations, refuse_ambiguous
+from wardround.bundles.predict.recordings import RECORDING, block_of_signal_requests, block_of_signals, open_signals
 from wardround.bundles.predict.scoring import STEPS, predict_block
 from wardround.bundles.predict.writing import OutputColumns, open_output, refuse_output
 from wardround.core.errors import DataError, StudyError, shown
@@ -74,6 +75,7 @@ def predict_file(
 ) -> Summary:
     """Predict every row of a CSV (also .gz) or Parquet file, or of standard input (`-`), in constant memory.
 
+    For a bundle of signals, it is a folder of WFDB records, one .hea or .npz file, or a table of visits.
     For a bundle of images, `source` is a folder of images, one image, an .npz file, or a CSV that lists images. `out`
     is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at all.
     `keep` names columns that are copied into the output. `steps` are those of `scoring.STEPS`, and any that add columns
@@ -121,6 +123,8 @@ def predict_table(
     options = checked_options(bundle, options)
     if bundle.inputs.images is not None and bundle.inputs.image_at not in options.without:
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
+    if bundle.inputs.signals is not None:
+        raise DataError("table", "the bundle is for signals", "Use predict_signals, or predict_file.")
     layout = output_columns(bundle, keep, options, steps)
     refuse_output("-", "-", layout)
     batch = _predict_in_memory(bundle, table_block(bundle, table, keep, options), layout, "table", options, steps)
@@ -160,6 +164,25 @@ def predict_images(
     return _table_of(_predict_in_memory(bundle, block, layout, "images", options, steps), layout)
 
 
+def predict_signals(
+    bundle: Bundle | str | PathLike[str],
+    signals: np.ndarray,
+    rate: float | None = None,
+    options: PredictOptions | None = None,
+    steps: Sequence[Step] = STEPS,
+) -> pd.DataFrame:
+    """Predict signals in memory: (recordings, channels, samples), NaN where nothing was measured.
+
+    `rate` is their sampling rate, which need not be that of the training; sequences of visits have none.
+    """
+    bundle = opened(bundle)
+    options = checked_options(bundle, options)
+    _refuse_other_type(signals, np.ndarray, "signals")
+    layout = output_columns(bundle, (), options, steps)
+    block = block_of_signals(bundle, signals, rate)
+    return _table_of(_predict_in_memory(bundle, block, layout, "signals", options, steps), layout)
+
+
 def predict_rows(
     bundle: Bundle,
     rows: Sequence[Mapping[str, Any]],
@@ -167,7 +190,7 @@ def predict_rows(
     steps: Sequence[Step] = STEPS,
 ) -> list[dict[str, Any]]:
     """Predict single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
-    image is the content of its file in base64."""
+    image is the content of its file in base64; signals are lists of numbers with their `rate`, or `visits`."""
     options = checked_options(bundle, options)
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise DataError("rows", f"expected a list of dicts, found {shown(rows)}", "Give a dict for each row.")
@@ -178,6 +201,8 @@ def predict_rows(
         _refuse_row(row, required, names, where(number))
     if bundle.inputs.images is not None:
         block = block_of_requests(bundle, rows, options.without, where)
+    elif bundle.inputs.signals is not None:
+        block = block_of_signal_requests(bundle, rows, where)
     else:
         columns = {name: as_array([row.get(name) for row in rows], name, where) for name in names}
         without = {name: np.array([name not in row for row in rows], dtype=bool) for name in of_parties}
@@ -262,8 +287,9 @@ def output_columns(
     options: PredictOptions | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> OutputColumns:
-    image = () if bundle.inputs.images is None else (IMAGE,)
-    return OutputColumns((*image, *keep), columns_of(steps, bundle, PredictOptions() if options is None else options))
+    name = () if bundle.inputs.images is None else (IMAGE,)
+    name = name if bundle.inputs.signals is None else (RECORDING,)
+    return OutputColumns((*name, *keep), columns_of(steps, bundle, PredictOptions() if options is None else options))
 
 
 def checked_options(bundle: Bundle, options: PredictOptions | None) -> PredictOptions:
@@ -290,6 +316,8 @@ def file_blocks(
     """The rows of a source, with the columns or images that the bundle needs."""
     if bundle.inputs.images is not None:
         return open_images(bundle, source, keep, options.without)
+    if bundle.inputs.signals is not None:
+        return open_signals(bundle, source, keep)
     return open_rows(source, required_columns(bundle, keep, options))
 
 

@@ -362,4 +362,4 @@ def in_tiles(work: Callable[..., tuple[np.ndarray, ...]], tile: int, *arrays: np
 
 
 def _tile(bundle: Bundle) -> int:
-    return TILE if bundle.inputs.images is None else IMAGES
+    return TILE if bundle.inputs.arrays is None else IMAGES

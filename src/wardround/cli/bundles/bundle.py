@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from wardround.cli.rendering import show_either, show_lines
 
 if TYPE_CHECKING:
     from wardround.bundles import Bundle, BundleFolders
+    from wardround.bundles.build.int8 import Kind
 
 
 def show_bundles(bundles: "BundleFolders") -> None:
@@ -34,14 +35,45 @@ def show_bundle(bundle: "Bundle") -> None:
     }
     if about.get("region"):
         lines["region"] = f"{about['region']}: its own model"
+    lines |= _int8(bundle) if "model-int8.onnx" in about["files"] else {}
     show_lines(f"{name:<12}{value}" for name, value in lines.items())
     read = f"Its scores of the test rows are those of the run. Read {bundle.path / 'card.md'} before it is used."
     show_lines([read])
 
 
+def _int8(bundle: "Bundle") -> dict[str, str]:
+    """Latency is of this machine, and of this moment."""
+    from json import loads
+
+    from wardround.bundles.build.int8 import latencies
+    from wardround.bundles.sealed_files import INT8, INT8_REPORT
+
+    report = loads((bundle.path / INT8_REPORT).read_bytes())
+    size, took = report["bytes"], latencies(bundle, (bundle.path / INT8).read_bytes())
+    return {
+        "int8": f"{report['kind']}: {size['int8'] / 1000:,.1f} KB in place of {size['float32'] / 1000:,.1f}; "
+        f"one row takes {took['int8']:.3f} ms here in place of {took['float32']:.3f}",
+        "": _loss_of(report, "validation") + f"; up to {report['most_loss']:g} is allowed",
+        " ": "" if report["test"] is None else _loss_of(report, "test"),
+    }
+
+
+def _loss_of(report: dict[str, Any], subset: str) -> str:
+    told = report[subset]
+    low, high = (f"{end:.4f}" if end is not None else "?" for end in told["interval"])
+    return (
+        f"{report['metric']} {told['int8']:.4f} in place of {told['float32']:.4f} on {told['rows']} {subset} rows: "
+        f"loss {told['loss']:.4f} (95 % CI {low} to {high})"
+    )
+
+
 def _inputs(bundle: "Bundle") -> str:
     images, columns = bundle.inputs.images, len(bundle.recipe.columns)
     numbers = f"{columns} columns, {len(bundle.about['features'])} numbers"
+    if (signals := bundle.inputs.signals) is not None:
+        length = f"{signals.samples} visits" if signals.rate is None else f"{signals.samples / signals.rate:g} seconds"
+        at = "" if signals.rate is None else f" at {signals.rate:g} samples a second"
+        return f"signals of {len(signals.channels)} channels, {length}{at}"
     if images is None:
         return numbers
     size = f"images of {images.shape[1]} x {images.shape[2]} pixels"
@@ -68,6 +100,7 @@ def _uncertainty(bundle: "Bundle") -> str:
     method = {
         "dropout": f"{uncertainty.passes} passes with dropout",
         "laplace": "Laplace's approximation",
+        "swag": f"{uncertainty.passes} networks around the models of late rounds (SWAG)",
         "residuals": "an interval from the residuals of validation rows",
     }
     return method.get(uncertainty.method, f"nothing: {uncertainty.why}")
@@ -107,6 +140,13 @@ def bundle(
         typer.Option("--outcome", metavar="NAME", help="Which outcome, where the study predicts several together."),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
+    int8: Annotated[
+        str | None,
+        typer.Option("--int8", metavar="KIND", help="Also write model-int8.onnx: dynamic or static."),
+    ] = None,
+    most_loss: Annotated[
+        float, typer.Option("--most-loss", metavar="LOSS", help="Of the primary metric that int8 may cost.")
+    ] = 0.01,
     site_file: Annotated[
         Path | None,
         typer.Option("--site-file", metavar="FILE", help="A hospital's site.toml, where it is not found by itself."),
@@ -117,14 +157,14 @@ def bundle(
 
     It is given out only if it predicts the run's test rows as the run did.
     """
-    from wardround.bundles import load_bundle, make_bundle
+    from wardround.bundles import Int8, load_bundle, make_bundle
     from wardround.core.errors import StudyError
 
     if every_arm or arm is None:
-        _all_arms(
-            run, arm, every_arm, site, seed, out, {"--region": region, "--outcome": outcome}, onnx, site_file, json
-        )
+        of_one = {"--region": region, "--outcome": outcome, "--int8": int8}
+        _all_arms(run, arm, every_arm, site, seed, out, of_one, onnx, site_file, json)
         return
+    asked = None if int8 is None else Int8(cast("Kind", int8), most_loss)
     if (run / "session.json").is_file():
         from wardround.deployment import make_site_bundle
 
@@ -132,13 +172,15 @@ def bundle(
             problem = "a hospital's own folder has the model with which it predicts, and no other"
             raise StudyError("--region", problem, "Leave it out.")
         folder = make_site_bundle(
-            run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file, outcome=outcome
+            run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, int8=asked, site_file=site_file, outcome=outcome
         )
     else:
         if site_file is not None:
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
-        folder = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region, outcome=outcome)
+        folder = make_bundle(
+            run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, int8=asked, region=region, outcome=outcome
+        )
     loaded = load_bundle(folder)
     show_either(json, {"bundle": folder, **loaded.about}, show_bundle, loaded)
 

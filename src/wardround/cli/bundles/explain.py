@@ -41,7 +41,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Explain predictions: what each column contributes to each row, and how much it matters over all of them."""
-    from wardround.bundles import explain_bundle, explain_run, find_bundle
+    from wardround.bundles import explain_bundle, explain_run, find_bundle, load_bundle
     from wardround.core.errors import StudyError
 
     if (explained / "study.toml").is_file():
@@ -55,12 +55,11 @@ def explain(
         for name, value in {"--arm": arm, "--site": site, "--seed": seed}.items():
             if value is not None:
                 raise StudyError(name, "is for a run, and a bundle has one model", "Leave it out.")
-        folder = find_bundle(str(explained))
+        bundle = load_bundle(find_bundle(str(explained)))
         if data is None:
-            raise StudyError(
-                "DATA", "missing: a bundle holds no rows", "Name a file: wardround explain BUNDLE rows.csv"
-            )
-        made = explain_bundle(folder, data, out, method=method, background=background, rows=rows)
+            remedy = "Name a file: wardround explain BUNDLE rows.csv"
+            raise StudyError("DATA", "missing: a bundle holds no rows", remedy)
+        made = explain_bundle(bundle, data, out, method=method, background=background, rows=rows)
     show_either(json, {"folder": out, **made.facts}, show_explained, made, out)
 
 

@@ -70,6 +70,14 @@ IMAGE_CODES: Mapping[str, Code] = {
         NOTHING,
         lambda n: f"{n.details['part']}: {count(n, 'images')} images",
     ),
+    "signal-lengths": info(
+        "How many recordings are of another length than the study's rows, or have gaps.",
+        "Nothing need be done: a longer recording is cut, what is missing counts nothing.",
+        lambda n: (
+            f"{count(n, 'recordings')} recordings: {count(n, 'cut')} cut to the study's length, {count(n, 'short')} "
+            f"shorter, {count(n, 'gaps')} with gaps"
+        ),
+    ),
     "split-list-alone": info(
         "One of NIH's two lists of training and test images is there without the other, and is not used.",
         "Put both lists beside the table.",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.core.atomic_files import PRIVATE_FILE
 from wardround.core.errors import RunError
 from wardround.data.cohort import Cohort
 from wardround.data.imaging.npz import FLAGS
@@ -89,6 +90,7 @@ def _write(records: Records, split: Split, out: Path, roles: Mapping[str, str]) 
     else:
         name = f"{split.site}.npz"
         np.savez_compressed(out / name, label_names=np.array(records.classes), **_arrays(records, parts))
+    (out / name).chmod(PRIVATE_FILE)  # patients' rows
     return SiteRows(
         split.site,
         name,

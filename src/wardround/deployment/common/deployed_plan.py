@@ -16,9 +16,8 @@ from wardround.algorithms.regions import with_only
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import Notice, identity
 from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
-from wardround.data.brightness import levels
 from wardround.data.checks.before_training import check_splits
-from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
+from wardround.data.cohort import Cohort, array_levels, image_site, load_cohort, table_site
 from wardround.data.prepare import Layout, recipe_of
 from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
@@ -236,13 +235,13 @@ def _is_masked(arm: Arm) -> bool:
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
-    if not arm.preparation.scales_pixels:
-        return None
     if arm.preparation.scale == "federated":
-        problem = "the brightness of all hospitals' images together is not exchanged in a deployment"
-        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Use "per-site", "image" or "ranges".')
-    levels_by_site = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
-    return None if levels_by_site is None else levels_by_site[split.site]
+        what, by_itself = ("size", "record") if cohort.records.is_signals else ("brightness", "image")
+        rows = "signals" if cohort.records.is_signals else "images"
+        problem = f"the {what} of all hospitals' {rows} together is not exchanged in a deployment"
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, f'Use "per-site", "{by_itself}" or "ranges".')
+    by_site = array_levels(cohort, {split.site: split.train}, [split.site], arm.preparation)
+    return None if by_site is None else by_site[split.site]
 
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, task: Task) -> Site:
@@ -266,6 +265,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     refuse_hollow_privacy(study)
     refuse_several_outcomes(tuple(records.task.outcomes))
     refuse_unpaid_scale(study, records.task)
+    refuse_other_signals(study, records)
     for arm in study.trained_arms:  # before anything is sent; what depends on the model is checked later
         need_extras(arm.name, arm.privacy)
         algorithm = arm.algorithm.build(families.algorithms)
@@ -285,6 +285,25 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         own=name,
         within=companions(study, name, sites),
     )
+
+
+def refuse_other_signals(study: Study, records: Records) -> None:
+    """Channel 2 and a second must mean the same everywhere: nothing of them is exchanged, so the study must say it."""
+    if not records.is_signals:
+        return
+    options = study.data.options
+    named = next((options[key] for key in ("channels", "leads", "values") if options.get(key)), ())
+    if not named:
+        problem = "the study does not name the channels, so that hospitals could take one for another"
+        raise DeployError("data: channels", problem, "Name them in the study: `channels`, or of visits `values`.")
+    own = [name.strip().lower() for name in records.channels[: len(named)]]
+    if own != [name.strip().lower() for name in named]:
+        problem = f"this hospital's channels are {', '.join(records.channels)}, and the study's {', '.join(named)}"
+        raise DeployError("data: channels", problem, "Give the site file the study's channels, in their order.")
+    rate = options.get("rate")
+    if rate is not None and rate != records.rate:
+        problem = f"this hospital's signals come at {records.rate} samples a second, and the study's at {rate}"
+        raise DeployError("data: rate", problem, "Give the site file the study's `rate`.")
 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:

@@ -50,8 +50,12 @@ def _like(trial: Trial, server: State) -> State:
     return update_like(trial.algorithm, params, len(trial.sites))
 
 
-def broadcast_shapes(trial: Trial) -> dict[str, Shape]:
-    return _shapes(_without_numbers(trial)[1])
+def broadcast_shapes(trial: Trial, final: bool = False) -> dict[str, Shape]:
+    """With the `final` model comes what is known of the distribution of its weights."""
+    shared, broadcast = _without_numbers(trial)
+    if final and trial.algorithm.posterior is not None:
+        broadcast = broadcast | trial.algorithm.posterior(trial.algorithm.init(shared, len(trial.sites)))
+    return _shapes(broadcast)
 
 
 def _without_numbers(trial: Trial) -> tuple[Tree, State]:

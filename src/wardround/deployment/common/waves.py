@@ -119,6 +119,15 @@ def models_for(
     return tensors
 
 
+def posteriors_for(trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> Tree:
+    return {
+        f"{number}/{name}": leaf
+        for number in chosen
+        if (posterior := trials[number].algorithm.posterior) is not None
+        for name, leaf in tree.flatten(posterior(state.runs[number].server)).items()
+    }
+
+
 def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
     """By trial of a secure wave, in which all sites receive the same."""
     return {
@@ -135,11 +144,12 @@ def seal_with_models(
     requests: Mapping[str, tuple[R, Sequence[int]]],
     extra: Mapping[str, Tree] | None = None,
     began: int | None = None,
+    final: bool = False,
 ) -> dict[str, Sealed]:
     """By site, a request with the models of these trials. What is the same for all sites is packed and hashed once.
 
-    `extra` are further tensors for a site; sites that receive the same have the very same tree. `began` is the earlier
-    round whose models they are.
+    With `final` models goes what is known of the distribution of their weights. `extra` are further tensors for a site;
+    sites that receive the same have the very same tree. `began` is the earlier round whose models they are.
     """
     packed: dict[tuple[Any, ...], Sealed] = {}
     sealed = {}
@@ -148,6 +158,7 @@ def seal_with_models(
         chosen: Sequence[int] = requests[site][1]
         more = (extra or {}).get(site, {})
         tensors = models_for(trials, state, site, chosen, began) | more
+        tensors |= posteriors_for(trials, state, chosen) if final else {}
         message = message_of(messenger.caught_up(request, site), tensors)
         key = (*chosen, id(more) if more else None)
         if key in packed:

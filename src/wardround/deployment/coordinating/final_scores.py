@@ -39,7 +39,7 @@ def ask_for_scores(
         )
         for site in messenger.present
     }
-    sealed = seal_with_models(messenger, trials, state, requests, own)
+    sealed = seal_with_models(messenger, trials, state, requests, own, final=True)
     answers = yield from messenger.answers(sealed, answer, "evaluation", check=check)
     return {site: answers[site] for site in messenger.present if site in answers}
 

@@ -14,14 +14,16 @@ import pandas as pd
 from safetensors.torch import load_file
 
 from wardround.bundles.build.assemble import OtherScores, build_bundle, bundle_name
+from wardround.bundles.build.int8 import Int8
 from wardround.bundles.build.make import FOLDER
 from wardround.bundles.build.origin import Origin, OtherRows, chosen_outcome, origin_at, saved_scores
 from wardround.bundles.build.run_inputs import RunInputs, run_inputs
 from wardround.bundles.card.card import CardFacts, figures_of, finding_figures
+from wardround.core import tree
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.core.settings import Factory
-from wardround.core.tree import Tree
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.deployment.common.deployable import is_federated
 from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
@@ -34,13 +36,13 @@ from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.outcome_results import own_columns
 from wardround.evaluation.scores import Scores, label_columns
-from wardround.models import Model
 from wardround.privacy.dp.accountant import epsilon
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Entry, charges_of
 from wardround.runs.plan import members_of
 from wardround.study.schema import Arm
 from wardround.tasks.outcomes import several_outcomes
+from wardround.training.trial import Trial
 
 AS_IT_WAS = "Bring the file back as it was in the run; new rows need a new run."
 
@@ -53,6 +55,7 @@ def make_site_bundle(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     site_file: Path | None = None,
     outcome: str | None = None,
 ) -> Path:
@@ -77,7 +80,7 @@ def make_site_bundle(
     except Refused as refused:
         raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
     clahe = bool(own.data.get("clahe", False))  # how its own images were read, whatever the study's source is
-    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe, outcome=outcome)
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, int8=int8, clahe=clahe, outcome=outcome)
 
 
 def bundle_of(
@@ -87,6 +90,7 @@ def bundle_of(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    int8: Int8 | None = None,
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
     outcome: str | None = None,
@@ -103,7 +107,7 @@ def bundle_of(
     refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
-        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe, own), target, onnx)
+        return build_bundle(_origin(session, study.arm(arm), chosen, models, clahe, own), target, onnx, int8)
     except OtherRows:
         raise _changed(session) from None
     except OtherScores as error:
@@ -146,6 +150,7 @@ def _origin(
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
     _refuse_changed(session, predictions)
     data = _run_inputs(session, arm, site, clahe)
+    weights, posterior = _weights(session, arm, seed, trial)
     return origin_at(
         site,
         cohort,
@@ -156,7 +161,8 @@ def _origin(
         saved=saved_scores(
             predictions, str(session.folder / "predictions"), arm.name, seed, site, cohort.records.task, outcome
         ),
-        weights=_weights(session, arm, seed, trial.model),
+        weights=weights,
+        posterior=posterior,
         models=models,
         outcome=outcome,
     )
@@ -170,17 +176,20 @@ def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> RunInput
     return replace(data, inputs=replace(data.inputs, images=replace(data.inputs.images, clahe=clahe)))
 
 
-def _weights(session: Session, arm: Arm, seed: int, model: Model) -> tuple[Tree, Tree]:
-    """The model with which this site predicts after the run."""
+def _weights(session: Session, arm: Arm, seed: int, trial: Trial) -> tuple[tuple[Tree, Tree], State]:
+    """The model with which this site predicts after the run, and what is known of the distribution of its weights."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
     if not path.is_file():
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    params, buffers = model.init(0)
-    if set(leaves) != {*params, *buffers}:
+    params, buffers = trial.model.init(0)
+    of_posterior = trial.algorithm.posterior
+    posterior = {} if of_posterior is None else of_posterior(trial.algorithm.init(params, len(trial.sites)))
+    if set(leaves) != {*params, *buffers, *tree.flatten(posterior)}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
-    return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
+    weights = {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
+    return weights, tree.unflatten({name: leaves[name] for name in tree.flatten(posterior)})
 
 
 def _predictions(session: Session) -> pd.DataFrame:

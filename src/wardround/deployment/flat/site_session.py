@@ -111,7 +111,8 @@ class Session:
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")
         self.kept = FlatRun(hello=hello)
         self.waves: list[tuple[tuple[str, int], ...]] = []
-        self.broadcast_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
+        # of models, by arm, seed and whether they are final
+        self.broadcast_shapes: dict[tuple[str, int, bool], dict[str, Shape]] = {}
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":

@@ -201,7 +201,7 @@ def figures(
 def evaluate(session: Session, request: Evaluate, tensors: Tree) -> Summary:
     """Score the final models, and the region's own if there is one: predictions are stored here, summaries leave."""
     trials = trials_of(session, request.wave)
-    shared = approved_models(session, trials, tensors, trials)
+    shared = approved_models(session, trials, tensors, trials, final=True)
     memories = in_force(session, request, trials)
     smallest = session.study.deployment.smallest_cell
     summaries: dict[int, dict[str, Any]] = {}
@@ -227,7 +227,10 @@ def evaluate(session: Session, request: Evaluate, tensors: Tree) -> Summary:
         summaries[number] = subsets
         memory = memories[number]
         params = trial.algorithm.model_at(shared.get(number, {}), memory.algorithm)
-        RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
+        posterior = {} if trial.algorithm.posterior is None else trial.algorithm.posterior(shared.get(number, {}))
+        RunFolder(session.folder).save_model(
+            trial.arm, trial.seed, {**params, **memory.private, **memory.buffers, **tree.flatten(posterior)}
+        )
     keep_predictions(session.folder, request.wave, names, predictions, thresholds)
     scored = figures(session, request.score, trials, shared, memories)
     return Summary(**request.place, summaries=convert(summaries, Summaries), figures=scored)
@@ -301,15 +304,15 @@ def by_trial(tensors: Tree) -> dict[int, State]:
 
 
 def approved_models(
-    session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int]
+    session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int], final: bool = False
 ) -> dict[int, State]:
     """The received models, if the approved study has such models. A region's own model is checked where it is used."""
     shared = by_trial(tensors)
     expected = {}
     for number, trial in trials.items():
-        key = (trial.arm, trial.seed)
+        key = (trial.arm, trial.seed, final)
         if key not in session.broadcast_shapes:
-            session.broadcast_shapes[key] = broadcast_shapes(trial)
+            session.broadcast_shapes[key] = broadcast_shapes(trial, final)
         expected[number] = session.broadcast_shapes[key]
     known = {n: {part: leaves for part, leaves in model.items() if part != REGION_MODEL} for n, model in shared.items()}
     check_broadcast(expected, known, needed)

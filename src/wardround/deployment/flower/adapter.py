@@ -82,7 +82,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from wardround.deployment.flower.line import Line
 from wardround.deployment.flower.long_polls import PULL, SENT, WAITS
-from wardround.deployment.flower.parcels import UNREADABLE, Carrier, Parcel, cut
+from wardround.deployment.flower.parcels import UNREADABLE, Carrier, Parcel, Piece, cut
 from wardround.deployment.flower.server_app import LATEST, SLOWER, SOONEST, LinkLost, Standing
 
 SECRET = "x-wardround-secret"
@@ -221,9 +221,15 @@ class CoordinatorConnection:
             heads = [message_to_proto(remove_content_from_message(message)) for message in messages]
             request = PushAppMessagesRequest(messages_list=heads, message_object_trees=trees)
             response = runtime.PushMessages(request)
+            if any(isinstance(part, Piece) for part in objects.values()):
+                self._wake_sites()  # they fetch the first parts of a large model while the others are sent
             self.carrier.push_all(objects, set(response.objects_to_push), run, response.session_id)
-        runtime._client.post(f"{runtime._base_url}{SENT}", headers=self.shown).raise_for_status()
+        self._wake_sites()
         return list(response.message_ids)
+
+    def _wake_sites(self) -> None:
+        runtime = self.grid._runtime_client
+        runtime._client.post(f"{runtime._base_url}{SENT}", headers=self.shown).raise_for_status()
 
     def standing(self) -> dict[str, Standing]:
         nodes = self.control.ListNodes(ListNodesRequest()).nodes_info

@@ -42,6 +42,12 @@ IMAGES = {
     "chest-xray": ("size", "findings", "uncertain", "clahe"),
     "images": ("size", "colour", "classes", "uncertain", "clahe"),
 }
+# sources of files of signals, and what a hospital's own path leads to
+SIGNALS = {
+    "wfdb": "your folder of WFDB records",
+    "signal-arrays": "your .npz or .npy file",
+    "visit-sequences": "your CSV file with a row for each visit",
+}
 NEW_KIT = "Make a new kit with `wardround provision new`, or bring the file back."
 
 
@@ -273,6 +279,8 @@ def _data(study: Study, name: str) -> dict[str, Any]:
         return _data_of_images(study)
     if is_vertical(study):
         return _data_of_party(study, name)
+    if study.data.name in SIGNALS:
+        return _data_of_signals(study)
     agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict", **_task(study)}
     if study.data.name == "csv":
         agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *BY_HOSPITAL)}
@@ -292,6 +300,12 @@ def _own_ranges(options: Mapping[str, Any], target: str) -> dict[str, Any] | Non
     return {**others, target: ranges[options["target"]]}
 
 
+def _data_of_signals(study: Study) -> dict[str, Any]:
+    """Rate, length and channels must be alike at all; the files are the hospital's own."""
+    agreed = {key: value for key, value in study.data.options.items() if key not in ("path", "labels", "recorded_rate")}
+    return {"source": study.data.name, "path": f"{TO_FILL_IN}: {SIGNALS[study.data.name]}", **plain(agreed)}
+
+
 def _data_of_images(study: Study) -> dict[str, Any]:
     """Where its images are is the hospital's own; what they become, and which findings, must be alike at all."""
     agreed = {key: study.data.options[key] for key in IMAGES[study.data.name]}
@@ -303,7 +317,7 @@ def _data_of_images(study: Study) -> dict[str, Any]:
 
 
 def _named(study: Study) -> list[str]:
-    known = ("csv", "csv-parties", "at-sites", SPLIT, *IMAGES)
+    known = ("csv", "csv-parties", "at-sites", SPLIT, *IMAGES, *SIGNALS)
     return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
 
 
@@ -330,7 +344,7 @@ def _task(study: Study) -> dict[str, Any]:
 
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
-    if study.data.name in (SPLIT, *IMAGES) or (is_vertical(study) and name != holder_of(study)):
+    if study.data.name in (SPLIT, *IMAGES, *SIGNALS) or (is_vertical(study) and name != holder_of(study)):
         return []
     if any(TASKS[kind].reads == "numbers" for kind in study.data.facts.tasks.values()):
         return []

@@ -30,7 +30,9 @@ class Crew:
 
     def rates(self, trials: Sequence[Trial], round_number: int) -> float | Tensor:
         """The learning rate: one for all, or of each lane where trials differ in it, or their work began apart."""
-        table = [[trial.training.lr_in(round_number - ago) for trial in trials] for ago in self.agos]
+        trainings = {id(trial.training): trial.training for trial in trials}  # mostly one for each arm
+        rate_of = [{n: known.lr_in(round_number - ago) for n, known in trainings.items()} for ago in self.agos]
+        table = [[rates_then[id(trial.training)] for trial in trials] for rates_then in rate_of]
         rates = {rate for row in table for rate in row}
         if len(rates) == 1:
             return rates.pop()
@@ -47,15 +49,16 @@ def rosters_of(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]
 
 def work_of(trials: Sequence[Trial], rosters: Sequence[Roster], round_number: int) -> Hashable:
     """What decides the lanes of a round; whichever round it is."""
-    return tuple(
-        (
+    works = {
+        number: (
             drawn.numbers,
             tuple(drawn.epochs.values()),
             drawn.dropped,
             tuple((n, round_number - began) for n, began in sorted(drawn.started.items())),
         )
-        for drawn in rosters
-    )
+        for number, drawn in {id(drawn): drawn for drawn in rosters}.items()  # arms mostly share their seed's roster
+    }
+    return tuple(works[id(drawn)] for drawn in rosters)
 
 
 def crew_of(

@@ -29,7 +29,8 @@ METHOD = "bootstrap over patients"
 COVERS = "other patients like these, for the models of this one seed"
 COVERS_TRAINING = "other patients like these, and training"
 Group = tuple[str, str]  # a kind, such as sex, and its value
-Known = dict[tuple[str, str | None, Group | None], np.ndarray]  # figures by arm, site and group
+Rows = tuple[str, str | None, Group | None]  # an arm's rows; of one site or one group, where that is named
+Known = dict[Rows, np.ndarray]  # figures
 LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
 
 
@@ -160,6 +161,8 @@ class Resamples:
         np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
         self.known: Known = {}
         self.known_rates: dict[tuple[str, Group], np.ndarray] = {}
+        self.known_places: dict[Rows, np.ndarray] = {}
+        self.known_freedom: dict[Rows, np.ndarray] = {}
 
     def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
         """(resamples, metrics), over all rows of the arm, or of one site, or of one subgroup."""
@@ -167,7 +170,7 @@ class Resamples:
         return average(each) if self.scores.findings else np.asarray(each[0])
 
     def drawn(self, arm: str, site: str | None = None) -> Drawn:
-        return Drawn(self.of(arm, site), self._freedom(self._places(arm, site, None)))
+        return Drawn(self.of(arm, site), self._freedom(arm, site, None))
 
     def within_sites(self, arm: str, sites: Sequence[str] | None = None) -> Drawn:
         """The mean over sites; all that the arm has, or those that are named."""
@@ -195,7 +198,7 @@ class Resamples:
         metric = "sensitivity" if entry["measure"] == "sensitivity" else "accuracy"
         place = self.scores.metric_names.index(metric)
         groups = ((entry["kind"], entry[value]) for value in ("group", "from"))
-        return min(int(self._freedom(self._places(entry["arm"], None, group))[place]) for group in groups)
+        return min(int(self._freedom(entry["arm"], None, group)[place]) for group in groups)
 
     def rates(self, arm: str, group: Group, measure: str) -> np.ndarray:
         """(resamples,): a rate of a group, on average over the seeds."""
@@ -216,25 +219,33 @@ class Resamples:
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
 
-    def _freedom(self, places: np.ndarray) -> np.ndarray:
+    def _freedom(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
         """Patients less one; for metrics that set a class against the rest, patients of the rarest class less one."""
-        all_patients = len(np.unique(self.number[places])) - 1
-        rarest = all_patients
-        if self.scores.task.answers == "class" and len(places):
-            label = self.scores.label[places]
-            rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
-        facts = self.scores.task.metrics
-        return np.array([max(1, all_patients if metric.over_rows else rarest) for metric in facts])
+        key = (arm, site, group)
+        if key not in self.known_freedom:
+            places = self._places(arm, site, group)
+            all_patients = len(np.unique(self.number[places])) - 1
+            rarest = all_patients
+            if self.scores.task.answers == "class" and len(places):
+                label = self.scores.label[places]
+                rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
+            facts = self.scores.task.metrics
+            freedom = np.array([max(1, all_patients if metric.over_rows else rarest) for metric in facts])
+            self.known_freedom[key] = freedom
+        return self.known_freedom[key]
 
     def _places(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
-        places = self.scores.of_arm(arm)
-        if site is not None:
-            places = places[self.scores.site[places] == self.scores.sites.index(site)]
-        if group is not None and self.scores.groups is not None:
-            kind, value = group
-            members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
-            places = places[np.isin(self.scores.row[places], members)]
-        return places
+        key = (arm, site, group)
+        if key not in self.known_places:
+            places = self.scores.of_arm(arm)
+            if site is not None:
+                places = places[self.scores.site[places] == self.scores.sites.index(site)]
+            if group is not None and self.scores.groups is not None:
+                kind, value = group
+                members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
+                places = places[np.isin(self.scores.row[places], members)]
+            self.known_places[key] = places
+        return self.known_places[key]
 
     def _each(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
         """(findings, or 1; resamples; metrics): the mean over the seeds that have figures."""

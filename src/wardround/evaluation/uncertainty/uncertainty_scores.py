@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.signal import fftconvolve
 
 from wardround.evaluation.calibration_curves import reliability
 from wardround.evaluation.uncertainty.uncertainty_rows import LabelledRows, SeedRows, sites_of
@@ -231,6 +230,8 @@ def expected_coverage(counts: tuple[tuple[int, int], ...], alpha: float, inside:
     """The interval of the share covered, where each label has a cut of its own; `counts` are its rows of validation and
     of test. Given n validation rows, the coverage of one more row is distributed as Beta(k, n + 1 - k) with k the cut's
     rank, so that the number covered of one label is beta-binomial (Vovk, ACML 2012), of all labels their sum."""
+    from scipy.signal import fftconvolve  # here, because it takes long to load and few studies have such sets
+
     total = sum(tested for _, tested in counts)
     if not total:
         return float("nan"), float("nan")

@@ -1,6 +1,6 @@
 """What a check of an explanation finds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import rankdata
@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 from wardround.core.notices import Notice
 from wardround.evaluation.intervals import Resampling, mean_interval
 
-FEWEST = 5  # rows, below which a check does not decide
+FEWEST = 5  # rows, below which a check does not decide; and columns, whose order would say little
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Check:
         """Passes where even the upper end of the interval is below the limit."""
         figure, low, high = interval_of(values)
         return cls(name, method, figure, low, high, len(values), high < limit if len(values) >= FEWEST else None, rule)
+
+
+def undecided_for_few(check: Check, units: int) -> Check:
+    """The order of a handful of columns is often the same by chance."""
+    return check if units >= FEWEST else replace(check, passed=None)
 
 
 def interval_of(values: np.ndarray) -> tuple[float, float, float]:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from wardround.core.tree import Tree
-from wardround.explain.checks.check import Check, rank_correlation
+from wardround.explain.checks.check import Check, rank_correlation, undecided_for_few
 from wardround.explain.checks.units import Units
 from wardround.explain.method import Scorer
 
-SHUFFLES = 3
+SHUFFLES = 5
 MOST = 0.5  # rank correlation
 RULE = f"rank correlation with the explanation of shuffled weights: the interval is below {MOST:g}"
 Explain = Callable[[Scorer, Tensor], np.ndarray]  # scorer, rows -> values
@@ -25,7 +25,8 @@ def randomisation(
     rng: np.random.Generator,
 ) -> Check:  # fmt: skip
     """The figure is a row's rank correlation, a mean over shuffles."""
-    return Check.below("randomisation", title, with_shuffled(scorer, rows, values, explain, units, rng), MOST, RULE)
+    found = with_shuffled(scorer, rows, values, explain, units, rng)
+    return undecided_for_few(Check.below("randomisation", title, found, MOST, RULE), units.of(values).shape[1])
 
 
 def with_shuffled(

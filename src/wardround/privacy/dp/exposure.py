@@ -5,20 +5,21 @@ most patients are test or validation patients with some seed, and figures on the
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wardround.study.schema import Arm, Study
+if TYPE_CHECKING:  # a fifth of what `wardround --help` would import
+    from wardround.study.schema import Arm, Study
 
 COVERED = "The total epsilon covers a patient whose rows train with every seed"
 NOT_COVERED = "figures on the rows of test and validation patients are covered by no epsilon"
 
 
-def splits_of(study: Study, arm: Arm) -> int:
+def splits_of(study: "Study", arm: "Arm") -> int:
     drawn = study.evaluation.split == "drawn" and {"partition", "split"} & set(arm.vary)
     return study.evaluation.seeds.count if drawn else 1
 
 
-def planned_exposure(study: Study) -> dict[str, Any] | None:
+def planned_exposure(study: "Study") -> dict[str, Any] | None:
     """By the shares that the study names, for results.json; None where no arm protects patients."""
     private = [arm for arm in study.trained_arms if arm.privacy.example is not None]
     if not private:

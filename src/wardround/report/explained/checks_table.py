@@ -6,7 +6,7 @@ from wardround.core.notices import text_of
 from wardround.explain.checks import Check, notice_of
 from wardround.report.render.table import Table, make_table, signed_decimals
 
-RESULTS: Mapping[bool | None, str] = {True: "passes", False: "FAILS", None: "too few rows to say"}
+RESULTS: Mapping[bool | None, str] = {True: "passes", False: "FAILS", None: "too few rows or columns to say"}
 NAMES = {
     "deletion": "does the score fall when it is covered?",
     "insertion": "does the score rise when it is shown?",

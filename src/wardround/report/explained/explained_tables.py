@@ -3,11 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.report.render.table import CI, Format, Table, limits, make_table, p_text, signed_decimals
+from wardround.report.render.table import CI, OTHER_CI, Format, Table, limits, make_table, p_text, signed_decimals
 from wardround.report.sections.analyses.regression import significant
+from wardround.runs.explaining.coefficients import ratio_of
 
 Content = Mapping[str, Any]
 WHOLE = "all hospitals"
+COEFFICIENTS = (
+    "Of a number, per standard deviation of the column; of a level, against a row without it. Intervals are over "
+    "seeds, which draw other splits of the same patients: they are not those of an epidemiological regression."
+)
 Z_WORDS = "95 % CI over patients, given the model and the shuffles."
 
 
@@ -66,17 +71,14 @@ def coefficient_table(content: Content) -> Table | None:
     lines = [(WHOLE, line) for line in known["whole"]]
     lines += [(site, line) for site, own in (known["hospitals"] or {}).items() for line in own]
     several = len({line["output"] for _, line in lines}) > 1
-    ratio = known["ratio"]
-    columns: dict[str, Format | None] = {**({"hospital": None} if known["hospitals"] else {})}
-    columns |= {**({"of": None} if several else {}), "term": None, "per": None, "coefficient": significant}
-    columns |= dict.fromkeys(CI, significant)
-    columns |= {ratio: significant, f"{CI[0]} ": significant, f"{CI[1]} ": significant} if ratio else {}
+    names = [*(["hospital"] if known["hospitals"] else []), *(["of"] if several else []), "term", "per"]
+    columns: dict[str, Format | None] = dict.fromkeys(names)
+    columns |= dict.fromkeys(("coefficient", *CI), significant) | ratio_columns(known)
     rows = []
     for site, line in lines:
-        row: list[Any] = [site] if known["hospitals"] else []
-        row += [line["output"]] if several else []
-        row += [line["term"], step_of(known, line["term"]), line["coefficient"], *limits(line["interval"])]
-        rows.append([*row, *([line["ratio"], *limits(line["ratio_interval"])] if ratio else [])])
+        of = {"hospital": site, "of": line["output"], "term": line["term"], "per": step_of(known, line["term"])}
+        own = [line["coefficient"], *limits(line["interval"])]
+        rows.append([*(of[name] for name in names), *own, *ratio_cells(known, line)])
     note = (
         "Of a number, per standard deviation of the column; of a level, against a row without it. Intervals are over "
     )
@@ -84,8 +86,27 @@ def coefficient_table(content: Content) -> Table | None:
     return make_table("coefficients", f"Coefficients, {content_link(content)}", columns, rows, note)
 
 
+def ratio_columns(known: Content) -> dict[str, Format | None]:
+    ratio = known["ratio"]
+    if not ratio:
+        return {}
+    return dict.fromkeys((ratio, *OTHER_CI, *([f"{ratio} for 1 more"] if known["per"] else [])), significant)
+
+
+def ratio_cells(known: Content, line: Mapping[str, Any]) -> list[float | None]:
+    if not known["ratio"]:
+        return []
+    return [line["ratio"], *limits(line["ratio_interval"]), *([of_one_more(known, line)] if known["per"] else [])]
+
+
 def content_link(content: Content) -> str:
     return str(content.get("scale") or "on the scale of the score")
+
+
+def of_one_more(known: Mapping[str, Any], line: Mapping[str, Any]) -> float | None:
+    """A ratio for one unit of a number, such as a year."""
+    per = known["per"].get(line["term"])
+    return None if per is None else ratio_of(line["coefficient"] / per)
 
 
 def step_of(known: Mapping[str, Any], term: str) -> str | None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.evidence import Evidence, rows_of
 from wardround.report.render.figures import Drawing
+from wardround.report.render.overlays import Overlay, sheet
 from wardround.report.render.style import (
     MARKERS,
     bar,
@@ -243,13 +244,31 @@ def _finding_map(
     return drawn
 
 
+def wrong_calls(evidence: Evidence) -> Figure | None:
+    """Each with where the model looks, false positives first."""
+    calls = evidence.wrong_calls
+    if not len(calls.get("images", ())):
+        return None
+    overlays = [
+        Overlay(
+            calls["images"][number],
+            calls["heat"][number],
+            f"{calls['kind'][number]}: {str(calls['finding'][number]).replace('_', ' ')}\n{calls['site'][number]}, "
+            f"score {calls['score'][number]:.2f}, called from {calls['threshold'][number]:.2f}",
+            boxes=[tuple(box[1:]) for box in calls["boxes"] if box[0] == number],
+        )
+        for number in range(len(calls["images"]))
+    ]
+    return sheet(overlays, evidence.synthetic)
+
+
 PAGE = """
 <section id="findings"><h2>Findings</h2>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
 {% endfor %}
 {{ draw("auc-by-finding") }}{{ show("findings") }}
 {{ draw("roc") }}{{ draw("precision-recall") }}{{ show("confusion") }}
-{{ draw("findings-at-sites") }}
+{{ draw("findings-at-sites") }}{{ draw("wrong-calls") }}
 {% call fold("Each finding at each site, as a table") %}{{ show("findings-at-sites") }}{% endcall %}
 <div class="on-screen">{% call fold("Each finding under every arm") %}
 {{ show("findings-of-all-arms") }}{{ show("confusion-of-all-arms") }}{{ show("findings-at-sites-of-all-arms") }}
@@ -288,6 +307,14 @@ SECTION = Section(
             f"Under {{arm}}, on each site's own test rows. Withheld where fewer than {FEWEST} of them have the "
             "finding.",
             findings_at_sites,
+        ),
+        "wrong-calls": Drawing(
+            "What the model looked at where it was wrong",
+            "{synthetic}Under {arm}, with the first seed: test images that are called wrongly, those furthest on the "
+            "wrong side of the threshold, one of each finding at most. Maps by integrated gradients, compared with the "
+            "mean of the site's training images: what raises the model's score, and not a sign that the place is ill.",
+            wrong_calls,
+            tall=True,
         ),
     },
 )

@@ -21,6 +21,7 @@ SCALES = {
     "federated": "The scale is that of all sites' rows together: it was fitted anew on the sites of this study.",
     "ranges": "Columns are scaled by the same public ranges as then.",
     "image": "Each image is scaled by its own pixels, now as then.",
+    "record": "Each recording is scaled by its own samples, now as then.",
     "none": "Nothing is scaled, now as then.",
 }
 MOST_DRAWN = 60  # rows of the figure

@@ -1,4 +1,4 @@
-"""What studies of images add: sample images, and curves of losses and metrics over rounds."""
+"""What studies of images or signals add: samples, and curves of losses and metrics over rounds."""
 
 from functools import partial
 from textwrap import wrap
@@ -11,6 +11,7 @@ from wardround.evaluation.comparisons.listing import grouped
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence
 from wardround.report.render.figures import Drawing
+from wardround.report.render.signal_traces import traces
 from wardround.report.render.style import WIDTH, figure, label_panels, looks, numbered_style
 from wardround.report.section import Section
 
@@ -21,7 +22,7 @@ LINES = 3  # of what is written below an image
 
 def samples(evidence: Evidence) -> Figure | None:
     """A row of images for each site, with their labels below them."""
-    if not len(evidence.samples.get("images", ())):
+    if not _pictured(evidence):
         return None
     images, captions = evidence.samples["images"], [str(text) for text in evidence.samples["caption"]]
     all_of_site = grouped((str(site), place) for place, site in enumerate(evidence.samples["site"]))
@@ -53,6 +54,11 @@ def samples(evidence: Evidence) -> Figure | None:
             text = texts[place]
             drawn.text(x / WIDTH, (y - 0.03) / height, text, fontsize=7, va="top", linespacing=1.15)
     return drawn
+
+
+def _pictured(evidence: Evidence) -> bool:
+    """Whether there are samples, and they are pictures."""
+    return not evidence.signals and bool(len(evidence.samples.get("images", ())))
 
 
 def _short(caption: str, letters: int) -> str:
@@ -122,6 +128,13 @@ SECTION = Section(
             "Images of each site",
             "{synthetic}Some training images with the study's first seed, and their labels.",
             samples,
+            tall=True,
+        ),
+        "traces": Drawing(
+            "Signals of each site",
+            "{synthetic}Some training recordings with the study's first seed, and their labels. Each channel is drawn "
+            "by itself, at its own size; it breaks off where nothing was measured.",
+            traces,
             tall=True,
         ),
         "curves": Drawing(

@@ -48,6 +48,7 @@ METHODS = {
     "none": "one score of each row",
     "dropout": "passes with dropout",
     "laplace": "passes by Laplace's approximation at the last layer",
+    "swag": "networks drawn around the models of late rounds (SWAG)",
     "ensemble": "models of several seeds as an ensemble",
 }
 SHIFTED = {

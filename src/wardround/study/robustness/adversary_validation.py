@@ -12,7 +12,7 @@ OFF = "write `adversaries = []` in this arm."
 
 def bad_sites(study: Study) -> tuple[str, ...]:
     """Sites that are bad in some arm. Figures of all arms are those of the others, so that arms can be compared."""
-    return tuple(dict.fromkeys(site for arm in study.trained_arms for site in bad_in(arm)))
+    return tuple(dict.fromkeys(site for arm in study.trained_arms if arm.adversaries for site in bad_in(arm)))
 
 
 def bad_in(arm: Arm) -> tuple[str, ...]:
@@ -50,7 +50,8 @@ def is_serial_only(arm: Arm) -> bool:
 def backdoors_of(study: Study, arm: Arm) -> dict[str, Choice[AdversaryFacts]]:
     """By a name that no two share, the backdoors of this arm and of those that are the same but for adversaries: a
     trigger may look like an illness to an honest model too, and only what it does more than there is the backdoor's."""
-    alike = [bad.kind for other in study.arms if base_of(other) == base_of(arm) for bad in other.adversaries]
+    bad_arms = [other for other in study.arms if other.adversaries]  # first: mostly there is none to compare with
+    alike = [bad.kind for other in bad_arms if base_of(other) == base_of(arm) for bad in other.adversaries]
     distinct = {repr(kind): kind for kind in alike if kind.facts.target is not None}
     return {f"{number}:{kind.facts.target}": kind for number, kind in enumerate(distinct.values())}
 

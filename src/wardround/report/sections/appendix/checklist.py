@@ -32,7 +32,11 @@ def _on_data(evidence: Evidence, settings: Mapping[str, str]) -> dict[str, str]:
         if evidence.of_images
         else f"missing = {data['missing']}, categories = {data['categories']}, scale = {data['scale']}; {fitted}",
         "8": evidence.task.report.outcome,
-        "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
+        "9": f"{len(features)} prepared columns: {', '.join(features)}"
+        if features
+        else "signals"
+        if evidence.signals
+        else "images",
         "10": "Rows at hand; see the table of sites. No sample size was calculated.",
         "11": "" if evidence.of_images else _missing_values(data),
     }

@@ -12,6 +12,7 @@ TOPOLOGIES = {
 UNCERTAINTY = {
     "dropout": "Gal, Ghahramani. Dropout as a Bayesian approximation: representing model uncertainty in deep learning. ICML 2016. arXiv:1506.02142",
     "laplace": "Daxberger et al. Laplace redux: effortless Bayesian deep learning. NeurIPS 2021. arXiv:2106.14806",
+    "swag": "Maddox, Garipov, Izmailov, Vetrov, Wilson. A simple baseline for Bayesian uncertainty in deep learning. NeurIPS 2019. arXiv:1902.02476",
     "ensemble": "Lakshminarayanan, Pritzel, Blundell. Simple and scalable predictive uncertainty estimation using deep ensembles. NeurIPS 2017. arXiv:1612.01474",
     "temperature": "Guo, Pleiss, Sun, Weinberger. On calibration of modern neural networks. ICML 2017. arXiv:1706.04599",
     "ece": "Nixon, Dusenberry, Zhang, Jerfel, Tran. Measuring calibration in deep learning. CVPR Workshops 2019. arXiv:1904.01685",

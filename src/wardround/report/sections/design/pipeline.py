@@ -30,6 +30,7 @@ SCALES = {
     "federated": "columns are scaled by the moments of all sites together, put together from their sums",
     "ranges": "columns are scaled by their public ranges",
     "image": "each image is scaled by itself",
+    "record": "each recording is scaled by itself",
     "none": "nothing is scaled",
 }
 
@@ -123,6 +124,8 @@ def _source(evidence: Evidence) -> str:
 def _cleaning(evidence: Evidence) -> str:
     prepared, described = evidence.study.get("data", {}), evidence.results["sites"][0]
     rows = f"{described['rows']:,} rows remain"
+    if evidence.signals:
+        return f"Gaps and short recordings stay as they are, and the model is told what was measured; {rows}."
     if evidence.of_images:
         return f"Images that are not as they should be are counted and named; {rows}."
     gaps = MISSING.get(prepared.get("missing", ""), "gaps stay")

@@ -31,6 +31,7 @@ METHODS = {
     "none": "one prediction of each row",
     "dropout": "passes with dropout",
     "laplace": "passes by Laplace's approximation at the last layer",
+    "swag": "networks drawn around the models of late rounds (SWAG)",
     "ensemble": "models of several seeds as an ensemble",
 }
 Summary = Mapping[str, Any]  # what results.json has of the uncertainty of an arm
@@ -134,7 +135,7 @@ def _referred(evidence: Evidence, arm: str, summary: Summary) -> str:
     if summary["referral"] is None:
         return (
             f"In {arm} all rows of a hospital have intervals of the same width, so that no row is less certain than "
-            "another, and none is referred for it. Passes (dropout, laplace, an ensemble) would tell them apart."
+            "another, and none is referred for it. Passes (dropout, laplace, swag, an ensemble) would tell them apart."
         )
     at = summary["referral"]["at"]
     by = "the width of its interval" if summary["method"] == "none" else "the disagreement of its passes"

@@ -89,11 +89,12 @@ def _run_folder(evidence: Evidence) -> list[str]:
         "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the "
         "data. This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
     ]
-    count = len(evidence.samples.get("images", ()))
+    count = len(evidence.samples.get("images", ())) + len(evidence.wrong_calls.get("images", ()))
     if count:
-        origin = "drawn by a program" if evidence.synthetic else "training images of single patients"
+        what = "recordings" if evidence.signals else "images"
+        origin = "drawn by a program" if evidence.synthetic else f"training and test {what} of single patients"
         lines.append(
-            f"This page shows {count} images, because the study asks for them (`samples` in its evaluation): {origin}."
+            f"This page shows {count} {what}, because the study asks for them (`samples` in its evaluation): {origin}."
         )
     return lines
 

@@ -1,0 +1,1 @@
+"""Sources of signals: WFDB records, arrays, and visits as sequences."""
