@@ -44,7 +44,7 @@ def people(folder: Path) -> Path:
 def content(path: Path, **changes: Any) -> dict[str, Any]:
     model = {"kind": "joined", "embedding": 4, "hidden": 8, "bottoms": {"radiology": CNN}}
     study = document({"radiology": path, "records": path}, model=model)
-    study |= {"data": {"source": "images"}, "topology": {"kind": "vertical", "parties": PARTIES}}
+    study |= {"data": {"source": "radiographs"}, "topology": {"kind": "vertical", "parties": PARTIES}}
     for name, value in changes.items():
         study[name] = {**study.get(name, {}), **value}
     return study
@@ -84,7 +84,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, StudyRun]:
     folder = tmp_path_factory.mktemp("parties")
     path = people(folder)
     study_document = content(path, evaluation={"seeds": {"first": 1, "count": 2}, "validation_share": 0.25})
-    known: dict[str, Any] = {"images": lambda: Source(images)}
+    known: dict[str, Any] = {"radiographs": lambda: Source(images)}
     sources: dict[str, Callable[[], Source]] = {
         "radiology": lambda: Source(images),
         "records": partial(parties.own_file, "lab", path, patient="pid"),
@@ -150,7 +150,7 @@ def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
     shuffled = other.take(np.arange(len(other))[::-1])
     path = people(tmp_path)
     study_document = content(path, topology={"labels": "records"}, training={"class_weights": "balanced"})
-    known: dict[str, Any] = {"images": lambda: Source(lambda: whole)}
+    known: dict[str, Any] = {"radiographs": lambda: Source(lambda: whole)}
     sources = {"radiology": lambda: Source(lambda: shuffled), "records": lambda: Source(table)}
     network, alone = apart(tmp_path, study_document, sources, known), together(tmp_path / "runs", study_document, known)
     ours, theirs = network.folder.read_json("results.json")["arms"]["split"], alone.results["arms"]["split"]

@@ -121,7 +121,7 @@ def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path, mon
     """A coordinator of a flat study that sends a second model would learn figures that nobody approved."""
     network = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
 
-    def with_another(messenger: Any, trials: Any, state: Any, requests: Any, extra: Any) -> Any:
+    def with_another(messenger: Any, trials: Any, state: Any, requests: Any, extra: Any, **more: Any) -> Any:
         own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
         return seal_with_models(messenger, trials, state, requests, dict.fromkeys(requests, own))
 

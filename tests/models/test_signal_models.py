@@ -60,7 +60,7 @@ def test_a_batch_mates_length_does_not_matter(name: str) -> None:
     model, params = network(name)
     x = recordings()
     together = scores(model, params, x)
-    torch.testing.assert_close(scores(model, params, x[1:2, :, :31]), together[1:2], rtol=0, atol=1e-6)
+    torch.testing.assert_close(scores(model, params, x[1:2, :, :31]), together[1:2], rtol=1e-5, atol=1e-5)
     changed = x.clone()
     changed[0] = 3 * changed[0].flip(-1)
     torch.testing.assert_close(scores(model, params, changed)[1:], together[1:], rtol=0, atol=1e-6)

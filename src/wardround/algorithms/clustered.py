@@ -53,10 +53,8 @@ def clustered(
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
         warm = int(server["cluster"]["round"]) >= warm_up
         # a row for each model and each update: fewer and larger operations than leaf by leaf
-        models = as_rows(server["params"])
-        updates = as_rows(
-            {name: torch.stack([a.update["params"][name] for a in arrivals]) for name in server["params"]}
-        )
+        stacked = {name: torch.stack([a.update["params"][name] for a in arrivals]) for name in server["params"]}
+        models, updates = tree.as_rows(server["params"]), tree.as_rows(stacked)
         lengths = updates.norm(dim=1)
         peak = torch.maximum(server["cluster"]["peak"], lengths.max())
         for slot in range(used):
@@ -76,11 +74,8 @@ def clustered(
                 for number in leaving:
                     slot_of[arrivals[places[number]].site] = used
                 used += 1
-        numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
-        return {
-            "params": as_leaves(models, server["params"]),
-            "cluster": {"of_site": torch.tensor(slot_of), **numbers},
-        }
+        kept = {"of_site": torch.tensor(slot_of), "used": torch.tensor(used), "round": server["cluster"]["round"] + 1}
+        return {"params": tree.as_leaves(models, server["params"]), "cluster": {**kept, "peak": peak}}
 
     return replace(
         fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True,
@@ -89,17 +84,6 @@ def clustered(
         not_robust="compares the sites' updates itself, so that there is no mean that a rule could replace",
         citation="Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
     )  # fmt: skip
-
-
-def as_rows(leaves: Tree) -> Tensor:
-    """A row for each position of the leading axis, in memory of its own."""
-    return torch.cat([leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves.values()], dim=1)
-
-
-def as_leaves(rows: Tensor, like: Tree) -> Tree:
-    """The reverse, in the shapes of `like`."""
-    parts = torch.split(rows, [leaf[0].numel() for leaf in like.values()], dim=1)
-    return {name: part.reshape(leaf.shape) for (name, leaf), part in zip(like.items(), parts, strict=True)}
 
 
 def split(vectors: Tensor, mean: Tensor, largest: float, ratio: float, smallest: float, gamma: float) -> list[int]:

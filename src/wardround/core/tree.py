@@ -116,6 +116,17 @@ def scale_within(state: State, factor: float) -> State:
     return state
 
 
+def as_rows(leaves: Tree) -> Tensor:
+    """A row for each position of the leading axis, in memory of its own."""
+    return torch.cat([leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves.values()], dim=1)
+
+
+def as_leaves(rows: Tensor, like: Tree) -> Tree:
+    """The reverse, in the shapes of `like`."""
+    parts = torch.split(rows, [leaf[0].numel() for leaf in like.values()], dim=1)
+    return {name: part.reshape(leaf.shape) for (name, leaf), part in zip(like.items(), parts, strict=True)}
+
+
 def count_bytes(state: Mapping[str, Tree]) -> int:
     """Size of what is sent: the tensors' own bytes, without any framing."""
     return sum(leaf.numel() * leaf.element_size() for leaves in state.values() for leaf in leaves.values())

@@ -8,7 +8,7 @@ import pandas as pd
 from torch import Tensor
 
 from wardround.core import seeds
-from wardround.core.errors import StudyError, suggest
+from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.registry import Registry
 from wardround.core.settings import Factory
 from wardround.explain import METHODS
@@ -121,7 +121,7 @@ def method_for(
     known = known_methods()
     if name is not None:
         if name not in known:
-            raise StudyError("--method", f"there is no method {name!r}", suggest(name, known, "Methods"))
+            raise StudyError("--method", f"there is no method {shown(name)}", suggest(name, known, "Methods"))
         method: Method = known[name](**(settings or {}))
         if not method.takes(scorer, images):
             raise StudyError("--method", f"{name} {why_not(method, scorer, images)}", "Leave --method out.")

@@ -185,7 +185,7 @@ def test_synthetic_data_cannot_be_overlooked(run: wardround.StudyRun, page: Page
     assert page.text.index(words) < page.text.index("What to do next")
     assert "Images of each site. SYNTHETIC" in page.text
     assert "SYNTHETIC: no patient" in (run.folder / "figures" / "samples.svg").read_text()
-    assert "6 images, because the study asks for them" in page.text  # three of each site
+    assert "12 images, because the study asks for them" in page.text  # three of each site, and six wrong calls
 
 
 def test_images_are_in_the_page_itself(run: wardround.StudyRun) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy.signal import resample_poly
 
 MOST_PARTS = 1000  # a ratio of rates is rounded to a fraction with no larger denominator
 RATES = (0.001, 100_000.0)  # samples in a second that a recording may have
@@ -38,6 +37,8 @@ def resampled(values: np.ndarray, rate: float, to: float) -> np.ndarray:
     for line, gaps in zip(lines, missing.reshape(lines.shape), strict=True):
         if gaps.any():
             line[gaps] = 0.0 if gaps.all() else np.interp(np.flatnonzero(gaps), np.flatnonzero(~gaps), line[~gaps])
+    from scipy.signal import resample_poly  # here: it brings scipy.stats, which other data do without
+
     whole = resample_poly(lines, ratio.numerator, ratio.denominator, axis=-1, padtype="line")
     nearest = np.minimum(np.rint(np.arange(whole.shape[-1]) / float(ratio)).astype(np.int64), values.shape[-1] - 1)
     new = whole.astype(np.float32).reshape(*values.shape[:-1], -1)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.signal import find_peaks
 
 from wardround.data.records import Column
 
@@ -67,6 +66,8 @@ def summary(samples: np.ndarray, rate: float) -> np.ndarray:
 
 
 def _of_peaks(samples: np.ndarray, known: np.ndarray, rate: float) -> tuple[float, float, float, float]:
+    from scipy.signal import find_peaks  # here: it brings scipy.stats, which other data do without
+
     middle = float(np.median(samples[known]))
     filled = np.where(known, samples, middle)
     peaks, _ = find_peaks(filled, height=middle + HIGH * (filled.max() - middle), distance=max(1, int(APART * rate)))

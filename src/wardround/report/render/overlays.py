@@ -60,6 +60,8 @@ def sheet(overlays: Sequence[Overlay], synthetic: bool = False) -> Figure:
             x = left + column * (PICTURE + GAP)
             axes = drawn.add_axes((x / width, bottom / height, PICTURE / width, PICTURE / height))
             draw(axes, overlay, with_heat)
+            for layer, image in enumerate(axes.get_images()):  # the same picture twice would have the same id in a page
+                image.set_gid(f"picture-{number}-{column}-{layer}")
         if overlay.highest:
             x = left + PICTURE + GAP
             drawn.text(x / width, (bottom - 0.03) / height, overlay.highest, fontsize=6.5, va="top")
