@@ -198,6 +198,8 @@ def test_the_command_takes_a_run_of_images(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["method"], told["rows"]) == ("grad-cam", 2)
+    said = wardround("explain", run, "--rows", "1", "--method", "grad-cam", "--out", tmp_path / "again").stdout
+    assert "of 2 images" in said
     page = (tmp_path / "why" / "explanation.html").read_text()
     assert "Synthetic data" in page
     assert "holds images of patients" not in page

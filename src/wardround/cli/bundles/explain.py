@@ -66,7 +66,8 @@ def explain(
 
 def show_explained(made: "Explained", out: Path) -> None:
     about, content = made.about, made.content
-    show_lines([f"{about['title']} of {about['rows']:,} rows, {about['scale']}: {out}"], "bold")
+    what = "images" if "lines" in about else "rows"
+    show_lines([f"{about['title']} of {about['rows']:,} {what}, {about['scale']}: {out}"], "bold")
     if about["compared_with"]:
         show_lines([f"Compared with {about['compared_with']}."])
     if content.get("whole"):
@@ -77,7 +78,7 @@ def show_explained(made: "Explained", out: Path) -> None:
         show_lines([f"Importance is withheld: {content['withheld']}."], "yellow")
     show_lines([f"{sentence}" for sentence in about.get("failed_checks", ())], "yellow")
     if about["unscored"]:
-        show_lines([f"{about['unscored']:,} rows have no prediction and no explanation."], "yellow")
+        show_lines([f"{about['unscored']:,} {what} have no prediction and no explanation."], "yellow")
     show_lines([f"Page: {out / 'explanation.html'}"])
 
 
