@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,6 +101,7 @@ def served(bundle: Path) -> Iterator[tuple[str, Callable[[], float]]]:
         assert server.stderr is not None
         try:
             address = server.stderr.readline().rpartition(" answers at ")[2].strip()
+            threading.Thread(target=server.stderr.read, daemon=True).start()  # a line for each answer: the pipe fills
             stat = Path(f"/proc/{server.pid}/stat")
             ticks = os.sysconf("SC_CLK_TCK")
             yield address, lambda: sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / ticks
@@ -134,7 +136,7 @@ def clients(bundle: Path) -> tuple[list[float], float]:
     with served(bundle) as (address, used):
         before = used()
         command = [sys.executable, "-m", "benchmarks.prediction", "asking", address, row]
-        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=True)
         worked = used() - before
     return [float(value) for value in json.loads(done.stdout)], worked
 

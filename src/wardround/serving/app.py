@@ -11,12 +11,12 @@ from wardround.bundles.explain.step import EXPLAIN_SERVED
 from wardround.core.errors import DataError, WardroundError
 from wardround.core.extras import needs
 from wardround.serving import guard
+from wardround.serving.batches import Batches
 from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, Guard, Refused
 from wardround.serving.schema import DIALECT, answer_schema, error_schema, most_rows, request_schema, row_schema
 
 with needs("serve", "predictions over HTTP"):
     from fastapi import FastAPI, Request, Response
-    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
     from starlette.types import ASGIApp
@@ -32,6 +32,9 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     schema = {"$schema": DIALECT, **row_schema(bundle)}
     body = {"required": True, "content": {"application/json": {"schema": request_schema(bundle)}}}
 
+    plain = Batches(lambda rows: predict_rows(bundle, rows), most_rows(bundle))
+    explained = Batches(lambda rows: predict_rows(bundle, rows, None, (*STEPS, EXPLAIN_SERVED)), most_rows(bundle))
+
     @api.get("/health")
     def health() -> dict[str, str]:
         return {"status": "ok", "bundle": bundle.id, "name": bundle.name}
@@ -44,8 +47,7 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> ASGIApp
     async def predict(request: Request) -> Response:
         content = await _content(request, LARGEST if bundle.inputs.arrays is None else LARGEST_IMAGES)
         wanted, explain = _request(content, most_rows(bundle))
-        steps = (*STEPS, EXPLAIN_SERVED) if explain else STEPS
-        rows = await run_in_threadpool(predict_rows, bundle, wanted, None, steps)
+        rows = await (explained if explain else plain).answer(wanted)
         return _json(200, {"bundle": bundle.id, "rows": rows})
 
     async def failed(_: Request, error: Exception) -> Response:
