@@ -27,7 +27,7 @@ class Predicting:
 def answers(predicting: Predicting, requests: list[Rows], most: int = 100) -> list[Any]:
     async def run() -> list[Any]:
         batches = Batches(predicting, most)
-        return await asyncio.gather(*(batches.answer(rows) for rows in requests), return_exceptions=True)
+        return list(await asyncio.gather(*(batches.answer(rows) for rows in requests), return_exceptions=True))
 
     return asyncio.run(asyncio.wait_for(run(), 20))
 
@@ -89,7 +89,7 @@ def test_a_client_that_went_away_does_not_hold_up_the_others(gone: int) -> None:
         asked = [asyncio.create_task(batches.answer([{"age": n}])) for n in range(2)]
         await asyncio.sleep(0)
         asked[gone].cancel()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return list(await asyncio.gather(*asked, return_exceptions=True))
 
     got = asyncio.run(asyncio.wait_for(run(), 20))
     assert got[1 - gone] == [{"score": 1 - gone}]
